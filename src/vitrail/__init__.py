@@ -1,0 +1,21 @@
+"""vitrail: the Vision Transformer of "An Image is Worth 16x16 Words" (arXiv 2010.11929), whole.
+
+Importing it is cheap: torch is imported when a name that needs it is first asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from vitrail.models import build as build
+
+_LAZY = {"build": "vitrail.models"}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LAZY[name]), name)

@@ -1,0 +1,5 @@
+"""Run the command as `python -m vitrail`."""
+
+from vitrail.cli import main
+
+main()

@@ -1,0 +1,232 @@
+"""The command `vitrail`: one sub-command, one function, which imports its room when it runs.
+
+Results go to stdout, progress and errors to stderr; exit codes are 0 (done), 2 (the user's input,
+one line) and 1 (anything else).
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import itertools
+import json as json_format
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from vitrail import __version__
+from vitrail.config import InputError, suggest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from vitrail.models.cost import Cost
+
+Json = Annotated[bool, tyro.conf.arg(help="Print JSON instead of a table.")]
+
+
+def models(*, json: Json = False) -> None:
+    """List the models of the paper and its successors.
+
+    The grammar knows many more: any patch size (ViT-B/14), resolution (ViT-B/16@384), option
+    (ViT-B/16,pool=gap) and shape (ViT/32,depth=8,width=1024,heads=16,mlp=2048).
+
+    Example: vitrail models
+    """
+    from vitrail.models import NAMES, parse
+    from vitrail.models.cost import cost_of
+
+    costs = [cost_of(parse(name)) for name in NAMES]
+    if json:
+        keys = ("name", "parameters", "macs", "tokens")
+        _print_json([{key: getattr(cost, key) for key in keys} for cost in costs])
+        return
+    table = _table("model", "parameters", "GMACs", "tokens")
+    for cost in costs:
+        row = (f"{cost.parameters:,}", f"{cost.macs / 1e9:.3f}", str(cost.tokens))
+        table.add_row(cost.name, *row)
+    _print_table(table)
+
+
+def describe(
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")],
+    *,
+    classes: int | None = None,
+    image: Annotated[str | None, tyro.conf.arg(metavar="HxW")] = None,
+    batch: int = 1,
+    json: Json = False,
+) -> None:
+    """Show a model's layers and what it costs, without building it.
+
+    Example: vitrail describe ViT-B/16 --image 384x384 --batch 32
+
+    Args:
+        name: A model's name, such as ViT-B/16, R50+ViT-L/32@384 or BiT-R152x4.
+        classes: Outputs of the head; the name's own (1000) unless given.
+        image: The pictures' size, 384 or 384x512; the name's own unless given.
+        batch: Pictures in a training step, for the memory.
+    """
+    from dataclasses import replace
+
+    from vitrail.models.cost import cost_of
+    from vitrail.models.names import parse, parse_size
+
+    if batch < 1:
+        raise InputError(f"--batch is at least 1, not {batch}")
+    spec = parse(name)
+    spec = spec if classes is None else replace(spec, classes=classes)
+    cost = cost_of(spec, image=parse_size(image) if image else None, batch=batch)
+    if json:
+        _print_json(asdict(cost))
+    else:
+        _print_cost(cost)
+
+
+def demo(*, json: Json = False) -> None:
+    """Build a small model of each family and run it on a drawn picture.
+
+    Example: vitrail demo
+    """
+    from vitrail.demo import run
+
+    rows = run()
+    if json:
+        _print_json(rows)
+        return
+    table = _table("model", "parameters", "tokens", "features", "logits", "ms a picture")
+    for row in rows:
+        table.add_row(row["name"], *(str(row[key]) for key in list(row)[1:]))
+    _print_table(table)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "models": models,
+    "describe": describe,
+    "demo": demo,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and end the process with its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        match given:
+            case [] | ["-h" | "--help"]:
+                _print(_overview())
+            case ["-V" | "--version"]:
+                _print(f"vitrail {__version__}")
+            case [name, *rest] if name in COMMANDS:
+                _parse(name, rest)()
+            case [name, *_]:
+                hint = suggest(name, COMMANDS) or f"; there are: {', '.join(COMMANDS)}"
+                raise InputError(f"unknown command {name!r}{hint} (see 'vitrail --help')")
+    except InputError as error:
+        sys.stderr.write(f"vitrail: {error}\n")
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output has gone, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _overview() -> str:
+    """Write the help of the whole: a line a command."""
+    width = max(map(len, COMMANDS))
+    lines = [(command.__doc__ or "").partition("\n")[0] for command in COMMANDS.values()]
+    listed = [f"  {name:{width}}  {line}" for name, line in zip(COMMANDS, lines, strict=True)]
+    return "\n".join(
+        [
+            "usage: vitrail COMMAND …",
+            "",
+            "The Vision Transformer of 'An Image is Worth 16x16 Words', whole.",
+            "",
+            *listed,
+            "",
+            "'vitrail COMMAND --help' shows a command's options and an example.",
+            "'vitrail --version' shows the version.",
+        ]
+    )
+
+
+def _parse(name: str, arguments: list[str]) -> Callable[[], None]:
+    """Read a command's arguments to a call that is still to be made."""
+    import tyro
+
+    @functools.wraps(COMMANDS[name])
+    def bind(*values: Any, **options: Any) -> Callable[[], None]:
+        return functools.partial(COMMANDS[name], *values, **options)
+
+    prog, errors = f"vitrail {name}", io.StringIO()
+    try:
+        with redirect_stderr(errors):
+            return tyro.cli(bind, prog=prog, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+    except SystemExit as stop:
+        if not stop.code:
+            raise
+        raise InputError(f"{_one_line(errors.getvalue())} (see '{prog} --help')") from None
+
+
+def _one_line(box: str) -> str:
+    """Flatten the parser's framed message: its first section, and what the user may have meant."""
+    lines = [line.strip("│ ") for line in box.splitlines() if line[:1] not in "╭╰"]
+    first = " ".join(itertools.takewhile(lambda line: not line.startswith("─"), lines))
+    meant = lines.index("Perhaps you meant:") + 1 if "Perhaps you meant:" in lines else None
+    return first if meant is None else f"{first}; perhaps you meant {lines[meant]}"
+
+
+def _print_cost(cost: Cost) -> None:
+    table = _table("layer", "output", "parameters", "MMACs", "kept MiB")
+    for row in cost.rows:
+        layer = row.layer if row.repeats == 1 else f"{row.layer} x {row.repeats}"
+        kept = 4 * (cost.batch * row.kept + row.kept_once) / 2**20
+        shape = " x ".join(map(str, row.output))
+        table.add_row(layer, shape, f"{row.parameters:,}", f"{row.macs / 1e6:,.1f}", f"{kept:,.1f}")
+    _print_table(table)
+    height, width = cost.image
+    _print(f"{cost.name}, {cost.classes} classes, {height}x{width} pictures, {cost.tokens} tokens")
+    _print(f"parameters  {cost.parameters:,} ({_bytes(cost.parameter_bytes)} as float32)")
+    _print(f"forward     {cost.macs / 1e9:.3f} GMACs a picture ({cost.flops / 1e9:.3f} GFLOPs)")
+    _print(f"training    {cost.training_flops / 1e9:.3f} GFLOPs a picture, forward and backward")
+    state, kept = _bytes(cost.training_state_bytes), _bytes(cost.activation_bytes)
+    _print(f"memory      {state} weights, gradients and Adam; {kept} activations at batch "
+           f"{cost.batch} ({_bytes(cost.checkpointed_bytes)} with checkpointing)")  # fmt: skip
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _table(first: str, *numbers: str) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column(first, no_wrap=True)
+    for column in numbers:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _print_table(table: Table) -> None:
+    from rich.console import Console
+
+    # A pipe has no width; a table cut to 80 columns would lose figures there.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    console.print(table)
+
+
+def _print_json(value: Any) -> None:
+    _print(json_format.dumps(value))
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text + "\n")

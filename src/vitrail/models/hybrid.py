@@ -1,0 +1,68 @@
+"""The hybrid's ResNet stem, as the official code builds it (section 3.1 "Hybrid Architecture").
+
+It is not the BiT ResNet: normalisation follows each convolution and padding is TensorFlow's "same".
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.models.convolution import StdConv, pad_same
+from vitrail.models.spec import HybridSpec
+
+GROUPS = 32
+
+
+class StemBlock(nn.Module):
+    """A bottleneck block: 1x1, 3x3 and 1x1 convolutions, each with its norm, and a shortcut."""
+
+    def __init__(self, spec: HybridSpec, inputs: int, middle: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = _unit(spec, inputs, middle, 1, 1)
+        self.conv2, self.norm2 = _unit(spec, middle, middle, 3, stride)
+        self.conv3, self.norm3 = _unit(spec, middle, 4 * middle, 1, 1)
+        self.shortcut = nn.Identity()
+        if inputs != 4 * middle or stride > 1:
+            self.shortcut = nn.Sequential(*_unit(spec, inputs, 4 * middle, 1, stride))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map a feature map (batch, channels, height, width)."""
+        y = self.norm1(self.conv1(x)).relu()
+        y = self.norm2(self.conv2(y)).relu()
+        y = self.norm3(self.conv3(y))
+        return (self.shortcut(x) + y).relu()
+
+
+class Stem(nn.Module):
+    """A ResNet's root, and its blocks for the model to run one after the other."""
+
+    def __init__(self, spec: HybridSpec) -> None:
+        super().__init__()
+        self.conv, self.norm = _unit(spec, spec.channels, spec.stem_width, 7, 2)
+        self.blocks = nn.ModuleList()
+        inputs = spec.stem_width
+        for stage, blocks in enumerate(spec.stages):
+            middle = spec.stem_width * 2**stage
+            for block in range(blocks):
+                stride = 2 if stage and not block else 1
+                self.blocks.append(StemBlock(spec, inputs, middle, stride))
+                inputs = 4 * middle
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map pictures (batch, channels, height, width) to the first block's input."""
+        x = self.norm(self.conv(x)).relu()
+        return F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, 2)
+
+    def initialise(self) -> None:
+        """Start each block as its shortcut, as the official code does."""
+        for module in self.modules():
+            if isinstance(module, StemBlock):
+                nn.init.zeros_(module.norm3.weight)
+
+
+def _unit(
+    spec: HybridSpec, inputs: int, outputs: int, kernel: int, stride: int
+) -> tuple[StdConv, nn.GroupNorm]:
+    conv = StdConv(inputs, outputs, kernel, stride, spec.standardise, same=True)
+    return conv, nn.GroupNorm(GROUPS, outputs, spec.stem_norm_eps)

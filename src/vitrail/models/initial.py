@@ -1,0 +1,69 @@
+"""Initial values, as the official code draws them from flax; tested by their statistics."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.models.convolution import StdConv
+from vitrail.models.layers import MLP, AttentionPool, Head, LayerScale, SelfAttention
+from vitrail.models.positions import Positions, RelativePositions
+
+
+@torch.no_grad()
+def initialise_layers(root: nn.Module) -> None:
+    """Fill every layer that the families share; a family fills what is its own."""
+    for module in root.modules():
+        match module:
+            case nn.LayerNorm() | nn.GroupNorm():
+                module.reset_parameters()  # ones and zeros
+            case LayerScale():
+                module.factor.fill_(module.initial)
+            case StdConv():
+                lecun_normal(module.weight)
+            case Positions() | RelativePositions():
+                for table in module.parameters():
+                    nn.init.normal_(table, std=0.02)
+            case SelfAttention():
+                xavier(module.qkv, parts=3)
+                xavier(module.output)
+            case MLP():
+                xavier(module.hidden, parts=2 if module.activation == "swiglu" else 1)
+                xavier(module.output)
+                nn.init.normal_(module.hidden.bias, std=1e-6)
+                nn.init.normal_(module.output.bias, std=1e-6)
+            case AttentionPool():
+                nn.init.xavier_uniform_(module.probe[0])
+                xavier(module.query)
+                xavier(module.key_value, parts=2)
+                xavier(module.output)
+            case Head():
+                if module.hidden is not None:
+                    lecun_normal(module.hidden.weight)
+                    nn.init.zeros_(module.hidden.bias)
+                if module.output is not None:
+                    nn.init.zeros_(module.output.weight)
+                    nn.init.zeros_(module.output.bias)
+            case _:
+                pass
+
+
+def xavier(linear: nn.Linear, parts: int = 1) -> None:
+    """Fill a dense layer uniformly, each of the matrices that it stacks by itself; its bias is 0.
+
+    torch's own attention draws q, k and v as one matrix, which makes them smaller by sqrt(2).
+    """
+    for matrix in linear.weight.chunk(parts):
+        nn.init.xavier_uniform_(matrix)
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+
+
+def lecun_normal(weight: Tensor) -> None:
+    """Fill as flax's default does: a truncated normal of variance 1 / inputs."""
+    inputs = weight[0].numel()
+    # A normal cut at two deviations has 0.8796 of its deviation left; JAX corrects for that.
+    deviation = math.sqrt(1 / inputs) / 0.87962566103423978
+    nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)

@@ -1,0 +1,104 @@
+"""The small surface that all models share: tokens, features, logits, head, parameter groups."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from vitrail.config import InputError
+from vitrail.models.initial import initialise_layers
+from vitrail.models.layers import Head
+from vitrail.models.spec import BiTSpec, ViTSpec
+
+S = TypeVar("S", bound=ViTSpec | BiTSpec)
+
+
+class Model(nn.Module, ABC, Generic[S]):
+    """A picture classifier built from a spec."""
+
+    spec: S
+    checkpointing: bool = False
+    """Whether training keeps only each block's input and computes the rest again."""
+
+    def __init__(self, spec: S) -> None:
+        super().__init__()
+        self.spec = spec
+        self.head = Head(spec.pooled, spec.classes, getattr(spec, "representation", 0))
+
+    @abstractmethod
+    def tokens(self, x: Tensor) -> Tensor:
+        """Encode pictures (batch, channels, height, width) to tokens (batch, tokens, width)."""
+
+    @abstractmethod
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Pool encoded tokens to what the head reads (batch, width)."""
+
+    @abstractmethod
+    def initialise(self) -> None:
+        """Fill all parameters as the official code does, from torch's random generator."""
+
+    @abstractmethod
+    def layer_of(self, parameter: str) -> int:
+        """Say how deep a parameter sits: 0 at the input, then block by block, the head last."""
+
+    def features(self, x: Tensor) -> Tensor:
+        """Encode pictures to their representation, the pre-logits (batch, width)."""
+        return self.head.features(self.pool(self.tokens(x)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classify pictures (batch, channels, height, width) to logits (batch, classes)."""
+        return self.head(self.features(x))
+
+    def replace_head(self, classes: int) -> None:
+        """Remove the whole head and put one zero-initialised linear layer in its place."""
+        changes: dict[str, Any] = {"classes": classes}
+        if isinstance(self.spec, ViTSpec):
+            changes["representation"] = 0
+        self.spec = replace(self.spec, **changes)
+        old = next(self.parameters())
+        self.head = Head(self.spec.pooled, classes).to(old.device, old.dtype)
+        initialise_layers(self.head)
+
+    def parameter_groups(
+        self, *, weight_decay: float = 0.0, layer_decay: float = 1.0
+    ) -> list[dict[str, Any]]:
+        """Group the parameters for any torch optimiser, by layer and by whether they decay.
+
+        Only the weights of dense layers and convolutions decay, as in big_vision. `lr_scale` is
+        `layer_decay` to the number of layers above; the optimiser's user multiplies by it.
+        """
+        groups: dict[tuple[int, bool], dict[str, Any]] = {}
+        deepest = self.layer_of("head")
+        for name, parameter in self.named_parameters():
+            layer, decays = self.layer_of(name), name.endswith(".weight") and parameter.ndim > 1
+            group = groups.setdefault((layer, decays), {"params": [], "names": []})
+            group["params"].append(parameter)
+            group["names"].append(name)
+            group["layer"] = layer
+            group["weight_decay"] = weight_decay if decays else 0.0
+            group["lr_scale"] = layer_decay ** (deepest - layer)
+        return [groups[key] for key in sorted(groups)]
+
+    def run_block(self, block: nn.Module, *inputs: Any) -> Tensor:
+        """Run one block, keeping only its input for the backward pass when checkpointing."""
+        if self.checkpointing and torch.is_grad_enabled():
+            result = checkpoint(block, *inputs, use_reentrant=False)
+            assert isinstance(result, Tensor)
+            return result
+        return block(*inputs)
+
+    def check_input(self, x: Tensor) -> None:
+        """Refuse what is not a batch of pictures for this model."""
+        shape, channels = tuple(x.shape), self.spec.channels
+        if x.ndim != 4:
+            raise InputError(f"expected (batch, {channels}, height, width) pictures, got {shape}")
+        if x.shape[1] != channels:
+            last = "; channels come second, not last" if x.shape[3] == channels else ""
+            raise InputError(f"expected {channels} channels, got {x.shape[1]} in {shape}{last}")
+        if not x.is_floating_point():
+            raise InputError(f"expected floating-point pictures, got {x.dtype}; scale them first")

@@ -1,0 +1,142 @@
+"""The Vision Transformer (section 3.1): patches, tokens, encoder, head; hybrid and axial too."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from vitrail.config import InputError
+from vitrail.models.hybrid import Stem
+from vitrail.models.initial import initialise_layers, lecun_normal
+from vitrail.models.layers import AttentionPool, AxialBlock, Block
+from vitrail.models.model import Model
+from vitrail.models.positions import Positions, RelativePositions
+from vitrail.models.spec import HybridSpec, Size, ViTSpec, check_division
+
+
+class PatchEmbedding(nn.Module):
+    """Cut a picture, or a stem's feature map, into patches and project each (equation 1)."""
+
+    def __init__(self, channels: int, patch: Size, width: int) -> None:
+        super().__init__()
+        self.patch = patch
+        self.projection = nn.Linear(channels * patch[0] * patch[1], width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Embed x (batch, channels, height, width) to (batch, patches, width)."""
+        rows, columns = x.shape[2] // self.patch[0], x.shape[3] // self.patch[1]
+        x = x.unflatten(3, (columns, self.patch[1])).unflatten(2, (rows, self.patch[0]))
+        return self.projection(x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2))
+
+
+class ViT(Model[ViTSpec]):
+    """A Vision Transformer; with a HybridSpec, over the feature map of a ResNet stem."""
+
+    def __init__(self, spec: ViTSpec) -> None:
+        super().__init__(spec)
+        hybrid = isinstance(spec, HybridSpec)
+        self.stem = Stem(spec) if hybrid else None
+        channels = spec.stem_channels if hybrid else spec.channels
+        self.embedding = PatchEmbedding(channels, spec.patch, spec.width)
+        token = torch.empty(1, 1, spec.width)
+        self.class_token = nn.Parameter(token) if spec.pool == "token" else None
+        registers = torch.empty(1, spec.registers, spec.width)
+        self.registers = nn.Parameter(registers) if spec.registers else None
+        self.positions = _make_positions(spec)
+        self.dropout = nn.Dropout(spec.dropout)
+        kind = AxialBlock if spec.attention == "axial" else Block
+        last = max(spec.depth - 1, 1)
+        rates = [spec.stochastic_depth * layer / last for layer in range(spec.depth)]
+        self.blocks = nn.ModuleList(kind(spec, rate) for rate in rates)
+        self.norm = nn.LayerNorm(spec.width, spec.norm_eps)
+        self.pooling = AttentionPool(spec) if spec.pool == "map" else None
+        self.initialise()
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """Encode pictures (batch, channels, height, width) to tokens (batch, tokens, width).
+
+        The class token comes first, then the registers, then the patches row by row.
+        """
+        x, grid = self.embed(x)
+        if self.spec.attention == "axial":
+            x = x.unflatten(1, grid)
+        for layer, block in enumerate(self.blocks):
+            if layer:
+                x = self.add_positions(x, grid, layer)
+            x = self.run_block(block, x, self._relative(layer))
+        if self.spec.attention == "axial":
+            x = x.flatten(1, 2)
+        return self.norm(x)
+
+    def embed(self, x: Tensor) -> tuple[Tensor, Size]:
+        """Turn pictures into the first block's input, and say its grid of patches."""
+        self.check_input(x)
+        height, width = x.shape[2:]
+        stride = self.spec.stride
+        try:
+            check_division((height, width), stride)
+        except InputError as error:
+            raise InputError(f"{self.spec.name}: {error}") from None
+        if self.stem is not None:
+            x = self.stem(x)
+            for block in self.stem.blocks:
+                x = self.run_block(block, x)
+        patches = self.embedding(x)
+        prefix = [t for t in (self.class_token, self.registers) if t is not None]
+        prefix = [token.expand(len(x), -1, -1) for token in prefix]
+        tokens = torch.cat([*prefix, patches], dim=1) if prefix else patches
+        grid = height // stride[0], width // stride[1]
+        return self.dropout(self.add_positions(tokens, grid, 0)), grid
+
+    def add_positions(self, x: Tensor, grid: Size, layer: int) -> Tensor:
+        """Add a layer's position embeddings to its input, where the spec says so."""
+        table = self._positions_of(layer)
+        if not isinstance(table, Positions) or (layer and self.spec.position_at == "input"):
+            return x
+        return x + table(grid, x).view(x.shape[1:])
+
+    def _relative(self, layer: int) -> RelativePositions | None:
+        table = self._positions_of(layer)
+        return table if isinstance(table, RelativePositions) else None
+
+    def _positions_of(self, layer: int) -> nn.Module | None:
+        if not len(self.positions):
+            return None
+        return self.positions[layer if len(self.positions) > 1 else 0]
+
+    def pool(self, tokens: Tensor) -> Tensor:
+        """Pool encoded tokens as the spec says: class token, mean of patches, or attention."""
+        if self.spec.pool == "token":
+            return tokens[:, 0]
+        patches = tokens[:, self.spec.prefix :]
+        return patches.mean(1) if self.pooling is None else self.pooling(patches)
+
+    def layer_of(self, parameter: str) -> int:
+        """Say how deep a parameter sits: 0 is the embedding, 1 the first block, the head last."""
+        room, _, rest = parameter.partition(".")
+        if room == "blocks":
+            return 1 + int(rest.partition(".")[0])
+        return 1 + self.spec.depth if room in ("norm", "pooling", "head") else 0
+
+    @torch.no_grad()
+    def initialise(self) -> None:
+        """Fill all parameters as the official code does, from torch's random generator."""
+        initialise_layers(self)
+        if self.stem is not None:
+            self.stem.initialise()
+        lecun_normal(self.embedding.projection.weight)
+        nn.init.zeros_(self.embedding.projection.bias)
+        if self.class_token is not None:
+            nn.init.zeros_(self.class_token)
+        if self.registers is not None:
+            nn.init.normal_(self.registers, std=1e-6)  # as DINOv2 does
+
+
+def _make_positions(spec: ViTSpec) -> nn.ModuleList:
+    """Make the tables: none, one (at the input, or shared by the layers), or one for each layer."""
+    if spec.position == "none":
+        return nn.ModuleList()
+    count = spec.depth if spec.position_at == "every-layer" else 1
+    if spec.position == "relative":
+        return nn.ModuleList(RelativePositions(spec.tokens, spec.width) for _ in range(count))
+    return nn.ModuleList(Positions(spec) for _ in range(count))

@@ -1,0 +1,275 @@
+"""The surface that all models share, as a contract that each family runs.
+
+Covers: tokens, features, logits; other sizes; replace_head; parameter_groups; gradient
+checkpointing; compile without graph breaks; bfloat16 autocast; float64; meta device; bad input.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import vitrail
+from vitrail.config import InputError
+from vitrail.models import BiT, ViT, ViTSpec, build, parse
+
+FAMILIES = {
+    "token": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,classes=5",
+    "gap": "ViT/8@32x48,depth=2,width=24,heads=2,mlp=32,pool=gap,position=sincos-2d,classes=5",
+    "map": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,pool=map,representation=12,classes=5",
+    "dino": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,registers=2,activation=swiglu,"
+    "qk_norm=true,layer_scale=0.1,classes=5",
+    "relative": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,position=relative,position_at=shared,"
+    "classes=5",
+    "every-layer": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,position=learned-2d,"
+    "position_at=every-layer,classes=5",
+    "channels": "ViT/8x4@32,depth=2,width=24,heads=2,mlp=32,channels=7,classes=5",
+    "axial": "AxialViT/8@32x48,depth=2,width=24,heads=2,mlp=32,classes=5",
+    "hybrid": "Hybrid/2@32,stages=1-1,stem_width=32,depth=2,width=24,heads=2,mlp=32,classes=5",
+    "bit": "BiT@32,stages=1-1,width=32,classes=5",
+    "axial-resnet": "BiT@32x48,stages=1-1,width=32,heads=4,classes=5",
+}
+
+families = pytest.mark.parametrize("name", FAMILIES.values(), ids=FAMILIES.keys())
+
+
+def make(name: str) -> tuple[ViT | BiT, Tensor]:
+    """Build a model whose head is not zero, and pictures for it."""
+    model = build(name)
+    assert model.head.output is not None
+    torch.nn.init.normal_(model.head.output.weight)
+    for module in model.modules():  # a fresh stem block is its shortcut: give it something to do
+        if isinstance(module, torch.nn.GroupNorm):
+            torch.nn.init.uniform_(module.weight, 0.5, 1.5)
+    return model, torch.randn(3, model.spec.channels, *model.spec.image)
+
+
+@families
+def test_tokens_features_and_logits(name: str) -> None:
+    model, x = make(name)
+    model.eval()
+    tokens, features, logits = model.tokens(x), model.features(x), model(x)
+    assert tokens.shape[:2] == (3, model.spec.tokens)
+    assert features.shape == (3, 12 if "representation" in name else model.spec.pooled)
+    assert logits.shape == (3, 5)
+    torch.testing.assert_close(model.head(model.head.features(model.pool(tokens))), logits)
+    torch.testing.assert_close(model.head(features), logits)
+
+
+@families
+def test_a_picture_does_not_depend_on_its_batch(name: str) -> None:
+    model, x = make(name)
+    model.eval()
+    alone = torch.cat([model(picture[None]) for picture in x])
+    torch.testing.assert_close(alone, model(x), rtol=1e-4, atol=1e-5)
+
+
+@families
+def test_another_size_than_trained(name: str) -> None:
+    model, _ = make(name)
+    model.eval()
+    for height, width in ((32, 32), (48, 32), (64, 80)):
+        stride = model.spec.stride if isinstance(model.spec, ViTSpec) else (1, 1)
+        if height % stride[0] or width % stride[1]:
+            continue
+        logits = model(torch.randn(1, model.spec.channels, height, width))
+        assert logits.shape == (1, 5)
+        assert logits.isfinite().all()
+
+
+@families
+def test_gradients_reach_every_parameter(name: str) -> None:
+    model, x = make(name)
+    model(x).square().sum().backward()
+    dead = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert dead == []
+
+
+@families
+def test_checkpointing_changes_nothing_but_memory(name: str) -> None:
+    model, x = make(name)
+    gradients: list[list[Tensor]] = []
+    kept: list[int] = []
+    for checkpointing in (False, True):
+        model.checkpointing = checkpointing
+        model.zero_grad()
+        sizes: list[int] = []
+
+        def pack(tensor: Tensor, sizes: list[int] = sizes) -> Tensor:
+            sizes.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = model(x).square().sum()
+        loss.backward()
+        kept.append(sum(sizes))
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(gradients[0], gradients[1])
+    assert kept[1] < 0.7 * kept[0]
+
+
+@families
+def test_float64_and_autocast(name: str) -> None:
+    model, x = make(name)
+    model.eval()
+    single = model(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model(x)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), single, rtol=0.1, atol=0.1 * single.abs().max().item())
+    double = model.double()(x.double())
+    assert double.dtype == torch.float64
+    torch.testing.assert_close(double.float(), single, rtol=1e-4, atol=1e-4)
+
+
+@families
+def test_half_precision_weights(name: str) -> None:
+    model, x = make(name)
+    assert model.eval().bfloat16()(x.bfloat16()).dtype == torch.bfloat16
+
+
+@families
+def test_meta_device_allocates_nothing(name: str) -> None:
+    model = build(name, device="meta")
+    assert all(parameter.is_meta for parameter in model.parameters())
+    x = torch.empty(2, model.spec.channels, *model.spec.image, device="meta")
+    assert model(x).shape == (2, 5)
+
+
+def test_the_largest_models_are_built_without_memory() -> None:
+    for name in ("ViT-H/14", "ViT-G/14", "BiT-R200x4"):
+        assert all(p.is_meta for p in build(name, device="meta").parameters())
+
+
+@families
+def test_replace_head(name: str) -> None:
+    model, x = make(name)
+    model.eval().double()
+    x, before = x.double(), model.pool(model.tokens(x.double()))
+    model.replace_head(9)
+    assert model.spec.classes == 9
+    assert model.head.hidden is None
+    assert torch.equal(model(x), torch.zeros(3, 9, dtype=torch.float64))
+    torch.testing.assert_close(model.features(x), before)
+    assert type(model)(model.spec).state_dict().keys() == model.state_dict().keys()
+    model.replace_head(0)
+    torch.testing.assert_close(model(x), before)
+
+
+@families
+def test_parameter_groups(name: str) -> None:
+    model, _ = make(name)
+    groups = model.parameter_groups(weight_decay=0.3, layer_decay=0.5)
+    named = dict(model.named_parameters())
+    assert sorted(n for group in groups for n in group["names"]) == sorted(named)
+    for group in groups:
+        assert all(named[n] is p for n, p in zip(group["names"], group["params"], strict=True))
+        matrices = {n.endswith(".weight") and named[n].ndim > 1 for n in group["names"]}
+        assert matrices == {group["weight_decay"] == 0.3}
+        assert group["lr_scale"] == 0.5 ** (groups[-1]["layer"] - group["layer"])
+    depth = len(model.blocks)
+    assert {group["layer"] for group in groups} == set(range(depth + 2))
+    torch.optim.AdamW(groups, lr=0.1).step()
+
+
+def test_parameter_groups_of_a_vit() -> None:
+    model, _ = make(FAMILIES["dino"])
+    layers = {n: g["layer"] for g in model.parameter_groups() for n in g["names"]}
+    assert layers["class_token"] == layers["positions.0.table"] == layers["registers"] == 0
+    assert layers["embedding.projection.weight"] == 0
+    assert layers["blocks.0.norm1.weight"] == 1
+    assert layers["norm.weight"] == layers["head.output.weight"] == 3
+
+
+@pytest.mark.slow
+@families
+def test_compile_has_no_graph_breaks(name: str) -> None:
+    """Trace to one graph and run it, forward and backward; no C++ compiler is needed for that."""
+    torch._dynamo.reset()
+    model, x = make(name)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    x.requires_grad_()
+    (expected,) = torch.autograd.grad(model(x).square().sum(), x)
+    logits = compiled(x)
+    assert isinstance(logits, Tensor)
+    torch.testing.assert_close(logits, model(x))
+    (gradient,) = torch.autograd.grad(logits.square().sum(), x)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_compile_with_checkpointing_and_another_size() -> None:
+    torch._dynamo.reset()
+    model, x = make(FAMILIES["token"])
+    model.checkpointing = True
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for pictures in (x, torch.randn(2, 3, 48, 64)):
+        torch.testing.assert_close(compiled(pictures), model(pictures))
+
+
+def test_the_fused_kernel_is_always_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Any, ...]] = []
+    fused = F.scaled_dot_product_attention
+
+    def counted(*args: Any, **options: Any) -> Tensor:
+        calls.append(args)
+        return fused(*args, **options)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", counted)
+    for name, count in (("token", 2), ("relative", 2), ("map", 3), ("axial", 4)):
+        calls.clear()
+        model, x = make(FAMILIES[name])
+        model(x)
+        assert len(calls) == count
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((3, 32, 32), "expected (batch, 3, height, width) pictures, got (3, 32, 32)"),
+        ((1, 1, 3, 32, 32), "expected (batch, 3, height, width) pictures, got (1, 1, 3, 32, 32)"),
+        ((1, 4, 32, 32), "expected 3 channels, got 4 in (1, 4, 32, 32)"),
+        ((1, 32, 32, 3), "expected 3 channels, got 32 in (1, 32, 32, 3); channels come second"),
+        ((1, 3, 32, 33), "a 32x33 picture does not split into 8x8 patches; the nearest size that "
+                         "does is 32x32"),
+        ((1, 3, 4, 32), "a 4x32 picture does not split into 8x8 patches; the nearest size that "
+                        "does is 8x32"),
+    ],
+)  # fmt: skip
+def test_bad_pictures_get_one_clear_line(shape: tuple[int, ...], message: str) -> None:
+    model, _ = make(FAMILIES["token"])
+    with pytest.raises(InputError) as caught:
+        model(torch.randn(shape))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_whole_numbers_are_refused() -> None:
+    model, _ = make(FAMILIES["bit"])
+    with pytest.raises(InputError, match=r"expected floating-point pictures, got torch\.uint8"):
+        model(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+
+
+@families
+def test_nan_is_passed_through_and_stays_in_its_picture(name: str) -> None:
+    model, x = make(name)
+    model.eval()
+    x[1, 0, 5, 5] = float("nan")
+    finite = model(x).isfinite().all(1)
+    assert finite.tolist() == [True, False, True]
+
+
+def test_empty_batch() -> None:
+    model, _ = make(FAMILIES["token"])
+    assert model(torch.empty(0, 3, 32, 32)).shape == (0, 5)
+
+
+def test_the_door() -> None:
+    model = vitrail.build("ViT-Ti/16", classes=10)
+    assert isinstance(model, ViT)
+    assert model.spec == parse("ViT-Ti/16,classes=10")
+    assert model(torch.randn(1, 3, 224, 224)).shape == (1, 10)
+    with pytest.raises(InputError, match="classes is at least 0"):
+        vitrail.build("ViT-Ti/16", classes=-1)
