@@ -99,7 +99,9 @@ def test_axial_mixing_is_relative_attention_along_each_axis() -> None:
     randomise(mixing)
     x = torch.randn(2, 8, 3, 4, dtype=torch.float64)
     cells = x.permute(0, 2, 3, 1)
-    rows = torch.stack([line(mixing.row, cells[:, i], mixing.row_offsets.table) for i in range(3)], 1)
+    rows = torch.stack(
+        [line(mixing.row, cells[:, i], mixing.row_offsets.table) for i in range(3)], 1
+    )
     table = mixing.column_offsets.table
     columns = torch.stack([line(mixing.column, rows[:, :, j], table) for j in range(4)], 2)
     torch.testing.assert_close(mixing(x), columns.permute(0, 3, 1, 2))
@@ -148,7 +150,9 @@ def test_dropout_stands_where_the_paper_puts_it() -> None:
     """After every dense layer except qkv, and after adding positions (Appendix B.1)."""
     model = build("ViT/8@16,depth=2,width=12,heads=3,mlp=20,dropout=0.25")
     places = {n: m.p for n, m in model.named_modules() if isinstance(m, nn.Dropout)}
-    blocks = [f"blocks.{i}.{part}" for i in range(2) for part in ("after1.0", "after2.0", "mlp.dropout")]
+    blocks = [
+        f"blocks.{i}.{part}" for i in range(2) for part in ("after1.0", "after2.0", "mlp.dropout")
+    ]
     assert places == dict.fromkeys(["dropout", *blocks], 0.25)
     model.head.output = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
     x = torch.randn(1, 3, 16, 16)

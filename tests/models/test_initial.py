@@ -91,7 +91,9 @@ def test_attention_pooling_and_swiglu() -> None:
 def test_2d_and_relative_tables() -> None:
     model = build("ViT/16@256,depth=2,width=64,heads=4,mlp=8,position=learned-2d")
     for name in ("x", "y"):
-        assert model.get_parameter(f"positions.0.{name}").std().item() == pytest.approx(0.02, rel=0.1)
+        assert model.get_parameter(f"positions.0.{name}").std().item() == pytest.approx(
+            0.02, rel=0.1
+        )
     relative = "ViT/16@64,depth=2,width=64,heads=4,mlp=8,position=relative,position_at=every-layer"
     for table in (m.table for m in build(relative).modules() if isinstance(m, RelativePositions)):
         assert table.std().item() == pytest.approx(0.02, rel=0.1)
@@ -117,7 +119,9 @@ def test_bit() -> None:
     assert not model.head.output.weight.any()
 
 
-@pytest.mark.parametrize("name", ["ViT/8@16,depth=1,width=8,heads=2,mlp=8", "BiT@32,stages=1,width=32"])
+@pytest.mark.parametrize(
+    "name", ["ViT/8@16,depth=1,width=8,heads=2,mlp=8", "BiT@32,stages=1,width=32"]
+)
 def test_the_seed_decides(name: str) -> None:
     states = []
     for seed in (3, 3, 4):
@@ -127,10 +131,15 @@ def test_the_seed_decides(name: str) -> None:
     assert not torch.equal(states[0], states[2])
 
 
-@pytest.mark.parametrize("name", ["ViT/8@16,depth=1,width=8,heads=2,mlp=8,registers=2,layer_scale=0.1",
-                                  "ViT/8@16,depth=1,width=8,heads=2,mlp=8,pool=map,position=learned-2d",
-                                  "Hybrid/1@16,stages=1,depth=1,width=8,heads=2,mlp=8",
-                                  "BiT@32,stages=1,width=32,heads=4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ViT/8@16,depth=1,width=8,heads=2,mlp=8,registers=2,layer_scale=0.1",
+        "ViT/8@16,depth=1,width=8,heads=2,mlp=8,pool=map,position=learned-2d",
+        "Hybrid/1@16,stages=1,depth=1,width=8,heads=2,mlp=8",
+        "BiT@32,stages=1,width=32,heads=4",
+    ],
+)
 def test_a_meta_model_is_made_real_with_the_same_values(name: str) -> None:
     """Every parameter is filled: nothing of the empty memory is left."""
     torch.manual_seed(5)

@@ -160,7 +160,7 @@ def test_specs_travel_as_plain_data(name: str) -> None:
 
 def test_plain_data_is_read_strictly() -> None:
     data = spec_to_dict(parse("ViT-B/16"))
-    with pytest.raises(InputError, match="unknown model family 'vot'; .*did you mean 'vit'"):
+    with pytest.raises(InputError, match=r"unknown model family 'vot'; .*did you mean 'vit'"):
         spec_from_dict({**data, "family": "vot"})
     with pytest.raises(InputError, match="unknown key 'dept'; did you mean 'depth'"):
         spec_from_dict({**data, "dept": 3})

@@ -153,7 +153,7 @@ def test_replace_head(name: str) -> None:
     assert model.head.hidden is None
     assert torch.equal(model(x), torch.zeros(3, 9, dtype=torch.float64))
     torch.testing.assert_close(model.features(x), before)
-    assert type(model)(model.spec).state_dict().keys() == model.state_dict().keys()
+    assert build(model.spec).state_dict().keys() == model.state_dict().keys()
     model.replace_head(0)
     torch.testing.assert_close(model(x), before)
 

@@ -9,7 +9,6 @@ training step costs three forward passes (Table 6 of the paper fits this).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 
 from vitrail.models.resnet_rows import resnet_rows
 from vitrail.models.rows import Row

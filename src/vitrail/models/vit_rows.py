@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from vitrail.models.resnet_rows import stem_rows
 from vitrail.models.rows import Row, dense, head_rows
@@ -33,18 +34,14 @@ def vit_rows(spec: ViTSpec) -> Iterator[Row]:
         yield Row(layer=label, output=(tokens, width), parameters=parameters)
     if spec.dropout:
         yield Row(layer="dropout", output=(tokens, width), parameters=0, kept=tokens * width)
-    if spec.attention == "axial":
-        rows, columns = spec.grid
-        yield _block_row(spec, "row block", rows, columns).times(spec.depth)
-        yield _block_row(spec, "column block", columns, rows).times(spec.depth)
-    else:
-        yield _block_row(spec, "block", 1, tokens).times(spec.depth)
+    yield _block_row(spec).times(spec.depth)
+    # The norm's input is kept; its output too where a head holds on to the class token in it.
+    held = spec.pool == "token" and spec.classes + spec.representation
     yield Row(
         layer="norm",
         output=(tokens, width),
         parameters=2 * width,
-        # Its input; its output too where the head holds on to a part of it.
-        kept=tokens * (width * (1 + (spec.pool == "token")) + 2),
+        kept=tokens * ((2 if held else 1) * width + 2),
     )
     if spec.pool == "map":
         yield _map_row(spec)
@@ -64,8 +61,22 @@ def _position_parameters(spec: ViTSpec) -> int:
     return table * (spec.depth if spec.position_at == "every-layer" else 1)
 
 
-def _block_row(spec: ViTSpec, label: str, lines: int, tokens: int) -> Row:
-    """Write down one block that mixes `tokens` tokens of each of `lines` lines."""
+def _block_row(spec: ViTSpec) -> Row:
+    """Write down one block; an axial one is a block over rows and one over columns."""
+    if spec.attention == "full":
+        return _mixing_row(spec, "block", 1, spec.tokens)
+    row = _mixing_row(spec, "axial block", *spec.grid)
+    column = _mixing_row(spec, "", *reversed(spec.grid))
+    return replace(
+        row,
+        parameters=row.parameters + column.parameters,
+        macs=row.macs + column.macs,
+        kept=row.kept + column.kept,
+    )
+
+
+def _mixing_row(spec: ViTSpec, label: str, lines: int, tokens: int) -> Row:
+    """Write down a block that mixes `tokens` tokens of each of `lines` lines."""
     width, mlp, gates = spec.width, spec.mlp, 2 if spec.activation == "swiglu" else 1
     parameters = 4 * width + (4 * (width // spec.heads) if spec.qk_norm else 0)
     parameters += dense(width, 3 * width, bias=spec.qkv_bias) + dense(width, width)

@@ -1,0 +1,146 @@
+"""The command as a user meets it: results on stdout; if wrong, one line on stderr and code 2."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vitrail
+from vitrail.cli import COMMANDS, main
+from vitrail.models import NAMES, parse
+from vitrail.models.cost import cost_of
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = 0
+    try:
+        main(arguments)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_models_lists_all_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "models", "--json")
+    rows = json.loads(out)
+    assert (code, err) == (0, "")
+    assert [row["name"] for row in rows] == list(NAMES)
+    assert rows[NAMES.index("ViT-B/16")] == {
+        "name": "ViT-B/16",
+        "parameters": 86_567_656,
+        "macs": 17_563_828_224,
+        "tokens": 197,
+    }
+
+
+def test_models_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "models")
+    assert code == 0
+    (line,) = (line for line in out.splitlines() if "ViT-H/14" in line)
+    assert line.split() == ["ViT-H/14", "632,045,800", "167.295", "257"]
+
+
+def test_describe_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["R50+ViT-B/16", "--classes", "10", "--image", "384x256", "--batch", "4", "--json"]
+    code, out, _ = run(capsys, "describe", *arguments)
+    result = json.loads(out)
+    expected = cost_of(parse("R50+ViT-B/16,classes=10"), image=(384, 256), batch=4)
+    assert code == 0
+    assert result["name"] == "R50+ViT-B/16"
+    assert result["image"] == [384, 256]
+    assert (result["classes"], result["tokens"]) == (10, 385)
+    for key in ("parameters", "macs", "flops", "training_flops", "activation_bytes"):
+        assert result[key] == getattr(expected, key)
+    assert sum(row["macs"] for row in result["rows"]) == result["macs"]
+
+
+def test_describe_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "describe", "ViT-B/16", "--batch", "8")
+    assert code == 0
+    assert "block x 12" in out
+    assert "86,567,656 (330.2 MiB as float32)" in out
+    assert "17.564 GMACs a picture (35.128 GFLOPs)" in out
+    assert "901.5 MiB activations at batch 8" in out
+
+
+def test_describe_keeps_the_names_own_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "describe", "ViT-B/16,classes=7", "--json")
+    assert json.loads(out)["classes"] == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["describe", "ViT-X/16"], "unknown model 'ViT-X/16'; did you mean"),
+        (["describe"], "NAME"),
+        (["describe", "ViT-B/16", "--bach", "3"], "perhaps you meant --batch"),
+        (["describe", "ViT-B/16", "--batch", "q"], "--batch"),
+        (["describe", "ViT-B/16", "--batch", "0"], "--batch is at least 1, not 0"),
+        (["describe", "ViT-B/16", "--image", "100"], "does not split into 16x16 patches"),
+        (["describe", "ViT-B/16", "--image", "a"], "'a' is not a size"),
+        (["describe", "ViT-B/16", "--classes", "-3"], "classes is at least 0, not -3"),
+        (["descrbe"], "unknown command 'descrbe'; did you mean 'describe'?"),
+        (["xyz"], "there are: models, describe, demo"),
+        (["models", "extra"], "extra"),
+    ],
+)
+def test_bad_input_gets_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("vitrail: ")
+    assert err.count("\n") == 1
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["--help"], ["-h"]):
+        code, out, _ = run(capsys, *arguments)
+        assert code == 0
+        for name, command in COMMANDS.items():
+            assert f"  {name} " in out
+            assert (command.__doc__ or "").partition("\n")[0] in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_with_an_example(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    code, out, _ = run(capsys, command, "--help")
+    assert code == 0
+    assert f"Example: vitrail {command}" in out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"vitrail {vitrail.__version__}\n", "")
+
+
+def test_demo_runs_each_family(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "demo", "--json")
+    rows = json.loads(out)
+    assert code == 0
+    assert [row["name"] for row in rows] == [
+        *("ViT-Ti/16", "ViT-Ti/16@384x256", "R+ViT-Ti/16", "BiT-R50x1", "AxialViT-Ti/16")
+    ]
+    for row in rows:
+        assert row["parameters"] == cost_of(parse(row["name"])).parameters
+        assert row["logits"] == 1000
+        assert row["milliseconds"] > 0
+
+
+def test_installed_command_and_module_answer() -> None:
+    script = Path(sys.executable).parent / "vitrail"
+    for command in ([str(script)], [sys.executable, "-m", "vitrail"]):
+        done = subprocess.run([*command, "describe", "ViT-Q/16"], capture_output=True, text=True)
+        assert done.returncode == 2
+        assert done.stderr.startswith("vitrail: unknown model 'ViT-Q/16'")
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    script = f"{sys.executable} -m vitrail models | head -n 1"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.stderr == ""
