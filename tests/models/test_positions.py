@@ -18,6 +18,7 @@ from torch import Tensor
 from vitrail.models import ViT, ViTSpec, build, parse, resize_patches, resize_positions
 from vitrail.models.layers import Block
 from vitrail.models.positions import Positions, RelativePositions, resize_grid, sincos_2d
+from vitrail.models.spec import ResizeRule
 
 TINY = "ViT/8@24x32,depth=3,width=16,heads=2,mlp=24,classes=5"
 
@@ -162,11 +163,21 @@ def test_google_resize_is_scipys_zoom(rows: int, columns: int, high: int, wide: 
 
 
 @pytest.mark.parametrize("rule", ["google", "timm", "huggingface", "torchvision"])
-def test_resize_keeps_the_class_row_and_constant_tables(rule: str) -> None:
+def test_resize_keeps_the_class_row_and_constant_tables(rule: ResizeRule) -> None:
     table = torch.cat([torch.full((1, 4), 7.0), torch.full((12, 4), 2.0)])
-    new = resize_positions(table, (3, 4), (5, 6), rule, prefix=1)  # pyright: ignore[reportArgumentType]
+    new = resize_positions(table, (3, 4), (5, 6), rule, prefix=1)
     assert new.shape == (31, 4)
     torch.testing.assert_close(new, torch.cat([table[:1], torch.full((30, 4), 2.0)]))
+
+
+@pytest.mark.parametrize("rule", ["google", "timm", "huggingface", "torchvision"])
+def test_resize_to_one_column_does_not_depend_on_memory_layout(rule: ResizeRule) -> None:
+    grid = torch.randn(1, 5, 3, 4, dtype=torch.float64)
+    mode = "bilinear" if rule == "google" else "bicubic"
+    corners, antialias = rule in ("google", "torchvision"), rule == "timm"
+    expected = F.interpolate(grid, (4, 1), mode=mode, align_corners=corners, antialias=antialias)
+    table = grid[0].permute(1, 2, 0).contiguous().flatten(0, 1)
+    torch.testing.assert_close(resize_grid(table, (3, 4), (4, 1), rule), expected[0].flatten(1).T)
 
 
 @pytest.mark.parametrize("kind", ["none", "learned-1d", "learned-2d", "sincos-2d", "relative"])

@@ -1,5 +1,6 @@
-"""What the comparisons share: how a peer imports, how both models get the same random weights, and
-how they climb the same rungs (embedding, one block, tokens, features, logits) side by side.
+"""What the comparisons share: importing a peer, giving both models the same weights, climbing.
+
+Two models climb the same rungs side by side: embedding, one block, tokens, features, logits.
 """
 
 import importlib

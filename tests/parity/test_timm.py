@@ -8,7 +8,8 @@ of registers.
 import random
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import product
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from tests.parity import peers
 from vitrail.models import BiT, BiTSpec, HybridSpec, ViT, ViTSpec, resize_patches, resize_positions
-from vitrail.models.spec import Size
+from vitrail.models.spec import Activation, Pool, Size
 
 timm_layers = peers.load("timm.layers")
 timm_resnet = peers.load("timm.models.resnetv2")
@@ -158,7 +159,7 @@ def channels(stages: tuple[int, ...], width: int) -> tuple[int, ...]:
 
 
 def count_through(stages: tuple[int, ...]) -> peers.Rules:
-    """Number the blocks of a ResNet as ours are, from the first to the last."""
+    """Give the blocks of a ResNet the numbers that ours have, from the first to the last."""
     named = [(stage, block) for stage, blocks in enumerate(stages) for block in range(blocks)]
     return [
         (rf"\bstages\.{stage}\.blocks\.{block}\.", f"blocks.{index}.")
@@ -173,17 +174,170 @@ def ours_of(peer: nn.Module, spec: ViTSpec) -> ViT:
 
 
 def climb_both(peer: Any, model: ViT, x: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    ours, theirs = peers.our_places(model), peers.places(peer.blocks[0], peer.norm)
-    theirs["features"] = (peer.head, "input")
+    ours = peers.our_places(model)
+    theirs = peers.places(peer.blocks[0], peer.norm, features=peer.head)
     if isinstance(model.spec, HybridSpec) and model.stem is not None:
-        backbone = peer.patch_embed.backbone
-        ours["root"] = (model.stem, "output")
-        theirs["root"] = (backbone.stem if model.spec.stages else backbone, "output")
-        ours |= stages_of(model.spec.stages, model.stem.blocks)
-        theirs |= {name: (backbone.stages[int(name[-1])], "output") for name in ours if "stage" in name}
+        stages, backbone = model.spec.stages, peer.patch_embed.backbone
+        root = backbone.stem if stages else backbone
+        ours = {"root": (model.stem, "output"), **our_stages(stages, model.stem.blocks), **ours}
+        theirs = {"root": (root, "output"), **timm_stages(stages, backbone), **theirs}
     return peers.climb(ours, model, x), peers.climb(theirs, peer, x)
 
 
-def stages_of(stages: tuple[int, ...], blocks: nn.ModuleList) -> dict[str, peers.Place]:
-    lasts = [sum(stages[: stage + 1]) - 1 for stage in range(len(stages))]
-    return {f"stage {stage}": (blocks[last], "output") for stage, last in enumerate(lasts)}
+def our_stages(stages: tuple[int, ...], blocks: nn.ModuleList) -> dict[str, peers.Place]:
+    ends = [sum(stages[: stage + 1]) for stage in range(len(stages))]
+    return {f"stage {stage}": (blocks[end - 1], "output") for stage, end in enumerate(ends)}
+
+
+def timm_stages(stages: tuple[int, ...], resnet: Any) -> dict[str, peers.Place]:
+    return {f"stage {stage}": (resnet.stages[stage], "output") for stage in range(len(stages))}
+
+
+@peers.PRECISIONS
+@pytest.mark.parametrize("name", SPECS)
+def test_rungs_equal_timm(name: str, dtype: torch.dtype, tolerance: float) -> None:
+    spec = SPECS[name]
+    peer = timm_vit(spec, dtype)
+    rungs = climb_both(peer, ours_of(peer, spec), peers.pictures(spec, dtype))
+    peers.assert_equal_rungs(*rungs, tolerance)
+
+
+# Not to one column: torch's antialiased resize is wrong there for the layout that timm gives it.
+RESIZED = [
+    *product(
+        ["class token", "gap", "dinov2", "dinov2 with registers", "siglip"],
+        [(48, 48), (16, 16), (64, 16), (48, 80)],
+    ),
+    *product(["hybrid"], [(16, 32), (64, 32), (48, 80)]),
+    ("hybrid of the root alone", (32, 48)),
+]
+
+
+@peers.PRECISIONS
+@pytest.mark.parametrize(("name", "size"), RESIZED)
+def test_rungs_at_another_resolution_equal_timm(
+    name: str, size: Size, dtype: torch.dtype, tolerance: float
+) -> None:
+    spec = SPECS[name]
+    peer = timm_vit(spec, dtype, dynamic=True)
+    rungs = climb_both(peer, ours_of(peer, spec), peers.pictures(spec, dtype, size))
+    peers.assert_equal_rungs(*rungs, max(tolerance, peers.FLOAT32_RESIZE))
+
+
+KINDS: list[tuple[Pool, Activation]] = [  # timm's attention pooling has no gate
+    *product(get_args(Pool), ("gelu", "gelu-tanh")),
+    *product(("token", "gap"), ("swiglu",)),
+]
+
+
+def draw(seed: int) -> ViTSpec:
+    """Draw a spec of which timm has a model too."""
+    pick = random.Random(seed)
+    pool, activation = KINDS[seed % len(KINDS)]
+    heads, patch = pick.choice([1, 2, 3, 5]), (pick.randint(2, 8), pick.randint(2, 8))
+    registers = pick.choice([0, 0, 1, 4])
+    return ViTSpec(
+        depth=pick.randint(1, 4),
+        width=heads * pick.choice([4, 8, 12, 16]),
+        heads=heads,
+        mlp=pick.randint(5, 100),
+        patch=patch,
+        image=(patch[0] * pick.randint(2, 6), patch[1] * pick.randint(2, 6)),
+        channels=pick.choice([1, 3, 4]),
+        classes=pick.randint(2, 20),
+        pool=pool,
+        registers=registers,
+        class_position=not registers and pick.choice([True, False]),
+        activation=activation,
+        qkv_bias=pick.choice([True, False]),
+        qk_norm=pick.choice([True, False]),
+        layer_scale=pick.choice([0, 0.1]),
+        position_resize="timm",
+    )
+
+
+@peers.PRECISIONS
+@pytest.mark.parametrize("seed", range(2 * len(KINDS)))
+def test_rungs_of_drawn_specs_equal_timm(seed: int, dtype: torch.dtype, tolerance: float) -> None:
+    spec = draw(seed)
+    peer = timm_vit(spec, dtype, dynamic=True)
+    model = ours_of(peer, spec)
+    rungs = climb_both(peer, model, peers.pictures(spec, dtype))
+    peers.assert_equal_rungs(*rungs, tolerance)
+    larger = (spec.image[0] + spec.patch[0], spec.image[1] + 2 * spec.patch[1])
+    rungs = climb_both(peer, model, peers.pictures(spec, dtype, larger))
+    peers.assert_equal_rungs(*rungs, max(tolerance, peers.FLOAT32_RESIZE))
+
+
+@pytest.mark.parametrize(
+    ("size", "changes", "rung"),
+    [
+        ((32, 32), {"activation": "gelu-tanh"}, "block"),
+        ((32, 32), {"norm_eps": 2e-6}, "block"),
+        ((48, 48), {"position_resize": "huggingface"}, "embedding"),
+        ((48, 48), {"position_resize": "torchvision"}, "embedding"),
+        ((48, 48), {"position_resize": "google"}, "embedding"),
+    ],
+)
+def test_another_option_shows_at_its_rung(size: Size, changes: dict[str, Any], rung: str) -> None:
+    peer = timm_vit(BASE, torch.float64, dynamic=True)
+    model = ours_of(peer, replace(BASE, **changes))
+    rungs = climb_both(peer, model, peers.pictures(BASE, torch.float64, size))
+    tolerance = 1e-10 if size == BASE.image else peers.FLOAT32_RESIZE
+    with pytest.raises(AssertionError, match=rf"^{rung}: off by"):
+        peers.assert_equal_rungs(*rungs, tolerance)
+
+
+@peers.PRECISIONS
+@pytest.mark.parametrize("size", [(64, 64), (61, 75)])
+@pytest.mark.parametrize("pool_padding", ["zeros", "none"])
+def test_stages_of_bit_equal_timm(
+    pool_padding: Any, size: Size, dtype: torch.dtype, tolerance: float
+) -> None:
+    spec = replace(BIT, pool_padding=pool_padding)
+    peer = timm_bit(spec, dtype)
+    rules = [*count_through(spec.stages), *BIT_RULES]
+    model = peers.fill(BiT(spec), peers.translate(peer.state_dict(), rules))
+    assert model.head.output is not None
+    ours: dict[str, peers.Place] = {
+        "convolution": (model.root, "output"),
+        "root": (model.blocks[0], "input"),
+        **our_stages(spec.stages, model.blocks),
+        "features": (model.head.output, "input"),
+    }
+    theirs: dict[str, peers.Place] = {
+        "convolution": (peer.stem.conv, "output"),
+        "root": (peer.stem, "output"),
+        **timm_stages(spec.stages, peer),
+        "features": (peer.head.global_pool, "output"),
+    }
+    x = peers.pictures(spec, dtype, size)
+    rungs = peers.climb(theirs, peer, x)
+    rungs["features"] = rungs["features"].flatten(1)
+    peers.assert_equal_rungs(peers.climb(ours, model, x), rungs, tolerance)
+    with torch.no_grad():
+        cells = peer.forward_features(x).flatten(2).transpose(1, 2)
+        peers.assert_near(model.tokens(x), cells, tolerance)
+
+
+@pytest.mark.parametrize("prefix", [0, 1, 4])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [((4, 4), (7, 7)), ((4, 4), (3, 2)), ((4, 4), (2, 8)), ((4, 6), (6, 4)), ((5, 3), (24, 9))],
+)
+def test_position_resize_equals_timm(old: Size, new: Size, prefix: int) -> None:
+    table = torch.randn(prefix + old[0] * old[1], 12)
+    theirs = timm_layers.resample_abs_pos_embed(
+        table[None], list(new), list(old), num_prefix_tokens=prefix
+    )
+    peers.assert_near(resize_positions(table, old, new, "timm", prefix), theirs[0], 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [((16, 16), (8, 8)), ((8, 8), (12, 12)), ((7, 7), (5, 9)), ((4, 6), (6, 4))],
+)
+def test_patch_resize_equals_timm(old: Size, new: Size) -> None:
+    weight = torch.randn(6, 3, *old)
+    theirs = timm_layers.resample_patch_embed(weight, list(new), interpolation="bilinear")
+    peers.assert_near(resize_patches(weight, new), theirs, 1e-5)

@@ -25,7 +25,8 @@ def resize_grid(table: Tensor, old: Size, new: Size, rule: ResizeRule = "google"
     if old == new:
         return table
     mode, corners, antialias = _RULES[rule]
-    grid = table.unflatten(0, old).permute(2, 0, 1)[None]
+    # A copy, because torch 2.13 resizes channels-last grids to one column wrongly.
+    grid = table.unflatten(0, old).permute(2, 0, 1)[None].contiguous()
     if grid.dtype in (torch.float16, torch.bfloat16):
         grid = grid.float()  # the peers resize in float32 too
     grid = F.interpolate(grid, new, mode=mode, align_corners=corners, antialias=antialias)
