@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from peers import CONTESTANTS, OURS, build_contestant
+from peers import AGAIN, CONTESTANTS, OURS, build_contestant
 from torch.profiler import ProfilerActivity, profile
 
 from vitrail.models import parse
@@ -103,7 +104,7 @@ class Memory:
     allocated: int
     """What torch's allocator handed out: exact. A training step's has gradients in it."""
     resident: int | None
-    """What the process grew by, Adam's moments and the libraries' own buffers included."""
+    """What the process grew by: Adam's moments, the libraries' buffers and compiling too."""
 
 
 def prepare(case: Case, contestant: str, *, compiled: bool) -> Step:
@@ -142,18 +143,24 @@ def prepare_all(case: Case, *, compiled: bool) -> tuple[dict[str, Step], dict[st
             for _ in range(2):
                 step()
         except Exception as error:
-            if contestant == OURS or not (compiled or isinstance(error, ImportError)):
-                raise
-            skipped[contestant] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            skipped[contestant] = excuse(contestant, error, compiled=compiled)
         else:
             steps[contestant] = step
     return steps, skipped
 
 
+def excuse(contestant: str, error: Exception, *, compiled: bool) -> str:
+    """Say why a peer stays out: it is absent or does not compile. Other errors are raised."""
+    if contestant in (OURS, AGAIN) or not (compiled or isinstance(error, ImportError)):
+        raise error
+    first, *_ = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {first}"
+
+
 def measure_time(name: CaseName, steps: dict[str, Step], rounds: Iterable[int]) -> list[Timing]:
     """Time warm contestants and the bound in turns; the bound comes last."""
     case, contestants = CASES[name], list(steps)
-    calls = max(1, round(TURN / _time(steps[OURS], 1)))
+    calls = max(1, round(TURN / min(_time(steps[OURS], 1) for _ in range(3))))
     product = _matrix_product()
     product()
     seconds: dict[str, list[float]] = {contestant: [] for contestant in (*contestants, BOUND)}
@@ -194,6 +201,15 @@ def turn_order(count: int, turn: int) -> list[int]:
     """
     zigzag = [place // 2 if place % 2 == 0 else count - 1 - place // 2 for place in range(count)]
     return [(place + turn) % count for place in zigzag]
+
+
+def seconds_of_others() -> float:
+    """Give the processor time that all other processes have had so far, where Linux says it."""
+    counters = Path("/proc/stat")
+    if not counters.exists():
+        return 0.0
+    user, nice, system, _idle, _wait, *rest = map(int, counters.read_text().split()[1:9])
+    return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
 def _time(step: Step, calls: int) -> float:

@@ -12,6 +12,7 @@ import functools
 import sys
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ AGAIN = "vitrail again"
 
 def build_contestant(name: str, spec: ViTSpec) -> nn.Module:
     """Build a contestant, from pictures to logits, its weights drawn as all the others' are."""
+    if name not in (OURS, AGAIN):
+        _mend_torchvision()  # all of the peers import it
     model = CONTESTANTS[name](spec)
     for parameter in model.parameters():
         if parameter.ndim > 1:  # no one's initial zeros may make a number easier, or subnormal
@@ -56,7 +59,6 @@ class _Logits(nn.Module):
 
 
 def _timm(spec: ViTSpec) -> nn.Module:
-    _mend_torchvision()
     from timm.models.vision_transformer import VisionTransformer
 
     return VisionTransformer(
@@ -71,24 +73,22 @@ def _timm(spec: ViTSpec) -> nn.Module:
 
 
 def _transformers(spec: ViTSpec) -> nn.Module:
-    _mend_torchvision()
     from transformers import ViTConfig, ViTForImageClassification
 
-    config = ViTConfig(
-        image_size=spec.image[0],
-        patch_size=spec.patch[0],
-        num_labels=spec.classes,
-        hidden_size=spec.width,
-        num_hidden_layers=spec.depth,
-        num_attention_heads=spec.heads,
-        intermediate_size=spec.mlp,
-        attn_implementation="sdpa",
-    )
-    return _Logits(ViTForImageClassification(config))
+    options: dict[str, Any] = {
+        "image_size": spec.image[0],
+        "patch_size": spec.patch[0],
+        "num_labels": spec.classes,
+        "hidden_size": spec.width,
+        "num_hidden_layers": spec.depth,
+        "num_attention_heads": spec.heads,
+        "intermediate_size": spec.mlp,
+        "attn_implementation": "sdpa",
+    }
+    return _Logits(ViTForImageClassification(ViTConfig(**options)))
 
 
 def _torchvision(spec: ViTSpec) -> nn.Module:
-    _mend_torchvision()
     from torchvision.models import VisionTransformer
 
     return VisionTransformer(
@@ -122,7 +122,7 @@ def _vit_pytorch(spec: ViTSpec) -> nn.Module:
 def _mend_torchvision() -> torch.library.Library | None:
     """Let torchvision's CUDA wheel import beside a CPU build of torch: declare what it asks for."""
     try:
-        import torchvision  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        import torchvision  # noqa: F401
     except RuntimeError:  # "operator torchvision::nms does not exist"
         for module in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
             del sys.modules[module]
@@ -131,7 +131,7 @@ def _mend_torchvision() -> torch.library.Library | None:
             library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         return library  # its declarations live as long as it does
     except ImportError:
-        return None  # timm and transformers may do without
+        return None  # a peer may do without
     return None
 
 

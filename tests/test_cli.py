@@ -1,6 +1,7 @@
 """The command as a user meets it: results on stdout; if wrong, one line on stderr and code 2."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +64,8 @@ def test_describe_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "block x 12" in out
     assert "86,567,656 (330.2 MiB as float32)" in out
     assert "17.564 GMACs a picture (35.128 GFLOPs)" in out
-    assert "901.5 MiB activations at batch 8" in out
+    kept = cost_of(parse("ViT-B/16"), batch=8).activation_bytes / 2**20
+    assert f"{kept:.1f} MiB activations at batch 8" in out
 
 
 def test_describe_keeps_the_names_own_classes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,6 +132,15 @@ def test_demo_runs_each_family(capsys: pytest.CaptureFixture[str]) -> None:
         assert row["parameters"] == cost_of(parse(row["name"])).parameters
         assert row["logits"] == 1000
         assert row["milliseconds"] > 0
+
+
+def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```\n\$ vitrail (.*?)\n(.*?)```", readme, flags=re.DOTALL)
+    assert shown
+    for command, text in shown:
+        _, out, _ = run(capsys, *command.split())
+        assert [line.rstrip() for line in out.splitlines()] == text.splitlines()
 
 
 def test_installed_command_and_module_answer() -> None:

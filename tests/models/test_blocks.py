@@ -28,7 +28,7 @@ def randomise(module: nn.Module) -> None:
 
 def attend(attention: SelfAttention, x: Tensor, bias: Tensor | None = None) -> Tensor:
     """softmax(q k / sqrt(d) + bias) v for tokens (batch, tokens, width), one head at a time."""
-    query, key, value = attention.qkv(x).chunk(3, dim=-1)
+    query, key, value = attention.qkv(attention.norm(x)).chunk(3, dim=-1)
     size = x.shape[-1] // attention.heads
     heads = []
     for head in range(attention.heads):
@@ -43,7 +43,7 @@ def attend(attention: SelfAttention, x: Tensor, bias: Tensor | None = None) -> T
 @pytest.mark.parametrize("norm_eps", [None, 1e-6])
 @pytest.mark.parametrize("bias", [True, False])
 def test_attention_is_softmax_of_queries_and_keys(bias: bool, norm_eps: float | None) -> None:
-    attention = SelfAttention(12, 3, bias=bias, norm_eps=norm_eps)
+    attention = SelfAttention(12, 3, norm=nn.LayerNorm(12), bias=bias, qk_norm_eps=norm_eps)
     randomise(attention)
     x = torch.randn(2, 7, 12, dtype=torch.float64)
     torch.testing.assert_close(attention(x), attend(attention, x))
@@ -56,18 +56,24 @@ def test_block_is_equations_2_and_3() -> None:
     randomise(block)
     x = torch.randn(2, 5, 12, dtype=torch.float64)
     scale1, scale2 = (m.factor for m in block.modules() if isinstance(m, LayerScale))
-    middle = x + scale1 * attend(block.attention, block.norm1(x))
-    hidden = block.mlp.hidden(block.norm2(middle))
+    middle = x + scale1 * attend(block.attention, x)
+    hidden = block.mlp.hidden(block.mlp.norm(middle))
     gelu = 0.5 * hidden * (1 + torch.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
     torch.testing.assert_close(block(x), middle + scale2 * block.mlp.output(gelu))
+
+
+def make_mlp(activation: str) -> MLP:
+    spec = parse(f"ViT/8@16,depth=1,width=4,heads=1,mlp=4,activation={activation}")
+    assert isinstance(spec, ViTSpec)
+    return MLP(spec, dropout=0.0)
 
 
 def test_activations() -> None:
     x = torch.randn(3, 8, dtype=torch.float64)
     exact = 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
-    torch.testing.assert_close(MLP(4, 8, "gelu", 0.0).activate(x), exact)
+    torch.testing.assert_close(make_mlp("gelu").activate(x), exact)
     gated = x[:, :4] * torch.sigmoid(x[:, :4]) * x[:, 4:]
-    torch.testing.assert_close(MLP(4, 4, "swiglu", 0.0).activate(x), gated)
+    torch.testing.assert_close(make_mlp("swiglu").activate(x), gated)
 
 
 def test_axial_block_is_rows_then_columns() -> None:
@@ -143,7 +149,7 @@ def test_attention_pooling_is_one_query_and_an_mlp() -> None:
         weights = (query[..., part] @ key[..., part].transpose(1, 2) / 2).softmax(-1)
         heads.append(weights @ value[..., part])
     mixed = pool.output(torch.cat(heads, dim=-1))[:, 0]
-    torch.testing.assert_close(pool(x), mixed + pool.mlp(pool.norm(mixed)))
+    torch.testing.assert_close(pool(x), mixed + pool.mlp(mixed))
 
 
 def test_dropout_stands_where_the_paper_puts_it() -> None:

@@ -128,10 +128,14 @@ def places(first: nn.Module, norm: nn.Module, **heads: nn.Module | None) -> dict
     }
 
 
-def our_places(model: ViT) -> dict[str, Place]:
-    """Say where our ViT's rungs are; without classes, its result is the features."""
+def climb_ours(model: ViT, x: Tensor, **more: Place) -> dict[str, Tensor]:
+    """Give our ViT's rungs; without classes, its result is the features."""
     head = model.head
-    return places(model.blocks[0], model.norm, pooled=head.hidden, features=head.output)
+    ours = places(model.blocks[0], model.norm, pooled=head.hidden, features=head.output)
+    rungs = climb({**more, **ours}, model, x)
+    # Classifying normalises the class token alone, so all tokens are asked for apart.
+    with torch.no_grad():
+        return {**rungs, "tokens": model.tokens(x)}
 
 
 def assert_equal_rungs(

@@ -69,6 +69,9 @@ RULES = [
     (r"^patch_embed\.backbone\.(stem\.)?", "stem."),
     (r"\.downsample\.conv\.", ".shortcut.0."),
     (r"\.downsample\.norm\.", ".shortcut.1."),
+    (r"^(blocks\.\d+)\.norm1\.", r"\1.attention.norm."),
+    (r"^(blocks\.\d+)\.norm2\.", r"\1.mlp.norm."),
+    (r"^attn_pool\.norm\.", "pooling.mlp.norm."),
     (r"\.attn\.", ".attention."),
     (r"\.q_norm\.", ".query_norm."),
     (r"\.k_norm\.", ".key_norm."),
@@ -174,14 +177,14 @@ def ours_of(peer: nn.Module, spec: ViTSpec) -> ViT:
 
 
 def climb_both(peer: Any, model: ViT, x: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    ours = peers.our_places(model)
+    ours: dict[str, peers.Place] = {}
     theirs = peers.places(peer.blocks[0], peer.norm, features=peer.head)
     if isinstance(model.spec, HybridSpec) and model.stem is not None:
         stages, backbone = model.spec.stages, peer.patch_embed.backbone
         root = backbone.stem if stages else backbone
-        ours = {"root": (model.stem, "output"), **our_stages(stages, model.stem.blocks), **ours}
+        ours = {"root": (model.stem, "output"), **our_stages(stages, model.stem.blocks)}
         theirs = {"root": (root, "output"), **timm_stages(stages, backbone), **theirs}
-    return peers.climb(ours, model, x), peers.climb(theirs, peer, x)
+    return peers.climb_ours(model, x, **ours), peers.climb(theirs, peer, x)
 
 
 def our_stages(stages: tuple[int, ...], blocks: nn.ModuleList) -> dict[str, peers.Place]:

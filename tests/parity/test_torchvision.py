@@ -33,7 +33,8 @@ RULES = [
     (r"^encoder\.pos_embedding$", "positions.0.table"),
     (r"^encoder\.ln\.", "norm."),
     (r"^encoder\.layers\.encoder_layer_", "blocks."),
-    (r"\.ln_", ".norm"),
+    (r"\.ln_1\.", ".attention.norm."),
+    (r"\.ln_2\.", ".mlp.norm."),
     (r"\.self_attention\.in_proj_", ".attention.qkv."),
     (r"\.self_attention\.out_proj\.", ".attention.output."),
     (r"\.mlp\.0\.", ".mlp.hidden."),
@@ -80,7 +81,7 @@ def test_rungs_equal_torchvision(
         resized = torchvision.interpolate_embeddings(spec.image[0], spec.patch[0], state)
         peer.load_state_dict(resized)
     x = peers.pictures(spec, dtype)
-    ours = peers.climb(peers.our_places(model), model, x)
+    ours = peers.climb_ours(model, x)
     peers.assert_equal_rungs(ours, peers.climb(places(peer), peer, x), tolerance)
 
 

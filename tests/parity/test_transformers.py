@@ -49,9 +49,8 @@ RULES = [
     (r"^embeddings\.patch_embeddings\.projection\.", "embedding.projection."),
     (r"^embeddings\.patch_embedding\.", "embedding.projection."),
     (r"^(encoder\.)?layers?\.(\d+)\.", r"blocks.\2."),
-    (r"\.layernorm_before\.", ".norm1."),
-    (r"\.layernorm_after\.", ".norm2."),
-    (r"\.layer_norm([12])\.", r".norm\1."),
+    (r"\.(layernorm_before|layer_norm1|norm1)\.", ".attention.norm."),
+    (r"\.(layernorm_after|layer_norm2|norm2)\.", ".mlp.norm."),
     (r"\.layer_scale([12])\.lambda1$", r".after\1.scale.factor"),
     (r"\.self_attn\.", ".attention."),
     (r"\.q_proj\.", ".qkv#0."),
@@ -64,7 +63,7 @@ RULES = [
     (r"\.mlp\.(fc2|down_proj)\.", ".mlp.output."),
     (r"^(post_)?layernorm\.", "norm."),
     (r"^head\.attention\.", "pooling."),
-    (r"^head\.layernorm\.", "pooling.norm."),
+    (r"^head\.layernorm\.", "pooling.mlp.norm."),
     (r"^head\.", "pooling."),
     (r"^pooler\.dense\.", "head.hidden."),
     (r"^classifier\.", "head.output."),
@@ -185,7 +184,7 @@ def test_rungs_equal_transformers(name: str, dtype: torch.dtype, tolerance: floa
     build, spec = {**CASES, **NOT_SQUARE}[name]
     peer = build(spec, dtype)
     model, x = ours_of(peer, spec), peers.pictures(spec, dtype)
-    ours = peers.climb(peers.our_places(model), model, x)
+    ours = peers.climb_ours(model, x)
     peers.assert_equal_rungs(ours, peers.climb(peer.places, peer.call, x), tolerance)
 
 
@@ -198,7 +197,7 @@ def test_rungs_at_another_resolution_equal_transformers(
     build, spec = CASES[name]
     peer = build(spec, dtype)
     model, x = ours_of(peer, spec), peers.pictures(spec, dtype, size)
-    ours = peers.climb(peers.our_places(model), model, x)
+    ours = peers.climb_ours(model, x)
     if build is dino:
         tolerance = max(tolerance, peers.FLOAT32_RESIZE)
     peers.assert_equal_rungs(ours, peers.climb(peer.places, peer.call, x), tolerance)

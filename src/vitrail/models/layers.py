@@ -22,23 +22,26 @@ class SelfAttention(nn.Module):
         width: int,
         heads: int,
         *,
+        norm: nn.Module | None = None,
         bias: bool = True,
-        norm_eps: float | None = None,
+        qk_norm_eps: float | None = None,
         dropout: float = 0.0,
     ) -> None:
-        """Take `norm_eps` to normalise queries and keys for each head (QK-norm)."""
+        """Take `norm` to normalise the input, `qk_norm_eps` to normalise each query and key."""
         super().__init__()
         self.heads = heads
         self.dropout = dropout
+        self.norm = norm or nn.Identity()
         self.qkv = nn.Linear(width, 3 * width, bias=bias)
         size = width // heads
-        self.query_norm = nn.Identity() if norm_eps is None else nn.LayerNorm(size, norm_eps)
-        self.key_norm = nn.Identity() if norm_eps is None else nn.LayerNorm(size, norm_eps)
+        self.query_norm = nn.Identity() if qk_norm_eps is None else nn.LayerNorm(size, qk_norm_eps)
+        self.key_norm = nn.Identity() if qk_norm_eps is None else nn.LayerNorm(size, qk_norm_eps)
         self.output = nn.Linear(width, width)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Give queries, keys and values, each (lines, heads, tokens, head size)."""
-        qkv = self.qkv(x).view(-1, x.shape[-2], 3, self.heads, x.shape[-1] // self.heads)
+        qkv = self.qkv(self.norm(x))
+        qkv = qkv.view(-1, x.shape[-2], 3, self.heads, x.shape[-1] // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
         return self.query_norm(query), self.key_norm(key), value
 
@@ -52,14 +55,19 @@ class SelfAttention(nn.Module):
 
 
 class MLP(nn.Module):
-    """Two dense layers with a GELU between them, or a gated pair (SwiGLU)."""
+    """A norm, then two dense layers with a GELU between them, or a gated pair (SwiGLU).
 
-    def __init__(self, width: int, hidden: int, activation: Activation, dropout: float) -> None:
+    The norm stands in here, not before, so that its output is freed before the MLP's peak.
+    """
+
+    def __init__(self, spec: ViTSpec, dropout: float) -> None:
         super().__init__()
-        self.activation: Activation = activation
-        self.hidden = nn.Linear(width, hidden * (2 if activation == "swiglu" else 1))
+        self.activation: Activation = spec.activation
+        self.norm = nn.LayerNorm(spec.width, spec.norm_eps)
+        branches = 2 if spec.activation == "swiglu" else 1
+        self.hidden = nn.Linear(spec.width, branches * spec.mlp)
         self.dropout = nn.Dropout(dropout)
-        self.output = nn.Linear(hidden, width)
+        self.output = nn.Linear(spec.mlp, spec.width)
 
     def activate(self, x: Tensor) -> Tensor:
         """Apply the non-linearity to the hidden layer's output."""
@@ -70,7 +78,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map each token of x (…, width)."""
-        return self.output(self.dropout(self.activate(self.hidden(x))))
+        return self.output(self.dropout(self.activate(self.hidden(self.norm(x)))))
 
 
 class LayerScale(nn.Module):
@@ -106,23 +114,22 @@ class Block(nn.Module):
 
     def __init__(self, spec: ViTSpec, stochastic_depth: float) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(spec.width, spec.norm_eps)
         self.attention = SelfAttention(
             spec.width,
             spec.heads,
+            norm=nn.LayerNorm(spec.width, spec.norm_eps),
             bias=spec.qkv_bias,
-            norm_eps=spec.norm_eps if spec.qk_norm else None,
+            qk_norm_eps=spec.norm_eps if spec.qk_norm else None,
             dropout=spec.attention_dropout,
         )
         self.after1 = _after_branch(spec, stochastic_depth)
-        self.norm2 = nn.LayerNorm(spec.width, spec.norm_eps)
-        self.mlp = MLP(spec.width, spec.mlp, spec.activation, spec.dropout)
+        self.mlp = MLP(spec, spec.dropout)
         self.after2 = _after_branch(spec, stochastic_depth)
 
     def forward(self, x: Tensor, relative: RelativePositions | None = None) -> Tensor:
         """Encode x (batch, …, tokens, width)."""
-        x = x + self.after1(self.attention(self.norm1(x), relative))
-        return x + self.after2(self.mlp(self.norm2(x)))
+        x = x + self.after1(self.attention(x, relative))
+        return x + self.after2(self.mlp(x))
 
 
 def _after_branch(spec: ViTSpec, stochastic_depth: float) -> nn.Sequential:
@@ -162,8 +169,7 @@ class AttentionPool(nn.Module):
         self.query = nn.Linear(spec.width, spec.width)
         self.key_value = nn.Linear(spec.width, 2 * spec.width)
         self.output = nn.Linear(spec.width, spec.width)
-        self.norm = nn.LayerNorm(spec.width, spec.norm_eps)
-        self.mlp = MLP(spec.width, spec.mlp, spec.activation, 0.0)
+        self.mlp = MLP(spec, dropout=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Pool x (batch, tokens, width) to (batch, width)."""
@@ -172,7 +178,7 @@ class AttentionPool(nn.Module):
         key, value = self.key_value(x).view(batch, tokens, 2, self.heads, -1).unbind(2)
         heads = (part.transpose(1, 2) for part in (query, key, value))
         x = self.output(F.scaled_dot_product_attention(*heads).reshape(batch, width))
-        return x + self.mlp(self.norm(x))
+        return x + self.mlp(x)
 
 
 class Head(nn.Module):

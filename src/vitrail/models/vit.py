@@ -57,16 +57,24 @@ class ViT(Model[ViTSpec]):
 
         The class token comes first, then the registers, then the patches row by row.
         """
+        return self.norm(self.encode(x))
+
+    def features(self, x: Tensor) -> Tensor:
+        """Encode pictures to their representation, the pre-logits (batch, width)."""
+        if self.spec.pool == "token":  # no other token needs the last norm
+            return self.head.features(self.norm(self.encode(x)[:, 0]))
+        return super().features(x)
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Run pictures through the blocks, up to the last norm."""
         x, grid = self.embed(x)
         if self.spec.attention == "axial":
             x = x.unflatten(1, grid)
         for layer, block in enumerate(self.blocks):
-            if layer:
+            if layer:  # the first layer's are in the embedding
                 x = self.add_positions(x, grid, layer)
             x = self.run_block(block, x, self._relative(layer))
-        if self.spec.attention == "axial":
-            x = x.flatten(1, 2)
-        return self.norm(x)
+        return x.flatten(1, 2) if self.spec.attention == "axial" else x
 
     def embed(self, x: Tensor) -> tuple[Tensor, Size]:
         """Turn pictures into the first block's input, and say its grid of patches."""

@@ -35,13 +35,12 @@ def vit_rows(spec: ViTSpec) -> Iterator[Row]:
     if spec.dropout:
         yield Row(layer="dropout", output=(tokens, width), parameters=0, kept=tokens * width)
     yield _block_row(spec).times(spec.depth)
-    # The norm's input is kept; its output too where a head holds on to the class token in it.
-    held = spec.pool == "token" and spec.classes + spec.representation
+    normed = 1 if spec.pool == "token" else tokens  # the head reads no more
     yield Row(
         layer="norm",
-        output=(tokens, width),
+        output=(normed, width),
         parameters=2 * width,
-        kept=tokens * ((2 if held else 1) * width + 2),
+        kept=tokens * width + 2 * normed,
     )
     if spec.pool == "map":
         yield _map_row(spec)
