@@ -76,7 +76,7 @@ def state(name: str, stages: tuple[int, ...] = ()) -> dict[str, Tensor]:
 _RULES: list[tuple[str, str]] = [
     (r"cls", "class_token"),
     (r"(?:Transformer/posembed_input/)?pos_embedding", "positions.0.table"),
-    (r"embedding/(\w+)", r"embedding.projection.\1"),
+    (r"embedding/(\w+)", r"embedding.\1"),
     (r"Transformer/encoder_norm/(\w+)", r"norm.\1"),
     (r"Transformer/encoderblock_(\d+)/LayerNorm_0/(\w+)", r"blocks.\1.attention.norm.\2"),
     (r"Transformer/encoderblock_(\d+)/LayerNorm_[12]/(\w+)", r"blocks.\1.mlp.norm.\2"),
@@ -133,8 +133,6 @@ def _kind(kind: str) -> str:
 def _value(name: str, leaf: str, value: np.ndarray) -> np.ndarray:
     if name == "positions.0.table":
         return value[0]
-    if name == "embedding.projection.weight":  # (P, Q, channels, width) to (width, channels P Q)
-        return value.transpose(3, 2, 0, 1).reshape(value.shape[3], -1)
     if leaf == "kernel" and value.ndim == 4:
         return value.transpose(3, 2, 0, 1)
     if leaf == "kernel":  # dense: (…, width) with heads folded in

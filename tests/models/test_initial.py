@@ -53,8 +53,9 @@ def test_biases(vit: ViT) -> None:
 
 
 def test_embedding_tokens_and_positions(vit: ViT) -> None:
-    assert is_lecun_normal(vit.embedding.projection.weight)
-    assert not vit.embedding.projection.bias.any()
+    assert is_lecun_normal(vit.embedding.weight)
+    assert vit.embedding.bias is not None
+    assert not vit.embedding.bias.any()
     assert vit.class_token is not None
     assert not vit.class_token.any()
     assert vit.registers is not None

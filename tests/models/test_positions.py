@@ -35,8 +35,10 @@ def randomised(name: str) -> ViT:
 
 def encode_slowly(model: ViT, x: Tensor, added: list[Tensor | None]) -> Tensor:
     """Encode as the paper writes it, adding `added[layer]` to each layer's input."""
+    weight, bias = model.embedding.weight.flatten(1), model.embedding.bias
+    assert bias is not None
     patches = [
-        model.embedding.projection(x[:, :, top : top + 8, left : left + 8].flatten(1))
+        x[:, :, top : top + 8, left : left + 8].flatten(1) @ weight.T + bias
         for top in range(0, x.shape[2], 8)
         for left in range(0, x.shape[3], 8)
     ]

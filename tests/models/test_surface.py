@@ -178,7 +178,7 @@ def test_parameter_groups_of_a_vit() -> None:
     model, _ = make(FAMILIES["dino"])
     layers = {n: g["layer"] for g in model.parameter_groups() for n in g["names"]}
     assert layers["class_token"] == layers["positions.0.table"] == layers["registers"] == 0
-    assert layers["embedding.projection.weight"] == 0
+    assert layers["embedding.weight"] == 0
     assert layers["blocks.0.attention.norm.weight"] == 1
     assert layers["norm.weight"] == layers["head.output.weight"] == 3
 

@@ -65,7 +65,7 @@ RULES = [
     (r"^cls_token$", "class_token"),
     (r"^reg_token$", "registers"),
     (r"^pos_embed$", "positions.0.table"),
-    (r"^patch_embed\.proj\.", "embedding.projection."),
+    (r"^patch_embed\.proj\.", "embedding."),
     (r"^patch_embed\.backbone\.(stem\.)?", "stem."),
     (r"\.downsample\.conv\.", ".shortcut.0."),
     (r"\.downsample\.norm\.", ".shortcut.1."),

@@ -29,7 +29,7 @@ SPECS = {
 }
 
 RULES = [
-    (r"^conv_proj\.", "embedding.projection."),
+    (r"^conv_proj\.", "embedding."),
     (r"^encoder\.pos_embedding$", "positions.0.table"),
     (r"^encoder\.ln\.", "norm."),
     (r"^encoder\.layers\.encoder_layer_", "blocks."),

@@ -14,21 +14,6 @@ from vitrail.models.positions import Positions, RelativePositions
 from vitrail.models.spec import HybridSpec, Size, ViTSpec, check_division
 
 
-class PatchEmbedding(nn.Module):
-    """Cut a picture, or a stem's feature map, into patches and project each (equation 1)."""
-
-    def __init__(self, channels: int, patch: Size, width: int) -> None:
-        super().__init__()
-        self.patch = patch
-        self.projection = nn.Linear(channels * patch[0] * patch[1], width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Embed x (batch, channels, height, width) to (batch, patches, width)."""
-        rows, columns = x.shape[2] // self.patch[0], x.shape[3] // self.patch[1]
-        x = x.unflatten(3, (columns, self.patch[1])).unflatten(2, (rows, self.patch[0]))
-        return self.projection(x.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2))
-
-
 class ViT(Model[ViTSpec]):
     """A Vision Transformer; with a HybridSpec, over the feature map of a ResNet stem."""
 
@@ -37,7 +22,8 @@ class ViT(Model[ViTSpec]):
         hybrid = isinstance(spec, HybridSpec)
         self.stem = Stem(spec) if hybrid else None
         channels = spec.stem_channels if hybrid else spec.channels
-        self.embedding = PatchEmbedding(channels, spec.patch, spec.width)
+        # Equation 1's projection of flattened patches; a convolution keeps no copy of them.
+        self.embedding = nn.Conv2d(channels, spec.width, spec.patch, spec.patch)
         token = torch.empty(1, 1, spec.width)
         self.class_token = nn.Parameter(token) if spec.pool == "token" else None
         registers = torch.empty(1, spec.registers, spec.width)
@@ -89,10 +75,10 @@ class ViT(Model[ViTSpec]):
             x = self.stem(x)
             for block in self.stem.blocks:
                 x = self.run_block(block, x)
-        patches = self.embedding(x)
+        patches = self.embedding(x).flatten(2).transpose(1, 2)
         prefix = [t for t in (self.class_token, self.registers) if t is not None]
         prefix = [token.expand(len(x), -1, -1) for token in prefix]
-        tokens = torch.cat([*prefix, patches], dim=1) if prefix else patches
+        tokens = torch.cat([*prefix, patches], dim=1) if prefix else patches.contiguous()
         grid = height // stride[0], width // stride[1]
         return self.dropout(self.add_positions(tokens, grid, 0)), grid
 
@@ -132,8 +118,9 @@ class ViT(Model[ViTSpec]):
         initialise_layers(self)
         if self.stem is not None:
             self.stem.initialise()
-        lecun_normal(self.embedding.projection.weight)
-        nn.init.zeros_(self.embedding.projection.bias)
+        lecun_normal(self.embedding.weight)
+        assert self.embedding.bias is not None
+        nn.init.zeros_(self.embedding.bias)
         if self.class_token is not None:
             nn.init.zeros_(self.class_token)
         if self.registers is not None:
