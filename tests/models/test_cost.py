@@ -32,6 +32,10 @@ OPTIONS = [
     "position=relative,position_at=shared",
     "position=relative,position_at=every-layer,attention_dropout=0.1",
     "channels=5",
+    "distilled=true",
+    "distilled=true,representation=20,position=learned-2d",
+    "pre_norm=true,patch_bias=false,head_bias=false",
+    "activation=quick-gelu",
     "classes=0",
 ]
 OTHERS = [

@@ -125,6 +125,7 @@ def test_axial_models_are_written_with_their_options() -> None:
         ("ViT/16", "missing key 'depth'"),
         ("ViT/16@32,depth=1,width=15,heads=3,mlp=8,position=learned-2d", "2 does not divide"),
         ("ViT/16@32,depth=1,width=4,heads=2,mlp=8,position=sincos-2d", "at least 8, not 4"),
+        ("ViT-B/16,pool=gap,distilled=true", "a distillation token stands beside a class token"),
         ("AxialViT-B/16,pool=token", "no place for class or register tokens"),
         ("AxialViT-B/16,registers=2", "no place for class or register tokens"),
         ("Hybrid-B/1,stages=3-0", "every stage has at least one block"),

@@ -44,8 +44,8 @@ def initialise_layers(root: nn.Module) -> None:
                     lecun_normal(module.hidden.weight)
                     nn.init.zeros_(module.hidden.bias)
                 if module.output is not None:
-                    nn.init.zeros_(module.output.weight)
-                    nn.init.zeros_(module.output.bias)
+                    for parameter in module.output.parameters():
+                        nn.init.zeros_(parameter)
             case _:
                 pass
 

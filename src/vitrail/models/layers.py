@@ -74,6 +74,8 @@ class MLP(nn.Module):
         if self.activation == "swiglu":
             gate, value = x.chunk(2, dim=-1)
             return F.silu(gate) * value
+        if self.activation == "quick-gelu":
+            return x * torch.sigmoid(1.702 * x)
         return F.gelu(x, approximate="tanh" if self.activation == "gelu-tanh" else "none")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -184,10 +186,12 @@ class AttentionPool(nn.Module):
 class Head(nn.Module):
     """The pre-training head (a tanh layer, then a linear one) or the fine-tuning head (linear)."""
 
-    def __init__(self, width: int, classes: int, representation: int = 0) -> None:
+    def __init__(
+        self, width: int, classes: int, *, representation: int = 0, bias: bool = True
+    ) -> None:
         super().__init__()
         self.hidden = nn.Linear(width, representation) if representation else None
-        self.output = nn.Linear(representation or width, classes) if classes else None
+        self.output = nn.Linear(representation or width, classes, bias=bias) if classes else None
 
     def features(self, x: Tensor) -> Tensor:
         """Give the pre-logits of pooled tokens x (batch, width)."""

@@ -28,7 +28,7 @@ class Model(nn.Module, ABC, Generic[S]):
     def __init__(self, spec: S) -> None:
         super().__init__()
         self.spec = spec
-        self.head = Head(spec.pooled, spec.classes, getattr(spec, "representation", 0))
+        self.head = self.make_head()
 
     @abstractmethod
     def tokens(self, x: Tensor) -> Tensor:
@@ -58,11 +58,18 @@ class Model(nn.Module, ABC, Generic[S]):
         """Remove the whole head and put one zero-initialised linear layer in its place."""
         changes: dict[str, Any] = {"classes": classes}
         if isinstance(self.spec, ViTSpec):
-            changes["representation"] = 0
+            changes |= {"representation": 0, "head_bias": True}
         self.spec = replace(self.spec, **changes)
         old = next(self.parameters())
-        self.head = Head(self.spec.pooled, classes).to(old.device, old.dtype)
+        self.head = self.make_head().to(old.device, old.dtype)
         initialise_layers(self.head)
+
+    def make_head(self) -> Head:
+        """Make a head as the spec says."""
+        if isinstance(self.spec, ViTSpec):
+            options = {"representation": self.spec.representation, "bias": self.spec.head_bias}
+            return Head(self.spec.pooled, self.spec.classes, **options)
+        return Head(self.spec.pooled, self.spec.classes)
 
     def parameter_groups(
         self, *, weight_decay: float = 0.0, layer_decay: float = 1.0

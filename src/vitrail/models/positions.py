@@ -60,14 +60,14 @@ class Positions(nn.Module):
         super().__init__()
         self.spec = spec
         rows, columns = spec.grid
-        self.class_rows = int(spec.pool == "token" and spec.class_position)
+        self.class_rows = spec.positioned
         if spec.position == "learned-1d":
             self.table = nn.Parameter(torch.empty(self.class_rows + rows * columns, spec.width))
         elif spec.position == "learned-2d":
             self.x = nn.Parameter(torch.empty(columns, spec.width // 2))
             self.y = nn.Parameter(torch.empty(rows, spec.width // 2))
             if self.class_rows:
-                self.class_token = nn.Parameter(torch.empty(1, spec.width))
+                self.class_token = nn.Parameter(torch.empty(self.class_rows, spec.width))
 
     def forward(self, grid: Size, like: Tensor) -> Tensor:
         """Give a row for each token of a picture with this grid, zeros where it has no position."""

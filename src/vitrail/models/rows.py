@@ -42,7 +42,9 @@ def dense(inputs: int, outputs: int, *, bias: bool = True) -> int:
     return outputs * (inputs + bias)
 
 
-def head_rows(width: int, classes: int, representation: int = 0) -> Iterator[Row]:
+def head_rows(
+    width: int, classes: int, *, representation: int = 0, bias: bool = True
+) -> Iterator[Row]:
     """Write down a head on pooled tokens."""
     if representation:
         yield Row(
@@ -57,7 +59,7 @@ def head_rows(width: int, classes: int, representation: int = 0) -> Iterator[Row
         yield Row(
             layer="head",
             output=(classes,),
-            parameters=dense(width, classes),
+            parameters=dense(width, classes, bias=bias),
             macs=width * classes,
             kept=width,
         )

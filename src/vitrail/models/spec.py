@@ -19,7 +19,7 @@ Pool = Literal["token", "gap", "map"]
 Position = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
 PositionAt = Literal["input", "every-layer", "shared"]
 ResizeRule = Literal["google", "timm", "huggingface", "torchvision"]
-Activation = Literal["gelu-tanh", "gelu", "swiglu"]
+Activation = Literal["gelu-tanh", "gelu", "quick-gelu", "swiglu"]
 Standardise = Literal["bit", "hybrid", "timm"]
 PoolPadding = Literal["none", "zeros"]
 
@@ -68,6 +68,8 @@ class ViTSpec(_Named):
     """All tokens at once, or rows then columns (Appendix D.6)."""
     pool: Pool = "token"
     """What the head reads: the class token, the mean of the patches, or attention pooling."""
+    distilled: bool = False
+    """Whether a distillation token with a head of its own follows the class token (DeiT)."""
     registers: int = 0
     """Register tokens, which carry no position and feed no head."""
     position: Position = "learned-1d"
@@ -78,8 +80,12 @@ class ViTSpec(_Named):
     """Whose rule resizes position embeddings to another grid."""
     class_position: bool = True
     """Whether the class token has a position embedding of its own (big_vision's has none)."""
+    patch_bias: bool = True
+    """Whether the patch embedding has a bias (CLIP's has none)."""
+    pre_norm: bool = False
+    """Whether a norm precedes the first block (CLIP)."""
     activation: Activation = "gelu-tanh"
-    """The MLP's non-linearity; the official code's GELU is the tanh form, its peers' exact."""
+    """The MLP's non-linearity: the official code's GELU is the tanh form, its peers' exact."""
     qkv_bias: bool = True
     """Whether the query, key and value projections have a bias."""
     qk_norm: bool = False
@@ -88,6 +94,8 @@ class ViTSpec(_Named):
     """Initial value of the residual branches' LayerScale; 0 is none."""
     norm_eps: float = 1e-6
     """LayerNorm's epsilon."""
+    head_bias: bool = True
+    """Whether the head's last layer has a bias (CLIP's projection has none)."""
     dropout: float = 0.0
     """Dropout after every dense layer except qkv, and after adding positions (Appendix B.1)."""
     attention_dropout: float = 0.0
@@ -106,6 +114,8 @@ class ViTSpec(_Named):
             raise InputError(f"width {self.width} is not a multiple of {self.heads} heads")
         check_division(self.image, self.stride)
         self._check_positions()
+        if self.distilled and self.pool != "token":
+            raise InputError(f"a distillation token stands beside a class token: pool={self.pool}")
         if self.attention == "axial" and (self.pool == "token" or self.registers):
             raise InputError(
                 "axial attention runs over rows and columns and has no place for class or register "
@@ -140,8 +150,13 @@ class ViTSpec(_Named):
 
     @property
     def prefix(self) -> int:
-        """Tokens before the patches: the class token, then the registers."""
-        return (self.pool == "token") + self.registers
+        """Tokens before the patches: the class token, the distillation token, the registers."""
+        return (self.pool == "token") + self.distilled + self.registers
+
+    @property
+    def positioned(self) -> int:
+        """Tokens before the patches that have a position embedding."""
+        return (self.pool == "token") + self.distilled if self.class_position else 0
 
     @property
     def tokens(self) -> int:

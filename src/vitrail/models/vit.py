@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import torch
 from torch import Tensor, nn
 
@@ -23,19 +25,22 @@ class ViT(Model[ViTSpec]):
         self.stem = Stem(spec) if hybrid else None
         channels = spec.stem_channels if hybrid else spec.channels
         # Equation 1's projection of flattened patches; a convolution keeps no copy of them.
-        self.embedding = nn.Conv2d(channels, spec.width, spec.patch, spec.patch)
-        token = torch.empty(1, 1, spec.width)
-        self.class_token = nn.Parameter(token) if spec.pool == "token" else None
-        registers = torch.empty(1, spec.registers, spec.width)
-        self.registers = nn.Parameter(registers) if spec.registers else None
+        self.embedding = nn.Conv2d(
+            channels, spec.width, spec.patch, spec.patch, bias=spec.patch_bias
+        )
+        self.class_token = _make_tokens(spec, int(spec.pool == "token"))
+        self.distillation_token = _make_tokens(spec, int(spec.distilled))
+        self.registers = _make_tokens(spec, spec.registers)
         self.positions = _make_positions(spec)
         self.dropout = nn.Dropout(spec.dropout)
+        self.pre_norm = nn.LayerNorm(spec.width, spec.norm_eps) if spec.pre_norm else nn.Identity()
         kind = AxialBlock if spec.attention == "axial" else Block
         last = max(spec.depth - 1, 1)
         rates = [spec.stochastic_depth * layer / last for layer in range(spec.depth)]
         self.blocks = nn.ModuleList(kind(spec, rate) for rate in rates)
         self.norm = nn.LayerNorm(spec.width, spec.norm_eps)
         self.pooling = AttentionPool(spec) if spec.pool == "map" else None
+        self.distillation_head = self.make_head() if spec.distilled else None
         self.initialise()
 
     def tokens(self, x: Tensor) -> Tensor:
@@ -50,6 +55,21 @@ class ViT(Model[ViTSpec]):
         if self.spec.pool == "token":  # no other token needs the last norm
             return self.head.features(self.norm(self.encode(x)[:, 0]))
         return super().features(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classify pictures to logits (batch, classes); two heads' are averaged (DeiT)."""
+        if self.distillation_head is None:
+            return super().forward(x)
+        tokens = self.norm(self.encode(x)[:, :2]).unbind(1)
+        heads = zip((self.head, self.distillation_head), tokens, strict=True)
+        first, second = (head(head.features(token)) for head, token in heads)
+        return (first + second) / 2
+
+    def replace_head(self, classes: int) -> None:
+        """Remove the whole head and put one zero-initialised linear layer in its place."""
+        super().replace_head(classes)
+        if self.distillation_head is not None:
+            self.distillation_head = deepcopy(self.head)
 
     def encode(self, x: Tensor) -> Tensor:
         """Run pictures through the blocks, up to the last norm."""
@@ -76,11 +96,11 @@ class ViT(Model[ViTSpec]):
             for block in self.stem.blocks:
                 x = self.run_block(block, x)
         patches = self.embedding(x).flatten(2).transpose(1, 2)
-        prefix = [t for t in (self.class_token, self.registers) if t is not None]
-        prefix = [token.expand(len(x), -1, -1) for token in prefix]
+        prefix = (self.class_token, self.distillation_token, self.registers)
+        prefix = [token.expand(len(x), -1, -1) for token in prefix if token is not None]
         tokens = torch.cat([*prefix, patches], dim=1) if prefix else patches.contiguous()
         grid = height // stride[0], width // stride[1]
-        return self.dropout(self.add_positions(tokens, grid, 0)), grid
+        return self.pre_norm(self.dropout(self.add_positions(tokens, grid, 0))), grid
 
     def add_positions(self, x: Tensor, grid: Size, layer: int) -> Tensor:
         """Add a layer's position embeddings to its input, where the spec says so."""
@@ -110,7 +130,8 @@ class ViT(Model[ViTSpec]):
         room, _, rest = parameter.partition(".")
         if room == "blocks":
             return 1 + int(rest.partition(".")[0])
-        return 1 + self.spec.depth if room in ("norm", "pooling", "head") else 0
+        late = ("norm", "pooling", "head", "distillation_head")
+        return 1 + self.spec.depth if room in late else 0
 
     @torch.no_grad()
     def initialise(self) -> None:
@@ -119,12 +140,15 @@ class ViT(Model[ViTSpec]):
         if self.stem is not None:
             self.stem.initialise()
         lecun_normal(self.embedding.weight)
-        assert self.embedding.bias is not None
-        nn.init.zeros_(self.embedding.bias)
-        if self.class_token is not None:
-            nn.init.zeros_(self.class_token)
+        for zero in (self.embedding.bias, self.class_token, self.distillation_token):
+            if zero is not None:
+                nn.init.zeros_(zero)
         if self.registers is not None:
             nn.init.normal_(self.registers, std=1e-6)  # as DINOv2 does
+
+
+def _make_tokens(spec: ViTSpec, count: int) -> nn.Parameter | None:
+    return nn.Parameter(torch.empty(1, count, spec.width)) if count else None
 
 
 def _make_positions(spec: ViTSpec) -> nn.ModuleList:

@@ -21,21 +21,26 @@ def vit_rows(spec: ViTSpec) -> Iterator[Row]:
     yield Row(
         layer="patch embedding",
         output=(patches, width),
-        parameters=dense(pixels, width),
+        parameters=dense(pixels, width, bias=spec.patch_bias),
         macs=patches * pixels * width,
         kept=patches * pixels,
     )
     if spec.prefix:
-        names = ["class token"] * (spec.pool == "token") + ["registers"] * (spec.registers > 0)
-        label = " and ".join(names)
+        kinds = {"class": spec.pool == "token", "distillation": spec.distilled}
+        kinds |= {"register": spec.registers > 0}
+        label = ", ".join(kind for kind, there in kinds.items() if there)
+        label += " token" if spec.prefix == 1 else " tokens"
         yield Row(layer=label, output=(spec.prefix, width), parameters=spec.prefix * width)
     if parameters := _position_parameters(spec):
         label = f"positions, {spec.position}"
         yield Row(layer=label, output=(tokens, width), parameters=parameters)
     if spec.dropout:
         yield Row(layer="dropout", output=(tokens, width), parameters=0, kept=tokens * width)
+    if spec.pre_norm:
+        kept = tokens * (width + 2)
+        yield Row(layer="norm before", output=(tokens, width), parameters=2 * width, kept=kept)
     yield _block_row(spec).times(spec.depth)
-    normed = 1 if spec.pool == "token" else tokens  # the head reads no more
+    normed = 1 + spec.distilled if spec.pool == "token" else tokens  # the heads read no more
     yield Row(
         layer="norm",
         output=(normed, width),
@@ -44,12 +49,15 @@ def vit_rows(spec: ViTSpec) -> Iterator[Row]:
     )
     if spec.pool == "map":
         yield _map_row(spec)
-    yield from head_rows(spec.pooled, spec.classes, spec.representation)
+    for _ in range(1 + spec.distilled):
+        yield from head_rows(
+            spec.pooled, spec.classes, representation=spec.representation, bias=spec.head_bias
+        )
 
 
 def _position_parameters(spec: ViTSpec) -> int:
     rows, columns = spec.grid
-    class_rows = int(spec.pool == "token" and spec.class_position)
+    class_rows = spec.positioned
     table = {
         "none": 0,
         "sincos-2d": 0,
@@ -103,6 +111,8 @@ def _block_kept(spec: ViTSpec, tokens: int) -> int:
     kept = 8 * width + 2 * mlp + 4 + spec.heads
     if spec.activation == "swiglu":
         kept += 2 * mlp  # two branches, and the gate after its activation
+    if spec.activation == "quick-gelu":
+        kept += mlp  # the sigmoid
     if spec.layer_scale:
         kept += 2 * width
     if spec.dropout:
