@@ -187,11 +187,12 @@ def _yaml(text: str) -> Any:
 
 def _json(text: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise InputError(f"duplicate key {key!r}")
-        return dict(pairs)
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise InputError(f"duplicate key {twice!r}")
+        return found
 
     return json.loads(text, object_pairs_hook=unique)
 

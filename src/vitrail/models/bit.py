@@ -79,7 +79,8 @@ class BiT(Model[BiTSpec]):
                 self.blocks.append(Bottleneck(spec, inputs, middle, stride, grid))
                 inputs, grid = 4 * middle, _halved(grid) if stride == 2 else grid
         self.norm = nn.GroupNorm(GROUPS, inputs, spec.norm_eps)
-        self.initialise()
+        if not self.norm.weight.is_meta:  # there is nothing to fill, and torch is slow to do it
+            self.initialise()
 
     def tokens(self, x: Tensor) -> Tensor:
         """Encode pictures to the cells of the last feature map (batch, cells, channels)."""

@@ -41,7 +41,8 @@ class ViT(Model[ViTSpec]):
         self.norm = nn.LayerNorm(spec.width, spec.norm_eps)
         self.pooling = AttentionPool(spec) if spec.pool == "map" else None
         self.distillation_head = self.make_head() if spec.distilled else None
-        self.initialise()
+        if not self.norm.weight.is_meta:  # there is nothing to fill, and torch is slow to do it
+            self.initialise()
 
     def tokens(self, x: Tensor) -> Tensor:
         """Encode pictures (batch, channels, height, width) to tokens (batch, tokens, width).
