@@ -1,0 +1,35 @@
+"""How a picture becomes a model's input: one record, which travels with the weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vitrail.config import InputError
+
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "area"]
+Fit = Literal["stretch", "crop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocess:
+    """The evaluation transform that weights were published with."""
+
+    size: tuple[int, int]
+    """Height and width of the model's input."""
+    mean: tuple[float, ...]
+    """What is taken from each channel, of pixels from 0 to 1."""
+    std: tuple[float, ...]
+    """What each channel is divided by then."""
+    interpolation: Interpolation
+    fit: Fit
+    """`stretch` resizes to the size whatever the shape (Google, Hugging Face); `crop` resizes the
+    short side and cuts the centre out (timm, big_vision)."""
+    crop: float = 1.0
+    """With `crop`: the part of the resized short side that is kept."""
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std):
+            raise InputError(f"{len(self.mean)} means but {len(self.std)} deviations")
+        if min(self.size) < 1 or not 0 < self.crop <= 1 or min(self.std, default=0) <= 0:
+            raise InputError(f"no such preprocessing: {self}")

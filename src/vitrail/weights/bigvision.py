@@ -1,0 +1,97 @@
+"""big_vision's names for ViTs with a class token, GAP or MAP head; its BiT is in google.py.
+
+The class token has no position, and sin-cos positions are not in the file. Any prefix, blocks
+stacked by scan and the older spelling are read; what is written has each block apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.models import BiTSpec, Spec, ViTSpec
+from vitrail.weights.flax import (
+    PLAIN,
+    Dialect,
+    check_axes,
+    find_image,
+    infer_vit,
+    join,
+    mlp,
+    norm,
+    refuse,
+    respell,
+    split,
+    vit_rows,
+)
+from vitrail.weights.flax import left_out as left_out_by_both
+from vitrail.weights.format import Format, Shapes
+from vitrail.weights.google import GOOGLE, bit_rows
+from vitrail.weights.keymap import Row, Table, Tensors, make_table
+
+_DIALECT = Dialect(
+    positions="pos_embedding",
+    norm="LayerNorm_1",
+    mlp="MlpBlock_0",
+    attention="MultiHeadDotProductAttention_0",
+)
+
+
+def normalise(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Bring a file's tensors to the table's spelling, bare of a prefix; see `respell`."""
+    return respell(tensors, _DIALECT)
+
+
+def _table(spec: Spec) -> Table:
+    if isinstance(spec, BiTSpec):
+        return make_table(spec, bit_rows(spec), "big_vision")
+    learned = spec.position == "learned-1d"
+    refuse(spec, "big_vision", **PLAIN, position="learned-1d" if learned else "sincos-2d")
+    if spec.pool == "token":
+        refuse(spec, "big_vision", class_position=False)
+    return make_table(spec, _rows(spec), "big_vision")
+
+
+def _rows(spec: ViTSpec) -> Iterator[Row]:
+    yield from vit_rows(spec, _DIALECT)
+    attention = "MAPHead_0/MultiHeadDotProductAttention_0"
+    yield "pooling.probe", "MAPHead_0/probe"
+    yield from split(spec, "pooling.query", attention, "query")
+    yield from split(spec, "pooling.key_value", attention, "key", "value")
+    yield from join(spec, "pooling.output", f"{attention}/out")
+    yield from norm("pooling.mlp.norm", "MAPHead_0/LayerNorm_0")
+    yield from mlp(spec, "pooling.mlp", "MAPHead_0/MlpBlock_0")
+
+
+def _recognises(shapes: Shapes) -> bool:
+    encoder = {"embedding/kernel", "Transformer/encoder_norm/scale"} <= shapes.keys()
+    return encoder and not GOOGLE.recognises(shapes)
+
+
+def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+    given = infer_vit(shapes, _DIALECT)
+    learned = _DIALECT.positions in shapes
+    check_axes(shapes, {}, {_DIALECT.positions: 3})
+    return ViTSpec(
+        **given,
+        image=find_image(
+            config, given["patch"], shapes[_DIALECT.positions][1] if learned else None
+        ),
+        channels=shapes["embedding/kernel"][2],
+        pool="token" if "cls" in shapes else "map" if "MAPHead_0/probe" in shapes else "gap",
+        position="learned-1d" if learned else "sincos-2d",
+        class_position=False,
+    )
+
+
+def _left_out(key: str) -> str | None:
+    if key.startswith("params/txt/"):
+        return "the text tower, no part of an image model"
+    if key in ("params/t", "params/b"):
+        return "what compares pictures with texts, no part of an image model"
+    return left_out_by_both(key)
+
+
+BIGVISION = Format("bigvision", _recognises, _infer, _table, _left_out, normalise)

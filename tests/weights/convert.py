@@ -1,0 +1,35 @@
+"""What the tests of formats share: reading a peer's tensors as the package does, and back."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.parity import peers
+from vitrail.models import BiT, ViT, build
+from vitrail.weights.format import Format
+from vitrail.weights.keymap import read_table, write_table
+
+
+def convert(format: Format, theirs: Mapping[str, Tensor], config: Mapping[str, Any]) -> ViT | BiT:
+    """Read as the package does: recognise, infer, fill every parameter; then write it back."""
+    named = format.normalise(theirs)
+    shapes = {key: tuple(value.shape) for key, value in named.items()}
+    assert format.recognises(shapes)
+    spec = format.infer(shapes, config)
+    ours, left_out = read_table(format.table(spec), named, format.left_out)
+    model = build(spec)
+    model.load_state_dict(ours, strict=True)
+    back = write_table(format.table(spec), model.state_dict())
+    assert back.keys() == named.keys() - left_out.keys()
+    for key, value in back.items():
+        assert value.dtype == named[key].dtype
+        assert torch.equal(value, named[key]), key
+    return model.eval()
+
+
+def assert_same_outputs(ours: ViT | BiT, peer: Callable[[Tensor], Tensor]) -> None:
+    x = peers.pictures(ours.spec, torch.float32)
+    with torch.no_grad():
+        peers.assert_near(ours(x), peer(x), 1e-5, "outputs")

@@ -1,0 +1,196 @@
+"""transformers' models that the tests read and write, tiny and random."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from tests.parity import peers
+from vitrail.models import Spec, ViTSpec, build
+from vitrail.weights.format import Format
+from vitrail.weights.huggingface import (
+    HF_CLIP,
+    HF_DEIT,
+    HF_DINOV2,
+    HF_SIGLIP,
+    HF_VIT,
+)
+from vitrail.weights.keymap import read_table
+from vitrail.weights.timm import TIMM
+from vitrail.weights.torchvision import TORCHVISION
+
+hf = peers.load("transformers")
+
+FORMATS = [HF_VIT, HF_DEIT, HF_DINOV2, HF_CLIP, HF_SIGLIP, TIMM, TORCHVISION]
+SIZES = {
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "image_size": 32,
+    "patch_size": 8,
+}
+MLP = {**SIZES, "intermediate_size": 96}
+VIT = ViTSpec(
+    depth=2,
+    width=48,
+    heads=4,
+    mlp=96,
+    patch=(8, 8),
+    image=(32, 32),
+    classes=7,
+    activation="gelu",
+    norm_eps=1e-12,
+    position_resize="huggingface",
+)
+DINO = replace(VIT, classes=0, norm_eps=1e-6, layer_scale=1.0, mlp=192)
+CLIP = replace(
+    VIT,
+    classes=6,
+    norm_eps=1e-5,
+    activation="quick-gelu",
+    pre_norm=True,
+    patch_bias=False,
+    head_bias=False,
+)
+SIGLIP = replace(VIT, classes=0, norm_eps=1e-6, activation="gelu-tanh", pool="map")
+
+
+@dataclass(frozen=True)
+class Case:
+    model: str
+    config: Callable[[], Any]
+    format: Format
+    spec: ViTSpec
+    result: str
+    """Field of the model's output that our model gives."""
+
+
+def text_sizes() -> dict[str, int]:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 9}
+    return {**sizes, "intermediate_size": 8, "bos_token_id": 0, "eos_token_id": 1}
+
+
+CASES = {
+    "vit": Case(
+        "ViTForImageClassification",
+        lambda: hf.ViTConfig(**MLP, num_labels=7),
+        HF_VIT,
+        VIT,
+        "logits",
+    ),
+    "vit not square": Case(
+        "ViTForImageClassification",
+        lambda: hf.ViTConfig(
+            **MLP | {"image_size": [24, 40], "hidden_act": "gelu_pytorch_tanh"},
+            num_labels=7,
+            qkv_bias=False,
+            layer_norm_eps=1e-6,
+        ),
+        HF_VIT,
+        replace(VIT, image=(24, 40), activation="gelu-tanh", qkv_bias=False, norm_eps=1e-6),
+        "logits",
+    ),
+    "vit with pooler": Case(
+        "ViTModel",
+        lambda: hf.ViTConfig(**MLP, pooler_output_size=20),
+        HF_VIT,
+        replace(VIT, classes=0, representation=20),
+        "pooler_output",
+    ),
+    "deit": Case(
+        "DeiTForImageClassificationWithTeacher",
+        lambda: hf.DeiTConfig(**MLP, num_labels=7),
+        HF_DEIT,
+        replace(VIT, distilled=True),
+        "logits",
+    ),
+    "dinov2": Case(
+        "Dinov2Model", lambda: hf.Dinov2Config(**SIZES), HF_DINOV2, DINO, "pooler_output"
+    ),
+    "dinov2 with registers and swiglu": Case(
+        "Dinov2WithRegistersModel",
+        lambda: hf.Dinov2WithRegistersConfig(**SIZES, num_register_tokens=3, use_swiglu_ffn=True),
+        HF_DINOV2,
+        replace(DINO, registers=3, activation="swiglu", mlp=128, position_resize="timm"),
+        "pooler_output",
+    ),
+    "clip": Case(
+        "CLIPVisionModelWithProjection",
+        lambda: hf.CLIPVisionConfig(**MLP, projection_dim=6),
+        HF_CLIP,
+        CLIP,
+        "image_embeds",
+    ),
+    "clip without projection": Case(
+        "CLIPVisionModel",
+        lambda: hf.CLIPVisionConfig(**MLP, hidden_act="gelu"),
+        HF_CLIP,
+        replace(CLIP, classes=0, activation="gelu"),
+        "pooler_output",
+    ),
+    "siglip": Case(
+        "SiglipVisionModel",
+        lambda: hf.SiglipVisionConfig(**MLP),
+        HF_SIGLIP,
+        SIGLIP,
+        "pooler_output",
+    ),
+    "siglip classifier": Case(
+        "SiglipForImageClassification",
+        lambda: hf.SiglipConfig(vision_config=MLP, text_config=text_sizes(), num_labels=7),
+        HF_SIGLIP,
+        replace(SIGLIP, classes=7, pool="gap"),
+        "logits",
+    ),
+}
+NAMES = pytest.mark.parametrize("name", CASES)
+
+
+def make(case: Case) -> Any:
+    return peers.randomise(getattr(hf, case.model)(case.config()), torch.float32)
+
+
+def save(peer: Any, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Let transformers write its folder; give the tensors and the config.json in it."""
+    peer.save_pretrained(folder)
+    return load_file(folder / "model.safetensors"), json.loads((folder / "config.json").read_text())
+
+
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(value.shape) for key, value in tensors.items()}
+
+
+def recognised(tensors: Mapping[str, Tensor]) -> list[Format]:
+    return [form for form in FORMATS if form.recognises(shapes_of(form.normalise(tensors)))]
+
+
+def read(
+    form: Format, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> tuple[Spec, dict[str, Tensor], dict[str, str]]:
+    named = form.normalise(tensors)
+    spec = form.infer(shapes_of(named), config)
+    return spec, *read_table(form.table(spec), named, form.left_out)
+
+
+def ask(spec: Spec, ours: Mapping[str, Tensor]) -> Tensor:
+    model = build(spec)
+    model.load_state_dict(dict(ours))
+    with torch.no_grad():
+        return model.eval()(peers.pictures(spec, torch.float32))
+
+
+def ask_peer(case: Case, peer: Any) -> Tensor:
+    with torch.no_grad():
+        return getattr(peer(peers.pictures(case.spec, torch.float32)), case.result)
+
+
+def assert_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        assert torch.equal(ours[key], value), key

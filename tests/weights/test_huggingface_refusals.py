@@ -1,0 +1,112 @@
+"""What transformers' formats refuse: files, configs and specs that do not fit."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.weights.huggingface_cases import (
+    CASES,
+    CLIP,
+    DINO,
+    MLP,
+    SIGLIP,
+    VIT,
+    hf,
+    make,
+    read,
+    recognised,
+)
+from vitrail.config import InputError
+from vitrail.models import BiTSpec, Spec
+from vitrail.weights.format import Format
+from vitrail.weights.huggingface import (
+    HF_CLIP,
+    HF_DEIT,
+    HF_DINOV2,
+    HF_SIGLIP,
+    HF_VIT,
+)
+from vitrail.weights.huggingface_names import normalise
+
+
+def test_a_deit_with_one_classifier_is_refused() -> None:
+    model = hf.DeiTForImageClassification(hf.DeiTConfig(**MLP, num_labels=7))
+    assert recognised(model.state_dict()) == [HF_DEIT]
+    with pytest.raises(InputError, match="a distillation token and one classifier"):
+        read(HF_DEIT, model.state_dict(), MLP)
+
+
+def test_a_width_that_says_no_heads_is_refused() -> None:
+    with pytest.raises(InputError, match=r"a width of 48 .* give the file's config\.json"):
+        read(HF_VIT, make(CASES["vit"]).state_dict(), {})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"hidden_act": "gelu_new2"}, "unknown hidden_act 'gelu_new2'.*did you mean 'gelu_new'"),
+        ({"hidden_act": None}, "unknown hidden_act None"),
+        ({"hidden_act": ["gelu"]}, "unknown hidden_act"),
+        ({"vision_config": 3}, "expected keys and values in vision_config, got 3"),
+        ({"num_attention_heads": "4"}, "expected a number for num_attention_heads, got '4'"),
+        ({"layer_norm_eps": None}, "expected a number for layer_norm_eps"),
+        ({"image_size": [32]}, r"expected a size or two for image_size, got \[32\]"),
+        ({"image_size": 40}, r"'vit.embeddings.position_embeddings' has shape \(1, 17, 48\), exp"),
+        ({"num_attention_heads": 5}, "width 48 is not a multiple of 5 heads"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(HF_VIT, make(CASES["vit"]).state_dict(), {**MLP, **config})
+
+
+def test_missing_unknown_and_double_tensors_are_refused() -> None:
+    tensors = make(CASES["vit"]).state_dict()
+    given = {key: value for key, value in tensors.items() if "layers.1.mlp.fc1.bias" not in key}
+    given["vit.mystery"] = torch.zeros(1)
+    with pytest.raises(InputError) as error:
+        read(HF_VIT, given, MLP)
+    assert "missing 'vit.encoder.layer.1.intermediate.dense.bias' (96,)" in str(error.value)
+    assert "unknown 'vit.mystery'" in str(error.value)
+    with pytest.raises(
+        InputError, match=r"missing 'vit\.encoder\.layer\.0\.output\.dense\.weight'"
+    ):
+        read(HF_VIT, {key: tensors[key] for key in tensors if "layers.0.mlp" not in key}, MLP)
+    far = {**tensors, "vit.layers.99999999999.mlp.fc1.bias": torch.zeros(96)}
+    with pytest.raises(InputError, match="a layer has number 99999999999 in a file of 41 tensors"):
+        read(HF_VIT, far, MLP)
+    both = {**normalise(tensors), "embeddings.cls_token": tensors["vit.embeddings.cls_token"]}
+    with pytest.raises(InputError, match=r"unknown 'embeddings\.cls_token'"):
+        read(HF_VIT, both, MLP)
+
+
+@pytest.mark.parametrize(
+    ("form", "spec", "message"),
+    [
+        (HF_VIT, replace(VIT, pool="gap"), r"pool=gap \(only token\)"),
+        (HF_VIT, replace(VIT, position="none"), "position=none"),
+        (HF_VIT, replace(VIT, position_at="shared"), "position_at=shared"),
+        (HF_VIT, replace(VIT, class_position=False), "class_position=False"),
+        (HF_VIT, replace(VIT, patch_bias=False), "patch_bias=False"),
+        (HF_VIT, replace(VIT, head_bias=False), "head_bias=False"),
+        (HF_VIT, replace(VIT, activation="swiglu"), "activation=swiglu"),
+        (HF_VIT, replace(VIT, representation=20), r"no place for head\.hidden\.weight"),
+        (HF_VIT, replace(VIT, registers=2), "no place for registers"),
+        (HF_VIT, replace(VIT, qk_norm=True), "no place for .*query_norm"),
+        (HF_VIT, BiTSpec(stages=(1,), width=32), "a bit model"),
+        (HF_DEIT, VIT, "distilled=False"),
+        (HF_DEIT, replace(VIT, distilled=True, representation=9), "no place for head.hidden"),
+        (HF_DINOV2, VIT, "LayerScale"),
+        (HF_DINOV2, replace(DINO, classes=7), r"no place for head\.output\.weight"),
+        (HF_CLIP, VIT, "patch_bias=True.*pre_norm=False|pre_norm=False.*patch_bias=True"),
+        (HF_CLIP, replace(CLIP, head_bias=True), r"no place for head\.output\.bias"),
+        (HF_SIGLIP, VIT, "pool=token"),
+        (HF_SIGLIP, replace(SIGLIP, classes=7), r"no place for head\.output\.weight"),
+        (HF_SIGLIP, replace(SIGLIP, qkv_bias=False), "qkv_bias=False"),
+    ],
+)
+def test_a_spec_without_a_place_is_refused(form: Format, spec: Spec, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        form.table(spec)
