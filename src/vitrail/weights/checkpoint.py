@@ -1,0 +1,290 @@
+"""Our own model folder: `model.safetensors` and `model.json`, whole or not there at all.
+
+A save writes a folder beside, `.NAME.new-…`, and brings it on disk; then the old one is renamed to
+`.NAME.old-…`, the new one to NAME, and the old one is removed. Whenever that stops, NAME is the old
+folder or the new one, or, between the two renames, is missing and both stand beside: there
+loading finds the new one, and the next save cleans up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitrail.config import InputError, from_dict, read_file, suggest, to_dict
+from vitrail.data.preprocess import Preprocess
+from vitrail.models import BiT, Spec, ViT, build, spec_from_dict, spec_to_dict
+from vitrail.weights.files import open_weights, sha256_of
+
+WEIGHTS, RECORD = "model.safetensors", "model.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where weights come from."""
+
+    source: str
+    """What they were asked for by."""
+    sha256: str
+    """Hash of the file that was read."""
+    format: str
+    """Whose names the file uses."""
+    changes: tuple[str, ...] = ()
+    """What was done to the weights since, a line each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """Everything that a model needs: its spec, weights, classes and preprocessing."""
+
+    spec: Spec
+    tensors: dict[str, Tensor]
+    """All parameters, under our names."""
+    classes: tuple[str, ...] | None = None
+    """The names of the head's outputs, in their order."""
+    preprocess: Preprocess | None = None
+    provenance: Provenance | None = None
+
+    def build(self) -> ViT | BiT:
+        """Build the model around the tensors, without a copy, in eval mode."""
+        model = _make_empty(self)
+        model.load_state_dict(self.tensors, assign=True)
+        return model.eval()
+
+
+def _make_empty(bundle: Bundle) -> ViT | BiT:
+    """Make the model without memory; refuse weights that are not its own, all misfits at once."""
+    model = build(bundle.spec, device="meta")
+    problems = list(_find_misfits(model.state_dict(), bundle.tensors))
+    if problems:
+        more = [f"and {len(problems) - 10} more"] if len(problems) > 10 else []
+        listed = "; ".join([*problems[:10], *more])
+        raise InputError(f"the weights do not fit {bundle.spec}: {listed}")
+    return model
+
+
+def _find_misfits(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> Iterator[str]:
+    for name, tensor in wanted.items():
+        shape = tuple(tensor.shape)
+        if name not in given:
+            yield f"missing {name} {shape}"
+        elif tuple(given[name].shape) != shape:
+            yield f"{name} has shape {tuple(given[name].shape)}, expected {shape}"
+        elif not given[name].is_floating_point():
+            yield f"{name} holds {given[name].dtype}, expected floating-point numbers"
+    yield from (f"unknown {name[:80]!r}" for name in given if name not in wanted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """What model.json holds besides its version, the spec and, at its end, its checksum."""
+
+    name: str
+    """The spec in one word, for people."""
+    classes: tuple[str, ...] | None
+    preprocess: Preprocess | None
+    provenance: Provenance | None
+    sha256: str
+    """Hash of model.safetensors."""
+    parameters: int
+
+
+def save_folder(bundle: Bundle, folder: Path) -> None:
+    """Write a model folder; an older model folder of that name is replaced, nothing else is.
+
+    One process at a time saves to a folder. Whatever stops it leaves the old folder or the new.
+    """
+    _make_empty(bundle)
+    _check_classes(bundle)
+    folder = folder.resolve()  # so that a link is followed, not replaced
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _settle(folder)
+        _check_replaceable(folder)
+        try:
+            _swap(_write(bundle, folder), folder)
+        except BaseException:
+            with suppress(OSError):
+                _settle(folder)
+            raise
+    except (OSError, SafetensorError) as error:
+        cause = getattr(error, "strerror", None) or error
+        raise InputError(f"{folder}: could not be saved: {cause}; what was there stays") from None
+
+
+def _write(bundle: Bundle, folder: Path) -> Path:
+    """Write all beside the folder, on disk and for all that may read the user's files."""
+    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
+    save_file(_separate(bundle.tensors), new / WEIGHTS, metadata={"format": "pt"})
+    record = _Record(
+        name=str(bundle.spec),
+        sha256=sha256_of(new / WEIGHTS),
+        parameters=sum(tensor.numel() for tensor in bundle.tensors.values()),
+        classes=bundle.classes,
+        preprocess=bundle.preprocess,
+        provenance=bundle.provenance,
+    )
+    data = {"version": VERSION, **to_dict(record), "spec": spec_to_dict(bundle.spec)}
+    text = json.dumps({**data, "checksum": ""}, indent=2) + "\n"
+    sealed = text.replace(_seal(""), _seal(hashlib.sha256(text.encode()).hexdigest()))
+    (new / RECORD).write_text(sealed, encoding="utf-8", newline="\n")
+    mask = os.umask(0)
+    os.umask(mask)
+    for path, mode in ((new / WEIGHTS, 0o666), (new / RECORD, 0o666), (new, 0o777)):
+        path.chmod(mode & ~mask)  # safetensors and mkdtemp make them for their maker alone
+        _sync(path)
+    return new
+
+
+def _seal(digest: str) -> str:
+    """Give the last entry of model.json; within a text its quotes would have backslashes."""
+    return f'"checksum": "{digest}"'
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Bring tensors to the form that safetensors takes: each with memory of its own."""
+    ready: dict[str, Tensor] = {}
+    end = 0
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    for name, tensor in sorted(plain.items(), key=lambda item: item[1].data_ptr()):
+        shared = tensor.data_ptr() < end
+        end = max(end, tensor.data_ptr() + tensor.nbytes)
+        ready[name] = tensor.clone() if shared else tensor
+    return {name: ready[name] for name in tensors}
+
+
+def _swap(new: Path, folder: Path) -> None:
+    """Put a finished folder under its name."""
+    old = new.with_name(f".{folder.name}.old-{new.name[-8:]}")
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)  # what stays of it goes with the next save
+
+
+def _settle(folder: Path) -> None:
+    """Finish or remove what a save left behind that was stopped."""
+    if not folder.exists() and (stranded := _find_stranded(folder)):
+        stranded.rename(folder)
+        _sync(folder.parent)
+    for path in _leftovers(folder):
+        shutil.rmtree(path)
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    pattern = re.compile(rf"\.{re.escape(folder.name)}\.(new|old)-\w{{8}}")
+    return [path for path in folder.parent.glob(".*") if pattern.fullmatch(path.name)]
+
+
+def _find_stranded(folder: Path) -> Path | None:
+    """Find the new model between the two renames; it is whole when the old one stands aside."""
+    there = {path.name[-12:]: path for path in _leftovers(folder)}
+    return next(
+        (there[key] for key in there if key[:3] == "new" and f"old{key[3:]}" in there), None
+    )
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Refuse to remove what is no model folder, or has more in it."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is a file; choose another name for the model folder")
+    others = sorted({path.name for path in folder.iterdir()} - {WEIGHTS, RECORD})
+    if not others and (folder / RECORD).exists():
+        others = [RECORD]
+        with suppress(InputError):
+            others *= not {"version", "spec", "sha256"} <= read_file(folder / RECORD).keys()
+    if others:
+        raise InputError(
+            f"{folder}: is not replaced, as it holds what no save of a model wrote "
+            f"({', '.join(others[:3])}); choose another folder"
+        )
+
+
+def _sync(path: Path) -> None:
+    """Bring a file or the entries of a folder on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def load_folder(folder: Path) -> Bundle:
+    """Read a model folder, whose checksums must be right."""
+    place = folder if folder.exists() else _find_stranded(folder.absolute()) or folder
+    if not place.is_dir():
+        what = "is a file, not a model folder" if place.exists() else "no such model folder"
+        near = [path.name for path in folder.absolute().parent.glob("*") if path.is_dir()]
+        raise InputError(f"{folder}: {what}{suggest(folder.name, near)}")
+    data = _read_record(place / RECORD)
+    try:
+        version = data.pop("version", None)
+        if version != VERSION:
+            raise InputError(f"has version {version!r}; this vitrail reads {VERSION}: update it")
+        spec = data.pop("spec", None)
+        spec = spec_from_dict(spec if isinstance(spec, dict) else {})
+        record = from_dict(_Record, data)
+    except InputError as error:
+        raise InputError(f"{place / RECORD}: {error}") from None
+    bundle = Bundle(
+        spec=spec,
+        tensors=_read_weights(place / WEIGHTS, record),
+        classes=record.classes,
+        preprocess=record.preprocess,
+        provenance=record.provenance,
+    )
+    try:
+        _make_empty(bundle)
+        _check_classes(bundle)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from None
+    return bundle
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    data = read_file(path)
+    digest = data.pop("checksum", None)
+    if digest is None:
+        return data
+    text = path.read_bytes().replace(_seal(str(digest)).encode(), _seal("").encode())
+    if hashlib.sha256(text).hexdigest() != digest:
+        raise InputError(
+            f"{path}: is damaged (checksum); if you changed it yourself, remove its last entry, "
+            "'checksum'"
+        )
+    return data
+
+
+def _read_weights(path: Path, record: _Record) -> dict[str, Tensor]:
+    if not path.exists():
+        raise InputError(f"{path}: is missing; the folder is not whole")
+    if sha256_of(path) != record.sha256:
+        raise InputError(f"{path}: {WEIGHTS} is damaged (checksum): copy or download it again")
+    tensors = open_weights(path).read()
+    if (count := sum(map(torch.numel, tensors.values()))) != record.parameters:
+        raise InputError(f"{path}: holds {count:_} parameters, {RECORD} says {record.parameters:_}")
+    return tensors
+
+
+def _check_classes(bundle: Bundle) -> None:
+    classes, outputs = bundle.classes, bundle.spec.classes
+    if classes is not None and len(classes) != outputs:
+        raise InputError(f"{len(classes)} class names for {outputs} outputs of {bundle.spec}")

@@ -1,0 +1,20 @@
+"""Class names that weights are published without: ImageNet-1k and ImageNet-21k."""
+
+from __future__ import annotations
+
+import gzip
+from functools import cache
+from importlib.resources import files
+
+
+@cache
+def imagenet_classes(count: int) -> tuple[str, ...] | None:
+    """Name the classes of a head with this many outputs, in the usual order, or give None.
+
+    1000 is ILSVRC-2012; 21,843 is the ImageNet-21k that Google trained on, 21,841 the later one.
+    All are WordNet synsets sorted by their number, under their WordNet lemmas.
+    """
+    packed = files("vitrail.weights").joinpath("imagenet.tsv.gz").read_bytes()
+    rows = (line.split("\t") for line in gzip.decompress(packed).decode().splitlines())
+    names = tuple(lemma for _, lemma, sets in rows if str(count) in sets.split(","))
+    return names or None

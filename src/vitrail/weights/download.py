@@ -1,0 +1,299 @@
+"""Files from the network: into a cache, resumed, verified, by one process at a time.
+
+A download is `NAME.part` until it is whole and verified; beside it `NAME.lock` keeps other
+processes waiting and holds what the server said of the file, so that a later call knows whether it
+may go on where this one stopped.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from http.client import HTTPException, HTTPMessage
+from pathlib import Path
+from typing import IO, Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+from vitrail.config import InputError
+
+CHUNK = 1 << 20
+TIMEOUT = 10.0  # seconds without a byte after which a connection is given up
+ATTEMPTS = 4  # tries in a row that may bring nothing new
+PAUSE = 0.5  # seconds before the second try; doubled before each further one
+
+Report = Callable[[int, int | None], None]  # told the bytes that are there, and all there will be
+
+
+class MissingError(InputError):
+    """Who should have a file answers, and has none of that name."""
+
+
+class _Again(Exception):
+    """The connection failed in a way that another try may mend."""
+
+
+class _Failed(Exception):
+    """The network failed; the user may know another way to the file."""
+
+
+def cache_folder() -> Path:
+    """Say where downloads are kept: $VITRAIL_CACHE, or `vitrail` in the user's cache folder."""
+    if own := os.environ.get("VITRAIL_CACHE"):
+        return Path(own).expanduser()
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    # The XDG rules say that a relative path there counts as none.
+    return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "vitrail"
+
+
+def fetch(url: str, target: Path, *, size: int | None = None, sha256: str | None = None) -> Path:
+    """Download a file unless it is there already, and verify it either way.
+
+    Size and hash are checked where they are known; a size that the server states always is.
+    """
+    if not url.startswith(("https://", "http://")):
+        raise InputError(f"expected an https:// address, got {url!r}")
+    by_hand = f"; to put it there by hand, save {url} as {target}"
+    try:
+        if not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            part = target.with_name(f"{target.name}.part")
+            with _locked(part) as lock:
+                if not target.exists():  # no other process fetched it while this one waited
+                    _download(url, part, lock, size)
+                    if problem := _problem(part, size, sha256):
+                        part.unlink()
+                        raise InputError(f"{url}: {problem}; it was not kept, try again")
+                    _put(part, target)
+                    return target
+        if problem := _problem(target, size, sha256):  # it may be the user's: not replaced
+            raise InputError(f"{target}: {problem}; remove it to have it downloaded again")
+    except OSError as error:
+        hint = "free some space, or set VITRAIL_CACHE to another folder"
+        raise InputError(f"cannot write {target}: {error.strerror}; {hint}{by_hand}") from None
+    except _Failed as error:
+        raise InputError(f"{error}{by_hand}") from None
+    return target
+
+
+def _problem(path: Path, size: int | None, sha256: str | None) -> str:
+    """Say what is wrong with a file, or nothing."""
+    actual = path.stat().st_size
+    if size is not None and actual != size:
+        return f"expected {size:,} bytes, got {actual:,}"
+    if sha256 is None:
+        return ""
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    wanted = sha256.lower()
+    return "" if found == wanted else f"expected the SHA-256 {wanted}, got {found}"
+
+
+@contextmanager
+def _locked(part: Path) -> Iterator[IO[str]]:
+    """Wait until no other process fetches the file, and keep others waiting."""
+    import fcntl  # here, because Windows has none and needs the rest of the package
+
+    path = part.with_suffix(".lock")
+    while True:
+        with path.open("a+", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock.fileno()).st_nlink == 0:
+                continue  # its last holder was done and has removed it
+            try:
+                yield lock
+            finally:
+                if not part.exists() or part.stat().st_size == 0:  # nothing to go on with
+                    part.unlink(missing_ok=True)
+                    path.unlink()
+            return
+
+
+def _put(part: Path, target: Path) -> None:
+    """Rename a whole file into place, so that a power cut leaves the old state or the new."""
+    os.replace(part, target)
+    folder = os.open(target.parent, os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
+
+
+def _download(url: str, part: Path, lock: IO[str], size: int | None) -> None:
+    """Bring the partial file to its whole length, over as many connections as it takes."""
+    failures, most = 0, part.stat().st_size if part.exists() else 0
+    while True:
+        try:
+            with part.open("ab") as file, _progress(part.stem) as report:
+                _receive(url, file, lock, size, report)
+                file.flush()
+                os.fsync(file.fileno())
+            return
+        except _Again as problem:
+            now = part.stat().st_size
+            failures = 0 if now > most else failures + 1
+            most = max(most, now)
+            if failures >= ATTEMPTS:
+                raise _Failed(f"{url}: {problem}, {ATTEMPTS} times in a row") from None
+            time.sleep(PAUSE * 2 ** max(failures - 1, 0))
+
+
+def _receive(url: str, file: IO[bytes], lock: IO[str], size: int | None, report: Report) -> None:
+    """Read from one connection to the file's end; go on behind what is there where that fits."""
+    there = file.tell()
+    lock.seek(0)
+    known = lock.read()
+    if there and known.endswith(f" {there}"):
+        return  # whole already: the last process stopped between the last byte and the rename
+    with _open(url, there if known else 0, begun=there > 0) as answer:
+        status, headers = answer.status, answer.headers
+        start, total = _extent(status, headers)
+        said = f"{headers.get('ETag') or headers.get('Last-Modified') or ''} {total or ''}"
+        if status == 206 and (start != there or said != known):
+            _forget(file, lock)
+            raise _Again("the file changed on the server")
+        if status != 206:
+            _forget(file, lock)
+            lock.write(said)
+            lock.flush()
+            there = 0
+        if None not in (size, total) and size != total:
+            raise InputError(f"{url}: expected {size:,} bytes, the server has {total:,}")
+        _check_space(file, (total or 0) - there)
+        while piece := _read(answer):
+            file.write(piece)
+            there += len(piece)
+            report(there, total)
+    if total is not None and there < total:
+        raise _Again(f"the connection ended after {there:,} of {total:,} bytes")
+
+
+def _forget(file: IO[bytes], lock: IO[str]) -> None:
+    """Begin again from nothing."""
+    file.truncate(0)
+    file.seek(0)
+    lock.truncate(0)
+
+
+def _open(url: str, start: int, *, begun: bool) -> Any:
+    """Ask for a file from a byte on; refuse what no second try would mend."""
+    request = Request(url, headers={"User-Agent": "vitrail", "Accept-Encoding": "identity"})
+    if start:
+        request.add_header("Range", f"bytes={start}-")
+    try:
+        return urlopen(request, timeout=TIMEOUT)
+    except HTTPError as error:
+        error.close()
+        if error.code == 416 and start:  # the file ends before: it is another, shorter one now
+            return _open(url, 0, begun=begun)
+        if error.code in (408, 425, 429) or error.code >= 500:
+            raise _Again(f"the server answers {error.code} {error.reason}") from None
+        kind = MissingError if error.code in (403, 404, 410) else InputError
+        raise kind(f"{url}: the server answers {error.code} {error.reason}") from None
+    except URLError as error:
+        if begun:  # the network was there a moment ago
+            raise _Again(f"the connection failed ({_reason(error)})") from None
+        raise _Failed(_unreachable(url, error)) from None
+    except (OSError, HTTPException) as error:
+        raise _Again(f"the connection failed ({_reason(error)})") from None
+
+
+def _unreachable(url: str, error: Exception) -> str:
+    return f"cannot reach {url.split('/')[2]} ({_reason(error)}): is there a network?"
+
+
+def _reason(error: Exception) -> str:
+    inner = getattr(error, "reason", error)
+    text = getattr(inner, "strerror", None) or str(inner) or type(inner).__name__
+    return text.splitlines()[0]
+
+
+def _extent(status: int, headers: HTTPMessage) -> tuple[int, int | None]:
+    """Read where an answer starts, and how long the whole file is if the server says so."""
+    with suppress(ValueError, AttributeError):  # no header, or none that says so
+        if status != 206:
+            return 0, int(headers.get("Content-Length", ""))
+        span, _, total = headers["Content-Range"].removeprefix("bytes ").partition("/")
+        return int(span.split("-")[0]), int(total)
+    return (-1 if status == 206 else 0), None
+
+
+def _read(answer: Any) -> bytes:
+    try:
+        return answer.read1(CHUNK)
+    except (OSError, HTTPException) as error:
+        raise _Again(f"the connection broke ({_reason(error)})") from None
+
+
+def _check_space(file: IO[bytes], needed: int) -> None:
+    """Refuse a file that the disk has no room for, before an hour of download."""
+    free = shutil.disk_usage(os.path.dirname(file.name)).free
+    if needed > free:
+        space = f"{needed / 1e6:,.0f} MB needed, {free / 1e6:,.0f} MB free"
+        raise OSError(errno.ENOSPC, f"no space left ({space})")
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Report]:
+    """Show a bar on a terminal's stderr, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda there, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda there, total: bar.update(task, completed=there, total=total)
+
+
+def fetch_from_hub(
+    repository: str, name: str, *, revision: str | None = None, cache: Path | None = None
+) -> Path | None:
+    """Fetch one file of a Hugging Face repository; None where the repository has no such file.
+
+    What is in the hub's own cache (or in `cache`) is taken from there without asking the network.
+    """
+    try:
+        import huggingface_hub as hub
+        from huggingface_hub import constants, errors
+    except ImportError:
+        raise InputError("hf: and timm: need a package more: pip install 'vitrail[hub]'") from None
+    where = f"{repository}@{revision}" if revision else repository
+    place = {"revision": revision, "cache_dir": cache}
+    offline = constants.HF_HUB_OFFLINE
+    try:
+        cached = hub.try_to_load_from_cache(repository, name, **place)
+        if cached is not None:
+            return Path(cached) if isinstance(cached, str) else None
+        if not offline:
+            _knock(constants.ENDPOINT)  # because the hub tries for 24 s without a network
+        return Path(hub.hf_hub_download(repository, name, **place))
+    except InputError:
+        raise
+    except errors.LocalEntryNotFoundError:
+        why = "HF_HUB_OFFLINE is set" if offline else "the hub cannot be reached"
+        raise InputError(f"{name} of {where} is not in the hub's cache, and {why}") from None
+    except errors.EntryNotFoundError:
+        return None
+    except errors.GatedRepoError:
+        raise InputError(f"{where} is gated: accept its terms on its page and log in") from None
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
+        raise MissingError(f"the hub has no {where}, or not for everyone") from None
+    except Exception as error:  # whatever its HTTP library raises, which changes with versions
+        raise InputError(f"cannot fetch {name} of {where}: {_reason(error)}") from None
+
+
+def _knock(address: str) -> None:
+    """Refuse at once when a host cannot be reached; any answer of it will do."""
+    try:
+        urlopen(Request(address, method="HEAD"), timeout=TIMEOUT / 2).close()
+    except HTTPError as error:
+        error.close()
+    except (OSError, HTTPException) as error:
+        raise InputError(f"{_unreachable(address, error)}; or write file:FOLDER") from None

@@ -1,0 +1,219 @@
+"""From a source to a model: recognise the format, know the spec, read all, fit it to the task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+
+from vitrail.config import InputError, to_dict
+from vitrail.data import Preprocess
+from vitrail.models import BiT, Spec, ViT, parse, spec_from_dict
+from vitrail.models.spec import Size, ViTSpec
+from vitrail.weights.checkpoint import Bundle, Provenance, load_folder
+from vitrail.weights.classes import imagenet_classes
+from vitrail.weights.files import WeightsFile, find_bad_numbers, open_weights, sha256_of
+from vitrail.weights.format import Format
+from vitrail.weights.formats import FORMATS, read_classes, read_preprocess
+from vitrail.weights.keymap import read_table
+from vitrail.weights.sources import Resolved, resolve
+from vitrail.weights.transfer import HeadChange, transfer
+
+SPEC_KEY = "vitrail.spec"
+"""Where files that we write in a peer's format also say the spec, for what the peer can't."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model that is ready to use, and what came with its weights."""
+
+    model: ViT | BiT
+    classes: tuple[str, ...] | None
+    preprocess: Preprocess | None
+    provenance: Provenance | None
+
+
+def load(
+    source: str,
+    *,
+    model: str | None = None,
+    classes: int | None = None,
+    image: Size | None = None,
+    channels: int | None = None,
+    patch: Size | None = None,
+    head: HeadChange = "replace",
+) -> Loaded:
+    """Load a model in eval mode, fitted to a new task where one is described.
+
+    `model` names what the source holds: it is checked, and says what shapes alone can't.
+    """
+    bundle = read(source, model=model)
+    asked = (classes, image, channels, patch)
+    if any(value is not None for value in asked):
+        bundle = fit(
+            bundle, classes=classes, image=image, channels=channels, patch=patch, head=head
+        )
+    return Loaded(bundle.build(), bundle.classes, bundle.preprocess, bundle.provenance)
+
+
+def fit(
+    bundle: Bundle,
+    *,
+    classes: int | None = None,
+    image: Size | None = None,
+    channels: int | None = None,
+    patch: Size | None = None,
+    head: HeadChange = "replace",
+) -> Bundle:
+    """Fit weights to a new task; the changes are added to their provenance."""
+    moved = transfer(
+        bundle.spec,
+        bundle.tensors,
+        classes=classes,
+        image=image,
+        channels=channels,
+        patch=patch,
+        head=head,
+    )
+    said = tuple(f"{change.deed} {change.parameter}: {change.detail}" for change in moved.changes)
+    provenance = bundle.provenance and replace(
+        bundle.provenance, changes=(*bundle.provenance.changes, *said)
+    )
+    return Bundle(
+        spec=moved.spec,
+        tensors=moved.tensors,
+        classes=bundle.classes if classes is None or head == "keep" else None,
+        preprocess=bundle.preprocess and _refit(bundle.preprocess, moved.spec),
+        provenance=provenance,
+    )
+
+
+def _refit(preprocess: Preprocess, spec: Spec) -> Preprocess:
+    """Bring a preprocessing to the model's new size and channel count."""
+    count, old = spec.channels, len(preprocess.mean)
+    means, deviations = preprocess.mean, preprocess.std
+    if count != old:
+        grey = count == 1  # one channel stands for all
+        means = (sum(means) / old,) if grey else tuple(means[i % old] for i in range(count))
+        deviations = (
+            (sum(deviations) / old,) if grey else tuple(deviations[i % old] for i in range(count))
+        )
+    return replace(preprocess, size=spec.image, mean=means, std=deviations)
+
+
+def read(source: str, *, model: str | None = None) -> Bundle:
+    """Read all that a source holds: our own folder, or a file of any known format."""
+    found = resolve(source)
+    if found.path.is_dir():
+        bundle = load_folder(found.path)
+        if model is not None:
+            _agree(bundle.spec, parse(model), source)
+        return bundle
+    return read_weights(open_weights(found.path), found, model=model)
+
+
+def read_weights(file: WeightsFile, found: Resolved, *, model: str | None = None) -> Bundle:
+    """Read a file that another project wrote."""
+    config = {**found.config}
+    format, spec = identify(file, config, model=model)
+    digest = ThreadPoolExecutor(1).submit(sha256_of, file.path)  # beside the reading
+    try:
+        tensors, left_out = read_table(
+            format.table(spec), format.normalise(file.read()), format.left_out
+        )
+    except InputError as error:
+        raise InputError(
+            f"{found.source} as {format.name} {spec.name}: {_shorten(error)}"
+        ) from None
+    if bad := find_bad_numbers(tensors):
+        named = ", ".join(f"{name} ({count})" for name, count in list(bad.items())[:5])
+        raise InputError(f"{found.source} holds NaN or Inf: {named}; the file is not usable")
+    changes = tuple(f"left out {key}: {reason}" for key, reason in left_out.items())
+    published = found.published
+    preprocess = read_preprocess(config, found.preprocessor)
+    return Bundle(
+        spec=spec,
+        tensors=tensors,
+        classes=_classes(config, spec),
+        preprocess=preprocess or (published.preprocess if published else None),
+        provenance=Provenance(
+            source=found.source,
+            sha256=digest.result(),
+            format=format.name,
+            changes=changes,
+        ),
+    )
+
+
+def _classes(config: Mapping[str, Any], spec: Spec) -> tuple[str, ...] | None:
+    """Name the head's outputs, by the config or as ImageNet's; names of another head are none."""
+    named = read_classes(config)
+    return named if named and len(named) == spec.classes else imagenet_classes(spec.classes)
+
+
+def identify(
+    file: WeightsFile, config: Mapping[str, Any], *, model: str | None = None
+) -> tuple[Format, Spec]:
+    """Say a file's format and spec from its header alone."""
+    for format in FORMATS:
+        empty = {k: torch.empty(shape, device="meta") for k, shape in file.shapes.items()}
+        shapes = {k: tuple(v.shape) for k, v in format.normalise(empty).items()}
+        if not format.recognises(shapes):
+            continue
+        if SPEC_KEY in file.metadata:
+            spec = spec_from_dict(json.loads(file.metadata[SPEC_KEY]))
+        else:
+            spec = format.infer(shapes, _with_model(config, model))
+        return format, spec if model is None else _agree(spec, parse(model), str(file.path))
+    known = ", ".join(format.name for format in FORMATS)
+    some = ", ".join(list(file.shapes)[:3])
+    raise InputError(f"{file.path} is in no known format ({known}); it holds {some}, …")
+
+
+def _with_model(config: Mapping[str, Any], model: str | None) -> dict[str, Any]:
+    """Let a given name say the grid, where the shapes alone leave it open."""
+    return {**config} if model is None else {**config, "vitrail_image": parse(model).image}
+
+
+def _agree(found: Spec, named: Spec, source: str) -> Spec:
+    """Take from the name what shapes can't show, and refuse what contradicts them."""
+    if type(found) is not type(named):
+        raise InputError(f"{source} holds a {found.family} ({found.name}), not {named.name}")
+    keys = ("depth", "width", "mlp", "patch", "image", "stages", "stem_width")
+    have = {field.name for field in fields(found)}
+    wrong = [
+        f"{key} {getattr(found, key)}, not {getattr(named, key)}"
+        for key in keys
+        if key in have and getattr(found, key) != getattr(named, key)
+    ]
+    if wrong:
+        raise InputError(f"{source} holds {found.name}, not {named.name}: {', '.join(wrong)}")
+    return replace(found, heads=named.heads) if isinstance(named, ViTSpec) else found
+
+
+def _shorten(error: InputError) -> str:
+    """Give the first ten differences, and how many there are in all."""
+    problems = [str(problem) for problem in error.args]
+    more = f" and {len(problems) - 10} more" if len(problems) > 10 else ""
+    return "; ".join(problems[:10]) + more
+
+
+def show(source: str, *, model: str | None = None) -> dict[str, Any]:
+    """Say what a source holds, as plain data."""
+    bundle = read(source, model=model)
+    provenance = bundle.provenance
+    return {
+        "source": source,
+        "format": provenance.format if provenance else "vitrail",
+        "spec": str(bundle.spec),
+        "parameters": sum(tensor.numel() for tensor in bundle.tensors.values()),
+        "tensors": len(bundle.tensors),
+        "classes": bundle.spec.classes,
+        "preprocess": None if bundle.preprocess is None else to_dict(bundle.preprocess),
+        "sha256": provenance.sha256 if provenance else None,
+        "changes": list(provenance.changes) if provenance else [],
+    }

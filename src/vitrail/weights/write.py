@@ -1,0 +1,177 @@
+"""Write a model in any project's format, and check what was written by reading it back."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vitrail.config import InputError, suggest
+from vitrail.models import BiTSpec, ViTSpec, spec_to_dict
+from vitrail.weights.bigvision import BIGVISION
+from vitrail.weights.bit_tf import BIT_TF
+from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.format import Format
+from vitrail.weights.google import GOOGLE
+from vitrail.weights.huggingface import format_for
+from vitrail.weights.huggingface_config import write_config, write_preprocess
+from vitrail.weights.keymap import Tensors, write_table
+from vitrail.weights.load import SPEC_KEY, read
+from vitrail.weights.timm import TIMM
+from vitrail.weights.timm_config import write_config as write_timm_config
+from vitrail.weights.torchvision import TORCHVISION
+
+TOLERANCE = 1e-5
+"""Largest difference of the logits, as a part of the largest logit."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written, and how far its logits are from the source's."""
+
+    format: str
+    files: tuple[Path, ...]
+    max_difference: float
+
+
+def convert(source: str, out: Path, to: str, *, model: str | None = None) -> Written:
+    """Write a source in another format; what does not give the same logits is not left behind."""
+    if to not in WRITERS:
+        raise InputError(f"no format {to!r}; there are: {', '.join(WRITERS)}{suggest(to, WRITERS)}")
+    if out.exists() and to != "vitrail":
+        raise InputError(f"{out} exists; remove it or choose another name")
+    bundle = read(source, model=model)
+    files = WRITERS[to](bundle, out)
+    try:
+        difference = compare(bundle, read(f"file:{out}"))
+        if not difference <= TOLERANCE:
+            raise InputError(f"{out} as {to} gives other logits than {source}: {difference:.1e}")
+    except InputError:
+        for file in files:
+            file.unlink(missing_ok=True)
+        if out.is_dir():
+            out.rmdir()
+        raise
+    return Written(to, files, difference)
+
+
+@torch.inference_mode()
+def compare(first: Bundle, second: Bundle) -> float:
+    """Give the largest difference of two models' logits on random pictures, relative to them."""
+    generator = torch.Generator().manual_seed(0)
+    spec = first.spec
+    pictures = torch.randn(2, spec.channels, *spec.image, generator=generator)
+    one, two = (bundle.build().float()(pictures) for bundle in (first, second))
+    if one.shape != two.shape:
+        raise InputError(f"{tuple(one.shape)} and {tuple(two.shape)} logits can't be compared")
+    return ((one - two).abs().max() / one.abs().max().clamp_min(1e-30)).item()
+
+
+def _tensors(bundle: Bundle, format: Format) -> Tensors:
+    return format.denormalise(write_table(format.table(bundle.spec), bundle.tensors))
+
+
+def _write_npz(bundle: Bundle, out: Path, format: Format, prefix: str = "") -> tuple[Path, ...]:
+    theirs = _tensors(bundle, format)
+    arrays = {f"{prefix}{key}": _array(value) for key, value in theirs.items()}
+    part = out.with_name(f".{out.name}.part")
+    with part.open("wb") as file:
+        np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+    with zipfile.ZipFile(part, "a") as archive:  # where no other reader looks
+        archive.comment = json.dumps({SPEC_KEY: spec_to_dict(bundle.spec)}).encode()
+    _finish(part, out)
+    return (out,)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """Give a numpy array; bfloat16, which numpy has not, becomes float32 and loses nothing."""
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def _write_google(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+    published = isinstance(bundle.spec, BiTSpec) and bundle.spec.pool_padding == "zeros"
+    return _write_npz(bundle, out, BIT_TF if published else GOOGLE)
+
+
+def _write_bigvision(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+    return _write_npz(_fold_class_position(bundle), out, BIGVISION, prefix="params/")
+
+
+def _fold_class_position(bundle: Bundle) -> Bundle:
+    """Add the class token's position to the token itself, as big_vision does with old files."""
+    spec = bundle.spec
+    if not isinstance(spec, ViTSpec) or spec.position != "learned-1d" or spec.positioned != 1:
+        return bundle
+    table = bundle.tensors["positions.0.table"]
+    folded = {"class_token": bundle.tensors["class_token"] + table[0]}
+    folded["positions.0.table"] = table[1:]
+    tensors = {**bundle.tensors, **folded}
+    return replace(bundle, spec=replace(spec, class_position=False), tensors=tensors)
+
+
+def _write_timm(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+    config = write_timm_config(bundle.spec, bundle.preprocess, bundle.classes)
+    return _write_hub_folder(bundle, out, TIMM, {"config.json": config})
+
+
+def _write_hf(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+    extra = {"config.json": write_config(bundle.spec, bundle.classes)}
+    if bundle.preprocess is not None:
+        extra["preprocessor_config.json"] = write_preprocess(bundle.preprocess)
+    return _write_hub_folder(bundle, out, format_for(bundle.spec), extra)
+
+
+def _write_hub_folder(
+    bundle: Bundle, out: Path, format: Format, extra: dict[str, dict[str, Any]]
+) -> tuple[Path, ...]:
+    theirs = _tensors(bundle, format)
+    part = out.with_name(f".{out.name}.part")
+    part.mkdir(parents=True, exist_ok=True)
+    metadata = {"format": "pt", SPEC_KEY: json.dumps(spec_to_dict(bundle.spec))}
+    save_file(theirs, part / "model.safetensors", metadata=metadata)
+    for name, data in extra.items():
+        (part / name).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+    _finish(part, out)
+    return tuple(out / name for name in ("model.safetensors", *extra))
+
+
+def _write_torchvision(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+    theirs = _tensors(bundle, TORCHVISION)
+    part = out.with_name(f".{out.name}.part")
+    torch.save(theirs, part)
+    _finish(part, out)
+    return (out,)
+
+
+def _write_vitrail(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+    save_folder(bundle, out)
+    return out / "model.safetensors", out / "model.json"
+
+
+def _finish(part: Path, out: Path) -> None:
+    """Put a finished file or folder under its name, on disk before it can be seen."""
+    for path in part.iterdir() if part.is_dir() else (part,):
+        path.chmod(0o644)  # safetensors makes files that only their owner can read
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    part.rename(out)
+
+
+WRITERS: dict[str, Callable[[Bundle, Path], tuple[Path, ...]]] = {
+    "vitrail": _write_vitrail,
+    "npz": _write_google,
+    "bigvision": _write_bigvision,
+    "timm": _write_timm,
+    "hf": _write_hf,
+    "torchvision": _write_torchvision,
+}
+"""The formats that a model can be written in, by the word that `--to` takes."""

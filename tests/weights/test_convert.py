@@ -1,0 +1,244 @@
+"""Weights through the command's own path: there and back, between formats, and the real ViT-Ti/16.
+
+Covers: `vitrail convert`, `vitrail weights show / list`, `vitrail.load`, provenance, refusals.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import vitrail
+from tests.parity import peers
+from vitrail.cli import main
+from vitrail.config import InputError
+from vitrail.models import build, parse
+from vitrail.weights.checkpoint import Bundle, load_folder, save_folder
+from vitrail.weights.classes import imagenet_classes
+from vitrail.weights.load import read
+from vitrail.weights.write import WRITERS, compare, convert
+
+TINY = "ViT/8@32,depth=2,width=128,heads=2,mlp=96,classes=5"
+REAL = (
+    Path(__file__).parents[3] / "shared" / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+)
+PICTURES = Path(__file__).parents[3] / "shared" / "data" / "pets-mini"
+RULE: dict[str, Any] = {"position_resize": "google"}
+FILES = {"npz": "m.npz", "bigvision": "b.npz", "torchvision": "t.pth"}
+
+real = pytest.mark.skipif(not REAL.exists(), reason="the real weights are not beside the project")
+
+
+def make(folder: Path, name: str) -> Bundle:
+    """Save a model of ours with random parameters as a folder."""
+    model = build(name)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    bundle = Bundle(spec=model.spec, tensors={k: v.detach() for k, v in model.state_dict().items()})
+    save_folder(bundle, folder)
+    return bundle
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+    code = 0
+    try:
+        main([str(argument) for argument in arguments])
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("name", "formats"),
+    [
+        (f"{TINY},activation=gelu", ["npz", "timm", "hf", "torchvision"]),
+        (TINY, ["npz", "timm", "hf"]),
+        (f"{TINY},representation=64", ["npz"]),
+        (f"{TINY},pool=gap", ["npz", "bigvision", "timm", "hf"]),
+        (f"{TINY},pool=map,classes=0", ["bigvision", "timm", "hf"]),
+        (f"{TINY},class_position=false", ["bigvision", "timm"]),
+        (f"{TINY},distilled=true,activation=gelu", ["timm", "hf"]),
+        ("BiT@64,stages=1-1-1-1,width=32,classes=5", ["npz", "bigvision"]),
+        ("BiT@64,stages=1-1-1-1,width=32,classes=5,standardise=timm,pool_padding=zeros",
+         ["npz", "timm"]),
+        ("Hybrid/1@64,stages=1-1-1,stem_width=32,depth=1,width=128,heads=2,mlp=64,classes=5",
+         ["npz"]),
+    ],
+)  # fmt: skip
+def test_between_any_two_formats_nothing_is_lost(
+    name: str, formats: list[str], tmp_path: Path
+) -> None:
+    """Ours to each format and on to each other, bit for bit; then back to ours."""
+    original = make(tmp_path / "ours", name)
+    for first in formats:
+        one = tmp_path / f"{first}-{FILES.get(first, 'folder')}"
+        assert convert(str(tmp_path / "ours"), one, first).max_difference <= 1e-5
+        for second in [*(f for f in formats if f != first), "vitrail"]:
+            two = tmp_path / f"{first}-{second}-{FILES.get(second, 'folder')}"
+            convert(f"file:{one}", two, second)
+            back = read(str(two))
+            # torchvision's files have no place for the rule that resizes positions.
+            rule = {} if "torchvision" not in (first, second) else RULE
+            assert replace(back.spec, **rule) == replace(original.spec, **rule)
+            assert back.tensors.keys() == original.tensors.keys()
+            for key, value in original.tensors.items():
+                assert torch.equal(back.tensors[key], value), (first, second, key)
+
+
+def test_big_vision_folds_the_class_tokens_position(tmp_path: Path) -> None:
+    original = make(tmp_path / "ours", TINY)
+    written = convert(str(tmp_path / "ours"), tmp_path / "b.npz", "bigvision")
+    assert written.max_difference <= 1e-5
+    spec = read(f"file:{tmp_path / 'b.npz'}").spec
+    assert spec == parse(f"{TINY},class_position=false")
+    assert spec != original.spec
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "message"),
+    [
+        (f"{TINY},position=learned-2d", "timm", "no place"),
+        (f"{TINY},registers=2", "torchvision", "no place"),
+        ("AxialViT/8@32,depth=1,width=128,heads=2,mlp=64", "npz", "no place"),
+        (TINY, "torchvision", "no place"),  # torchvision's GELU is exact
+        (TINY, "tim", "no format 'tim'; there are: vitrail, npz"),
+    ],
+)
+def test_what_has_no_place_is_refused_and_leaves_nothing(
+    name: str, to: str, message: str, tmp_path: Path
+) -> None:
+    make(tmp_path / "ours", name)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(InputError, match=message):
+        convert(str(tmp_path / "ours"), tmp_path / "out", to)
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
+    make(tmp_path / "ours", TINY)
+    (tmp_path / "out.npz").write_text("mine")
+    with pytest.raises(InputError, match="exists"):
+        convert(str(tmp_path / "ours"), tmp_path / "out.npz", "npz")
+    assert (tmp_path / "out.npz").read_text() == "mine"
+
+
+def test_load_fits_a_new_task_and_says_how(tmp_path: Path) -> None:
+    make(tmp_path / "ours", f"{TINY},activation=gelu")
+    convert(str(tmp_path / "ours"), tmp_path / "timm", "timm")
+    loaded = vitrail.load(str(tmp_path / "timm"), classes=3, image=(48, 64), channels=1)
+    assert not loaded.model.training
+    assert loaded.model(torch.randn(2, 1, 48, 64)).shape == (2, 3)
+    assert loaded.classes is None
+    assert loaded.provenance is not None
+    assert loaded.provenance.format == "timm"
+    said = " ".join(loaded.provenance.changes)
+    for words in ("replaced head.output: 5 classes -> 3", "grid 4x4 -> 6x8", "3 -> 1 channels"):
+        assert words in said
+
+
+def test_a_name_is_checked_against_the_file(tmp_path: Path) -> None:
+    make(tmp_path / "ours", f"{TINY},activation=gelu")
+    convert(str(tmp_path / "ours"), tmp_path / "t.pth", "torchvision")
+    assert read(str(tmp_path / "t.pth"), model=TINY).spec.tokens == 17
+    with pytest.raises(InputError, match="depth 2, not 3"):
+        read(str(tmp_path / "t.pth"), model=TINY.replace("depth=2", "depth=3"))
+
+
+def test_numbers_that_are_none_are_named(tmp_path: Path) -> None:
+    make(tmp_path / "ours", f"{TINY},activation=gelu")
+    convert(str(tmp_path / "ours"), tmp_path / "t.pth", "torchvision")
+    state = torch.load(tmp_path / "t.pth", weights_only=True)
+    state["encoder.layers.encoder_layer_1.mlp.0.weight"][0, :3] = float("nan")
+    torch.save(state, tmp_path / "bad.pth")
+    with pytest.raises(InputError, match=r"NaN or Inf: blocks\.1\.mlp\.hidden\.weight \(3\)"):
+        read(str(tmp_path / "bad.pth"))
+
+
+def test_class_names() -> None:
+    names = imagenet_classes(1000)
+    assert names is not None
+    assert (len(names), names[0], names[281]) == (1000, "tench, Tinca tinca", "tabby, tabby cat")
+    for count in (21_841, 21_843):
+        many = imagenet_classes(count)
+        assert many is not None
+        assert len(many) == count
+    assert imagenet_classes(37) is None
+
+
+def test_the_command_converts_and_shows(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    make(tmp_path / "ours", f"{TINY},activation=gelu")
+    arguments = ["convert", tmp_path / "ours", tmp_path / "m.npz", "--to", "npz", "--json"]
+    code, out, _ = run(capsys, *arguments)
+    result = json.loads(out)
+    assert code == 0
+    assert result["format"] == "npz"
+    assert result["files"] == [str(tmp_path / "m.npz")]
+    assert result["max_difference"] <= 1e-5
+    code, out, _ = run(capsys, "weights", "show", tmp_path / "m.npz", "--json")
+    shown = json.loads(out)
+    assert (code, shown["format"], shown["classes"]) == (0, "google", 5)
+    assert shown["spec"] == f"{TINY},activation=gelu"
+    assert len(shown["sha256"]) == 64
+    code, _, err = run(capsys, "weights", "show", tmp_path / "none.npz")
+    assert code == 2
+    assert err.count("\n") == 1
+
+
+def test_the_command_lists_published_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "weights", "list", "--json")
+    entries = json.loads(out)
+    assert code == 0
+    assert len(entries) > 20
+    assert any(entry["source"].startswith("google:") for entry in entries)
+    code, out, _ = run(capsys, "weights", "list")
+    assert "timm:" in out
+
+
+@real
+def test_the_real_vit_tiny_equals_timms(tmp_path: Path) -> None:
+    timm = peers.load("timm")
+    loaded = vitrail.load(str(REAL))
+    assert sum(p.numel() for p in loaded.model.parameters()) == 5_717_416
+    assert loaded.preprocess is not None
+    assert (loaded.preprocess.mean, loaded.preprocess.crop) == ((0.5,) * 3, 0.9)
+    assert loaded.classes == imagenet_classes(1000)
+    peer = timm.create_model(
+        "vit_tiny_patch16_224", checkpoint_path=str(REAL / "model.safetensors")
+    ).eval()
+    x = real_pictures(8)
+    with torch.inference_mode():
+        ours, theirs = loaded.model(x), peer(x)
+    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    for to in ("npz", "hf", "torchvision", "bigvision", "vitrail"):
+        out = tmp_path / FILES.get(to, to)
+        assert convert(str(REAL), out, to).max_difference <= 1e-5
+        with torch.inference_mode():
+            again = vitrail.load(str(out)).model(x)
+        assert (again - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+
+
+def real_pictures(count: int) -> torch.Tensor:
+    """Read pictures of pets at 224 px, from -1 to 1, by plain means."""
+    image = pytest.importorskip("PIL.Image")
+    import numpy as np
+
+    paths = sorted(PICTURES.rglob("*.jpg"))[:: max(len(list(PICTURES.rglob("*.jpg"))) // count, 1)]
+    arrays = [np.asarray(image.open(p).convert("RGB").resize((224, 224))) for p in paths[:count]]
+    return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def test_every_format_has_a_writer_that_is_tested() -> None:
+    assert set(WRITERS) == {"vitrail", "npz", "bigvision", "timm", "hf", "torchvision"}
+
+
+def test_compare_sees_a_difference(tmp_path: Path) -> None:
+    first = make(tmp_path / "a", TINY)
+    torch.manual_seed(7)
+    second = make(tmp_path / "b", TINY)
+    assert compare(first, first) == 0
+    assert compare(first, second) > 0.1
+    assert load_folder(tmp_path / "a").spec == first.spec

@@ -1,0 +1,606 @@
+"""Sources against a server on this machine that misbehaves as real ones do, and local files."""
+
+import errno
+import hashlib
+import json
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitrail.config import InputError
+from vitrail.models import parse
+from vitrail.weights import download, sources
+from vitrail.weights.catalogue import CATALOGUE, RECOMMENDED, find
+from vitrail.weights.download import cache_folder, fetch
+from vitrail.weights.sources import resolve
+
+BODY = bytes(range(251)) * 4000
+HASH = hashlib.sha256(BODY).hexdigest()
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class Shelf:
+    """A server's files and how it behaves."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.files: dict[str, bytes] = {"/a.npz": BODY}
+        self.asked: list[tuple[str, str | None]] = []
+        """Path and range of each request."""
+        self.ranges = True
+        self.etag: str | None = '"1"'
+        self.errors: list[int] = []
+        """Answers to the next requests, before it serves."""
+        self.cuts: list[int] = []
+        """After how many bytes of the next answers the connection ends."""
+        self.length: int | None = None
+        """What it says of the length, if not the truth."""
+        self.pause = 0.0
+        """Seconds before each piece of an answer."""
+
+    @property
+    def url(self) -> str:
+        return f"{self.address}/a.npz"
+
+
+class Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: clients that go away are part of the tests."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    def __init__(self, shelf: Shelf, *args: Any) -> None:
+        self.shelf = shelf
+        super().__init__(*args)
+
+    def do_HEAD(self) -> None:
+        """Answer as the Hugging Face hub does before a download."""
+        body = self.shelf.files.get(self.path)
+        self.send_response(200 if body is not None else 404)
+        if body is None:
+            there = any(file.startswith("/org/name/") for file in self.shelf.files)
+            there = there and self.path.startswith("/org/name/")
+            self.send_header("X-Error-Code", "EntryNotFound" if there else "RepoNotFound")
+        self.send_header("X-Repo-Commit", "c0ffee" * 6 + "abcd")
+        self.send_header("ETag", f'"{hashlib.sha256(body or b"").hexdigest()}"')
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        shelf, given = self.shelf, self.headers.get("Range")
+        shelf.asked.append((self.path, given))
+        if shelf.errors:
+            return self.send_error(shelf.errors.pop(0))
+        body = shelf.files.get(self.path)
+        if body is None:
+            return self.send_error(404)
+        start = int(given[6:-1]) if given and shelf.ranges else 0
+        if start >= len(body):
+            return self.send_error(416)
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+        self.send_header("Content-Length", str(shelf.length or len(body) - start))
+        if shelf.etag:
+            self.send_header("ETag", shelf.etag)
+        self.end_headers()
+        end = start + shelf.cuts.pop(0) if shelf.cuts else len(body)
+        for place in range(start, end, 100_000):
+            time.sleep(shelf.pause)
+            self.wfile.write(body[place : min(place + 100_000, end)])
+            self.wfile.flush()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(download, "PAUSE", 0.01)
+    shelf = Shelf("")
+    server = Server(("127.0.0.1", 0), partial(Handler, shelf))
+    shelf.address = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield shelf
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def refusal(call: Any, *args: Any, **options: Any) -> str:
+    """Give the one line that a call is refused with."""
+    with pytest.raises(InputError) as caught:
+        call(*args, **options)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_fetches_once(shelf: Shelf, tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "a.npz"
+    for _ in range(2):
+        assert fetch(shelf.url, target, size=len(BODY), sha256=HASH.upper()) == target
+        assert target.read_bytes() == BODY
+    assert shelf.asked == [("/a.npz", None)]
+    assert names(target.parent) == ["a.npz"]
+
+
+@pytest.mark.parametrize("etag", ['"1"', None])
+def test_resumes_after_a_cut(shelf: Shelf, tmp_path: Path, etag: str | None) -> None:
+    shelf.etag, shelf.cuts = etag, [300_000, 200_000]
+    assert fetch(shelf.url, tmp_path / "a.npz", sha256=HASH).read_bytes() == BODY
+    assert [given for _, given in shelf.asked] == [None, "bytes=300000-", "bytes=500000-"]
+
+
+def test_restarts_where_ranges_are_ignored(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.ranges, shelf.cuts = False, [300_000]
+    assert fetch(shelf.url, tmp_path / "a.npz", sha256=HASH).read_bytes() == BODY
+
+
+def test_gives_up_when_nothing_new_comes(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.ranges, shelf.cuts = False, [300_000] * 20
+    text = refusal(fetch, shelf.url, tmp_path / "a.npz")
+    assert "ended after 300,000 of 1,004,000 bytes, 4 times in a row" in text
+    assert f"save {shelf.url} as {tmp_path / 'a.npz'}" in text
+    assert len(shelf.asked) == 5
+    assert not (tmp_path / "a.npz").exists()
+
+
+@pytest.mark.parametrize("length", [len(BODY), 500_000, 200_000])
+def test_restarts_when_the_file_changed(shelf: Shelf, tmp_path: Path, length: int) -> None:
+    shelf.cuts = [300_000] * 20
+    shelf.ranges = False
+    refusal(fetch, shelf.url, tmp_path / "a.npz")
+    other = BODY[::-1][:length]
+    shelf.files["/a.npz"], shelf.etag, shelf.cuts, shelf.ranges = other, '"2"', [], True
+    assert fetch(shelf.url, tmp_path / "a.npz").read_bytes() == other
+    assert names(tmp_path) == ["a.npz"]
+
+
+def test_server_errors_are_tried_again(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.errors = [500, 503, 429]
+    assert fetch(shelf.url, tmp_path / "a.npz").read_bytes() == BODY
+    assert len(shelf.asked) == 4
+
+
+@pytest.mark.parametrize("code", [404, 403, 401])
+def test_refusals_are_not_tried_again(shelf: Shelf, tmp_path: Path, code: int) -> None:
+    shelf.errors = [code]
+    assert f"{shelf.url}: the server answers {code}" in refusal(fetch, shelf.url, tmp_path / "a")
+    assert len(shelf.asked) == 1
+    assert names(tmp_path) == []
+
+
+def test_wrong_size_and_hash(shelf: Shelf, tmp_path: Path) -> None:
+    target = tmp_path / "a.npz"
+    assert "expected 5 bytes, the server has 1,004,000" in refusal(fetch, shelf.url, target, size=5)
+    wrong = "0" * 64
+    text = refusal(fetch, shelf.url, target, sha256=wrong)
+    assert f"expected the SHA-256 {wrong}, got {HASH}" in text
+    assert names(tmp_path) == []
+    shelf.length = len(BODY) + 1  # the server promises a byte more than it has
+    assert "ended after 1,004,000 of 1,004,001 bytes" in refusal(fetch, shelf.url, target)
+    target.write_bytes(b"by hand")
+    text = refusal(fetch, shelf.url, target, size=len(BODY))
+    assert text == (
+        f"{target}: expected 1,004,000 bytes, got 7; remove it to have it downloaded again"
+    )
+    assert target.read_bytes() == b"by hand"
+
+
+def test_a_server_that_falls_silent(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(download, "TIMEOUT", 0.2)
+    shelf.pause = 0.05
+    assert fetch(shelf.url, tmp_path / "slow.npz").read_bytes() == BODY
+    shelf.pause = 1.0
+    monkeypatch.setattr(download, "ATTEMPTS", 2)
+    text = refusal(fetch, shelf.url, tmp_path / "silent.npz")
+    assert "the connection broke (timed out), 2 times in a row" in text
+
+
+def test_no_network_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    start, target = time.monotonic(), tmp_path / "a.npz"
+    for host in ("127.0.0.1:9", "nowhere.invalid"):
+        url = f"http://{host}/a.npz"
+        text = refusal(fetch, url, target)
+        assert text.startswith(f"cannot reach {host} (")
+        assert text.endswith(
+            f"is there a network?; to put it there by hand, save {url} as {target}"
+        )
+    assert time.monotonic() - start < 5
+    assert "https://" in refusal(fetch, "file:///etc/passwd", target)
+
+
+def test_no_space(shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage)
+        text = refusal(fetch, shelf.url, tmp_path / "a.npz")
+    assert "no space left (1 MB needed, 0 MB free); free some space, or set VITRAIL_CACHE" in text
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "No space left on device; free some" in refusal(fetch, shelf.url, tmp_path / "a.npz")
+    (tmp_path / "file").touch()
+    assert "cannot write" in refusal(fetch, shelf.url, tmp_path / "file" / "a.npz")
+
+
+def test_two_processes_download_once(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.pause = 0.03
+    jobs = [SPAWN.Process(target=fetch, args=(shelf.url, tmp_path / "a.npz")) for _ in range(2)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    assert [job.exitcode for job in jobs] == [0, 0]
+    assert len(shelf.asked) == 1
+    assert names(tmp_path) == ["a.npz"]
+
+
+def test_a_killed_download_is_resumed(shelf: Shelf, tmp_path: Path) -> None:
+    target, part = tmp_path / "a.npz", tmp_path / "a.npz.part"
+    shelf.pause = 0.1
+    job = SPAWN.Process(target=fetch, args=(shelf.url, target))
+    job.start()
+    while not part.exists() or part.stat().st_size == 0:
+        time.sleep(0.005)
+    assert job.pid is not None
+    os.kill(job.pid, signal.SIGKILL)
+    job.join()
+    there, shelf.pause = part.stat().st_size, 0.0
+    assert 0 < there < len(BODY)
+    assert fetch(shelf.url, target, sha256=HASH).read_bytes() == BODY
+    assert shelf.asked[1:] == [("/a.npz", f"bytes={there}-")]
+
+
+def test_a_whole_part_is_not_fetched_again(shelf: Shelf, tmp_path: Path) -> None:
+    (tmp_path / "a.npz.part").write_bytes(BODY)
+    (tmp_path / "a.npz.lock").write_text(f'"1" {len(BODY)}')
+    assert fetch(shelf.url, tmp_path / "a.npz", sha256=HASH).read_bytes() == BODY
+    assert shelf.asked == []
+
+
+def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv("VITRAIL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "vitrail"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_folder() == Path.home() / ".cache" / "vitrail"
+
+
+def put(folder: Path, *files: str, config: object = None) -> Path:
+    """Make a folder with files of that name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        (folder / file).write_text("{}" if file.endswith(".json") else "weights")
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("prefix", ["", "file:"])
+def test_local_files_and_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    monkeypatch.chdir(put(tmp_path, "w.npz"))
+    own = put(tmp_path / "own", "model.json", "model.safetensors")
+    put(tmp_path / "run" / "model", "model.json", "model.safetensors")
+    hub = put(tmp_path / "org" / "hub", "pytorch_model.bin", config={"a": 1})
+    (hub / "preprocessor_config.json").write_text('{"size": 7}')
+    single = put(tmp_path / "ViT-B" / "16", "x.pth", "notes.txt")
+    table: dict[str, tuple[Path, dict[str, Any]]] = {
+        "w.npz": (Path("w.npz"), {}),
+        str(tmp_path / "w.npz"): (tmp_path / "w.npz", {}),
+        "own": (Path("own"), {}),
+        "own/model.safetensors": (Path("own"), {}),
+        str(own / "model.json"): (own, {}),
+        "run": (Path("run/model"), {}),
+        "org/hub": (Path("org/hub/pytorch_model.bin"), {"a": 1}),
+        str(hub / "pytorch_model.bin"): (hub / "pytorch_model.bin", {"a": 1}),
+        "ViT-B/16": (Path("ViT-B/16/x.pth"), {}),
+        str(single): (single / "x.pth", {}),
+    }
+    for source, (path, config) in table.items():
+        found = resolve(prefix + source)
+        assert (found.path, found.config) == (path, config), source
+        assert found.published is None
+        assert found.preprocessor == ({"size": 7} if config else {})
+    assert resolve("run:run").path == Path("run/model")
+    assert resolve("run:own").path == Path("own")
+
+
+def test_folders_that_do_not_say_which(tmp_path: Path) -> None:
+    put(tmp_path / "two", "a.npz", "b.npz")
+    put(tmp_path / "none", "notes.txt")
+    for name in ("a", "b"):
+        put(tmp_path / "runs" / name, "model.json")
+    put(tmp_path / "bad", "model.safetensors", config=[1])
+    (put(tmp_path / "torn", "model.safetensors") / "config.json").write_text('{"a": ')
+    assert "several weights files" in refusal(resolve, f"file:{tmp_path}/two")
+    assert f"file:{tmp_path}/two/a.npz" in refusal(resolve, f"file:{tmp_path}/two")
+    assert "holds no weights: expected model.json" in refusal(resolve, f"{tmp_path}/none")
+    assert "several models" in refusal(resolve, f"run:{tmp_path}/runs")
+    assert "holds no model.json" in refusal(resolve, f"run:{tmp_path}/none")
+    assert "expected keys and values" in refusal(resolve, f"file:{tmp_path}/bad")
+    assert "config.json: " in refusal(resolve, f"file:{tmp_path}/torn")
+    os.mkfifo(tmp_path / "pipe")
+    assert "neither a file nor a folder" in refusal(resolve, f"file:{tmp_path}/pipe")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("", "no source of weights"),
+        ("   ", "no source of weights"),
+        ("a\0b", "not plain text"),
+        ("file:a\nb", "not plain text"),
+        ("x" * 5000, "too long"),
+        ("x" * 1000, "no file or folder"),
+        ("file:" + "x" * 1000, "no file or folder"),
+        ("~nobody-has-this-name/a.npz", "no file or folder"),
+        ("nothing.npz", "no file or folder 'nothing.npz'"),
+        ("file:nothing.npz", "no file or folder 'nothing.npz'"),
+        ("run:nothing", "no run folder 'nothing'"),
+        ("ViT-B/16", "write google:imagenet21k/ViT-B_16 or timm:vit_base_patch16_224.augreg"),
+        ("ViT-B/16", "or file:ViT-B/16 if it is a path"),
+        ("ViT-G/14", "write its source for its weights, or file:ViT-G/14"),
+        ("vit_base_patch16_224", "write timm:vit_base_patch16_224 for timm's weights, or file:"),
+        ("vit_base_patch16_224.mae", "write timm:vit_base_patch16_224.mae"),
+        ("google/vit-base-patch16-224", "write hf:google/vit-base-patch16-224 for the hub's, or"),
+        ("https://example.org/a.npz", "download it, then write file:PATH"),
+        ("goggle:sam/ViT-B_16", "timm:, hf:, google:, dinov2:, file:, run:; did you mean 'google'"),
+        ("s3:bucket", "unknown source 's3:bucket'"),
+        ("timm:", "no name of timm's"),
+        ("timm:../x", "no name of timm's"),
+        ("timm:a/b", "no name of timm's"),
+        ("timm:a.b.c", "no name of timm's"),
+        ("timm:" + "x" * 300, "no name of timm's"),
+        ("timm:vit_base_patch16_224", "several weights; name one of timm:vit_base_patch16_224."),
+        ("hf:name", "expected hf:ORG/NAME"),
+        ("hf:a/b/c", "expected hf:ORG/NAME"),
+        ("hf:../b", "expected hf:ORG/NAME"),
+        ("hf:a/..", "expected hf:ORG/NAME"),
+        ("hf:/etc/passwd", "expected hf:ORG/NAME"),
+        ("hf:a/b@../c", "expected hf:ORG/NAME"),
+        ("hf:a/b@/c", "expected hf:ORG/NAME"),
+        ("hf:a/" + "b" * 300, "expected hf:ORG/NAME"),
+        ("google:ViT-B_16", "Google's files are in google:imagenet21k/"),
+        ("google:imagenet21k", "Google's files are in"),
+        ("google:../x", "Google's files are in"),
+        ("google:sam/../../x", "no file's name"),
+        ("google:sam//etc/passwd", "no file's name"),
+        ("google:sam/.hidden", "no file's name"),
+        ("google:sam/a\\b", "no file's name"),
+        ("google:sam/" + "x" * 300, "no file's name"),
+        ("google:augreg/B/16/../x", "no file's name"),
+        ("dinov2:vits16", "there are: dinov2:vits14, dinov2:vits14_reg"),
+        ("dinov2:../vits14", "there are: dinov2:vits14"),
+    ],
+)
+def test_sources_that_are_refused(
+    source: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in refusal(resolve, source, cache=tmp_path / "cache")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_near_names_are_offered(tmp_path: Path) -> None:
+    put(tmp_path, "model.npz")
+    assert "did you mean 'model.npz'?" in refusal(resolve, f"{tmp_path}/modle.npz")
+
+
+@pytest.fixture
+def stores(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """Let the shelf stand in for the model stores."""
+    monkeypatch.setattr(sources, "GOOGLE", shelf.address)
+    monkeypatch.setattr(sources, "DINOV2", f"{shelf.address}/dinov2")
+    return shelf
+
+
+AUGREG = "google:augreg/B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
+
+
+@pytest.mark.parametrize(
+    ("source", "full", "address"),
+    [
+        ("google:imagenet21k/ViT-B_16", "", "/vit_models/imagenet21k/ViT-B_16.npz"),
+        ("google:sam/ViT-B_32", "", "/vit_models/sam/ViT-B_32.npz"),
+        ("google:bit/BiT-M-R50x1", "", "/bit_models/BiT-M-R50x1.npz"),
+        (
+            "google:imagenet21k+imagenet2012/R50+ViT-B_16.npz",
+            "google:imagenet21k+imagenet2012/R50+ViT-B_16",
+            "/vit_models/imagenet21k%2Bimagenet2012/R50%2BViT-B_16.npz",
+        ),
+        (AUGREG, "", f"/vit_models/{AUGREG[7:]}.npz"),
+        ("google:augreg/B/16", AUGREG, f"/vit_models/{AUGREG[7:]}.npz"),
+        (
+            "google:augreg/B/16@384",
+            f"{AUGREG}--imagenet2012-steps_20k-lr_0.03-res_384",
+            f"/vit_models/{AUGREG[7:]}--imagenet2012-steps_20k-lr_0.03-res_384.npz",
+        ),
+        ("dinov2:vits14", "", "/dinov2/dinov2_vits14/dinov2_vits14_pretrain.pth"),
+        ("dinov2:vitg14_reg", "", "/dinov2/dinov2_vitg14/dinov2_vitg14_reg4_pretrain.pth"),
+    ],
+)
+def test_stores(stores: Shelf, tmp_path: Path, source: str, full: str, address: str) -> None:
+    stores.files = {address: BODY}
+    for _ in range(2):
+        found = resolve(source, cache=tmp_path)
+        assert found.source == (full or source)
+        assert found.path.read_bytes() == BODY
+        assert found.path.name == address.rpartition("/")[2].replace("%2B", "+")
+        assert found.path.is_relative_to(tmp_path)
+        assert (found.config, found.preprocessor) == ({}, {})
+        assert found.published is not None
+        assert found.published.source == found.source
+    assert stores.asked == [(address, None)]
+
+
+def test_a_missing_file_has_near_names(stores: Shelf, tmp_path: Path) -> None:
+    text = refusal(resolve, "google:imagenet21k/ViT-B_61", cache=tmp_path)
+    assert "the server answers 404 Not Found; did you mean" in text
+    assert "'google:imagenet21k/ViT-B_16'" in text
+
+
+def test_the_index_of_augreg(stores: Shelf, tmp_path: Path) -> None:
+    index = "/vit_models/augreg/index.csv"
+    columns = "name,ds,final_val,adapt_ds,adapt_resolution,adapt_final_val,filename,adapt_filename"
+    rows = [
+        "B/8,i21k,0.5,imagenet2012,224,0.81,low,low--224",
+        "B/8,i21k,0.6,imagenet2012,224,0.82,best,best--224",
+        "B/8,i21k,0.6,imagenet2012,224,0.84,best,best--224b",
+        "B/8,i21k,0.6,imagenet2012,384,0.90,best,best--384",
+        "B/8,i21k,0.6,cifar10,224,0.99,best,best--cifar",
+        "B/8,i1k,0.9,imagenet2012,224,0.95,other,other--224",
+    ]
+    stores.files = {index: "\n".join([columns, *rows]).encode()}
+    for name in ("best", "best--224b", "best--384"):
+        stores.files[f"/vit_models/augreg/{name}.npz"] = name.encode()
+    table = {"B/8": "best", "B/8@224": "best--224b", "B/8@384": "best--384"}
+    for short, name in table.items():
+        found = resolve(f"google:augreg/{short}", cache=tmp_path)
+        assert found.source == f"google:augreg/{name}"
+        assert found.path.read_bytes() == name.encode()
+    assert [path for path, _ in stores.asked].count(index) == 1
+    assert "AugReg has no B/4; there are: B/8" in refusal(
+        resolve, "google:augreg/B/4", cache=tmp_path
+    )
+    assert "at 512" in refusal(resolve, "google:augreg/B/8@512", cache=tmp_path)
+    for broken in (
+        f"{columns}\n{rows[0].replace('0.5', 'much')}",
+        "<html>",
+        f"{columns}\nB/8,i21k",
+    ):
+        stores.files[index] = broken.encode()
+        shutil.rmtree(tmp_path)
+        text = refusal(resolve, "google:augreg/B/8", cache=tmp_path)
+        assert "is not AugReg's index" in text or "AugReg has no B/8" in text
+    stores.files[index] = f"{columns}\nB/8,i21k,0.5,,,,../../x,".encode()
+    shutil.rmtree(tmp_path)
+    refusal(resolve, "google:augreg/B/8", cache=tmp_path)
+    assert not list(tmp_path.glob("**/x*"))
+
+
+def hub_cache(folder: Path, repository: str, **files: str) -> None:
+    """Lay files out as huggingface_hub keeps them."""
+    home = folder / "hub" / f"models--{repository.replace('/', '--')}"
+    snapshot = put(home / "snapshots" / "c0ffee")
+    (put(home / "refs") / "main").write_text("c0ffee")
+    put(home / ".no_exist" / "c0ffee", "preprocessor_config.json")
+    for name, text in files.items():
+        (snapshot / name.replace("__", ".")).write_text(text)
+
+
+def test_what_the_hub_has_cached(tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    name = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    hub_cache(tmp_path, f"timm/{name}", model__safetensors="w", config__json='{"a": 1}')
+    found = resolve(f"timm:{name}", cache=tmp_path)
+    assert found.path.read_text() == "w"
+    assert found.config == {"a": 1}
+    assert found.published is find(f"timm:{name}") is not None
+    hub_cache(tmp_path, "org/name", model__safetensors="w", config__json="{}")
+    for source in ("hf:org/name", "hf:org/name@main", "hf:org/name@c0ffee"):
+        found = resolve(source, cache=tmp_path)
+        assert (found.path.read_text(), found.preprocessor, found.published) == ("w", {}, None)
+    text = refusal(resolve, "hf:org/other", cache=tmp_path)
+    assert text == "config.json of org/other is not in the hub's cache, and HF_HUB_OFFLINE is set"
+
+
+def test_without_the_hubs_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert "pip install 'vitrail[hub]'" in refusal(resolve, "hf:org/name")
+
+
+def resolve_online(source: str, endpoint: str, home: Path) -> str:
+    """Resolve in a process that believes in a hub there; give its last line."""
+    code = f"from vitrail.weights.sources import resolve; print(resolve({source!r}))"
+    env = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    return (done.stdout or done.stderr).splitlines()[-1]
+
+
+def test_downloads_from_the_hub(shelf: Shelf, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    room = "/org/name/resolve/main"
+    shelf.files = {f"{room}/config.json": b'{"a": 1}', f"{room}/pytorch_model.bin": BODY}
+    line = resolve_online("hf:org/name", shelf.address, tmp_path)
+    assert line.startswith("Resolved(source='hf:org/name'")
+    assert line.endswith("config={'a': 1}, preprocessor={}, published=None)")
+    (weights,) = tmp_path.glob("hub/*/snapshots/*/pytorch_model.bin")
+    assert str(weights) in line
+    assert weights.read_bytes() == BODY
+    del shelf.files[f"{room}/pytorch_model.bin"]
+    line = resolve_online("hf:org/name", shelf.address, tmp_path / "new")
+    assert line.endswith("has neither model.safetensors nor pytorch_model.bin")
+    line = resolve_online("timm:vit_base_patch16_224.mea", shelf.address, tmp_path)
+    assert "Error: the hub has no timm/vit_base_patch16_224.mea, or not for everyone; did" in line
+    assert "'timm:vit_base_patch16_224.mae'" in line
+
+
+def test_the_hub_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setenv("no_proxy", "*")
+    start = time.monotonic()
+    line = resolve_online("hf:org/name", "http://127.0.0.1:9", tmp_path)
+    assert re.search(r"InputError: cannot reach 127.0.0.1:9 \(.*\): is there a network\?; or", line)
+    assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.source)
+def test_catalogue(entry: Any) -> None:
+    spec = parse(entry.model)
+    size = entry.preprocess.size
+    assert find(entry.source) is entry
+    assert entry.resolution == spec.image
+    assert entry.source.startswith("dinov2:") or size == spec.image
+    stride = getattr(spec, "stride", (1, 1))
+    assert (size[0] % stride[0], size[1] % stride[1]) == (0, 0)
+    assert (entry.top1 is None) == (entry.cited == "")
+    assert 20 < entry.megabytes < 5000
+    half = entry.preprocess.mean == (0.5, 0.5, 0.5)
+    assert half != ("deit" in entry.source or "mae" in entry.source or "dinov2" in entry.source)
+
+
+def test_catalogue_as_a_whole() -> None:
+    assert len({entry.source for entry in CATALOGUE}) == len(CATALOGUE)
+    assert find("google:imagenet21k/ViT-X_16") is None
+    # Sizes that the AugReg README states, in MiB, of the files themselves.
+    stated = {"Ti/16": 37, "S/32": 118, "S/16": 115, "B/32": 398, "B/16": 391, "L/16": 1243}
+    stated |= {"R+Ti/16": 40, "R26+S/32": 170, "R50+L/32": 1337}
+    for model, mebibytes in stated.items():
+        entry = find(f"google:augreg/{model}")
+        assert entry is not None
+        assert entry.megabytes * 1e6 / 2**20 == pytest.approx(mebibytes, abs=1)
+    assert len(RECOMMENDED) == 2 * len(stated)
+    scores = {entry.source: entry.top1 for entry in CATALOGUE}
+    assert scores["timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"] == 75.452
+    assert scores[RECOMMENDED["google:augreg/R50+L/32@384"]] == 85.99
+    assert scores["dinov2:vitg14"] == 86.5
