@@ -235,12 +235,12 @@ def measure_memory(name: CaseName, contestant: str, threads: int, *, compiled: b
     step = prepare(CASES[name], contestant, compiled=compiled)
     with suppress(AttributeError):  # where the allocator is not glibc's
         ctypes.CDLL(None).malloc_trim(0)  # what building left behind would hide the first growth
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # let the peak start here
     for _ in range(3):
         step()
-    peak = _resident("VmHWM")
+    peak = resident("VmHWM")
     return Memory(
         case=name,
         contestant=contestant,
@@ -249,7 +249,7 @@ def measure_memory(name: CaseName, contestant: str, threads: int, *, compiled: b
     )
 
 
-def _resident(field: str) -> int | None:
+def resident(field: str) -> int | None:
     """Read a size of this process in bytes, where the system is Linux."""
     status = Path("/proc/self/status")
     if not status.exists():

@@ -28,7 +28,7 @@ AGAIN = "vitrail again"
 def build_contestant(name: str, spec: ViTSpec) -> nn.Module:
     """Build a contestant, from pictures to logits, its weights drawn as all the others' are."""
     if name not in (OURS, AGAIN):
-        _mend_torchvision()  # all of the peers import it
+        mend_torchvision()  # all of the peers import it
     model = CONTESTANTS[name](spec)
     for parameter in model.parameters():
         if parameter.ndim > 1:  # no one's initial zeros may make a number easier, or subnormal
@@ -119,7 +119,7 @@ def _vit_pytorch(spec: ViTSpec) -> nn.Module:
 
 
 @functools.cache
-def _mend_torchvision() -> torch.library.Library | None:
+def mend_torchvision() -> torch.library.Library | None:
     """Let torchvision's CUDA wheel import beside a CPU build of torch: declare what it asks for."""
     try:
         import torchvision  # noqa: F401

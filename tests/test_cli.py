@@ -85,7 +85,7 @@ def test_describe_keeps_the_names_own_classes(capsys: pytest.CaptureFixture[str]
         (["describe", "ViT-B/16", "--image", "a"], "'a' is not a size"),
         (["describe", "ViT-B/16", "--classes", "-3"], "classes is at least 0, not -3"),
         (["descrbe"], "unknown command 'descrbe'; did you mean 'describe'?"),
-        (["xyz"], "there are: models, describe, demo"),
+        (["xyz"], "there are: models, describe, convert"),
         (["models", "extra"], "extra"),
     ],
 )

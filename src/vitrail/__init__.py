@@ -9,8 +9,9 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from vitrail.models import build as build
+    from vitrail.weights.load import load as load
 
-_LAZY = {"build": "vitrail.models"}
+_LAZY = {"build": "vitrail.models", "load": "vitrail.weights.load"}
 
 
 def __getattr__(name: str) -> Any:
