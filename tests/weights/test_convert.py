@@ -18,7 +18,9 @@ from vitrail.config import InputError
 from vitrail.models import build, parse
 from vitrail.weights.checkpoint import Bundle, load_folder, save_folder
 from vitrail.weights.classes import imagenet_classes
+from vitrail.weights.keymap import write_table
 from vitrail.weights.load import read
+from vitrail.weights.torchvision import TORCHVISION
 from vitrail.weights.write import WRITERS, compare, convert
 
 TINY = "ViT/8@32,depth=2,width=128,heads=2,mlp=96,classes=5"
@@ -158,6 +160,22 @@ def test_numbers_that_are_none_are_named(tmp_path: Path) -> None:
         read(str(tmp_path / "bad.pth"))
 
 
+def test_a_head_of_zeros_is_said(tmp_path: Path) -> None:
+    model = build(f"{TINY},activation=gelu")
+    tensors = {name: value.detach() for name, value in model.state_dict().items()}
+    save_folder(Bundle(spec=model.spec, tensors=tensors), tmp_path / "ours")
+    torch.save(_torchvision_names(tmp_path), tmp_path / "zero.pth")
+    provenance = read(str(tmp_path / "zero.pth")).provenance
+    assert provenance is not None
+    assert len(provenance.sha256) == 64
+    assert any("all zeros" in change for change in provenance.changes)
+
+
+def _torchvision_names(folder: Path) -> dict[str, torch.Tensor]:
+    bundle = read(str(folder / "ours"))
+    return write_table(TORCHVISION.table(bundle.spec), bundle.tensors)
+
+
 def test_class_names() -> None:
     names = imagenet_classes(1000)
     assert names is not None
@@ -241,4 +259,7 @@ def test_compare_sees_a_difference(tmp_path: Path) -> None:
     second = make(tmp_path / "b", TINY)
     assert compare(first, first) == 0
     assert compare(first, second) > 0.1
+    zero = {"head.output.weight": torch.zeros(5, 128), "head.output.bias": torch.zeros(5)}
+    blind = [replace(bundle, tensors={**bundle.tensors, **zero}) for bundle in (first, second)]
+    assert compare(*blind) > 0.1
     assert load_folder(tmp_path / "a").spec == first.spec

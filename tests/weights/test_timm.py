@@ -241,7 +241,7 @@ def test_grid_that_is_not_square_needs_a_size() -> None:
     ("changes", "said"),
     [
         ({"position": "sincos-2d"}, "position=sincos-2d"),
-        ({"position_at": "shared"}, "position_at=shared, only position_at=input"),
+        ({"position_at": "shared"}, "position_at=shared .only input"),
         ({"head_bias": False}, "head_bias=False"),
         ({"patch_bias": False}, "patch_bias=False"),
         ({"representation": 8}, "representation=8"),

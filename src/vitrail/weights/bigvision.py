@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.models import BiTSpec, Spec, ViTSpec
+from vitrail.weights.conventions import require
 from vitrail.weights.flax import (
     PLAIN,
     Dialect,
@@ -21,7 +22,6 @@ from vitrail.weights.flax import (
     join,
     mlp,
     norm,
-    refuse,
     respell,
     split,
     vit_rows,
@@ -48,9 +48,9 @@ def _table(spec: Spec) -> Table:
     if isinstance(spec, BiTSpec):
         return make_table(spec, bit_rows(spec), "big_vision")
     learned = spec.position == "learned-1d"
-    refuse(spec, "big_vision", **PLAIN, position="learned-1d" if learned else "sincos-2d")
+    require(spec, "big_vision", **PLAIN, position="learned-1d" if learned else "sincos-2d")
     if spec.pool == "token":
-        refuse(spec, "big_vision", class_position=False)
+        require(spec, "big_vision", class_position=False)
     return make_table(spec, _rows(spec), "big_vision")
 
 

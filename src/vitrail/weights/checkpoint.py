@@ -41,7 +41,7 @@ class Provenance:
     source: str
     """What they were asked for by."""
     sha256: str
-    """Hash of the file that was read."""
+    """Hash of the file that was read; empty where it was only loaded, not kept."""
     format: str
     """Whose names the file uses."""
     changes: tuple[str, ...] = ()

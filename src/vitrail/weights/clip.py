@@ -12,9 +12,10 @@ from vitrail.config import InputError
 from vitrail.data.preprocess import Fit, Preprocess
 from vitrail.models import HybridSpec, Spec, ViTSpec
 from vitrail.models.spec import Size
+from vitrail.weights.conventions import require
 from vitrail.weights.format import Format, Shapes, count_layers, square_side
 from vitrail.weights.keymap import Part, Row, Table, dense, make_table
-from vitrail.weights.timm import read_heads, require
+from vitrail.weights.timm import read_heads
 
 _AXES = {  # of the tensors that a spec is read from
     "visual.class_embedding": 1,

@@ -19,22 +19,28 @@ def count_heads(width: int) -> int:
     return _WIDE_HEADS.get(width, width // 64)
 
 
-def require(spec: Spec, project: str, **options: tuple[Any, ...]) -> ViTSpec:
-    """Refuse a spec with another value of an option than those that a project's models can have.
+def require(spec: Spec, project: str, **options: Any) -> None:
+    """Refuse a spec with other options than a project's models have: a value, or a tuple of them.
 
-    Those that leave a parameter over are refused by the table; these leave none.
+    Options that leave a parameter over are refused by the table; these leave none.
     """
-    if type(spec) is not ViTSpec:
-        raise InputError(f"{project} has no place for a {spec.family} model, {spec}: only for ViTs")
-    usual = {"attention": ("full",), "position": ("learned-1d",), "position_at": ("input",)}
-    usual |= {"patch_bias": (True,), "qkv_bias": (True,), "class_position": (True,)}
+    choices = {name: only if isinstance(only, tuple) else (only,) for name, only in options.items()}
     wrong = [
-        f"{name}={getattr(spec, name)} (only {' or '.join(map(str, values))})"
-        for name, values in {**usual, **options}.items()
-        if getattr(spec, name) not in values
+        f"{name}={getattr(spec, name)} (only {' or '.join(map(str, only))})"
+        for name, only in choices.items()
+        if getattr(spec, name) not in only
     ]
     if wrong:
         raise InputError(f"{project} has no place for {', '.join(wrong)}, of {spec}")
+
+
+def require_vit(spec: Spec, project: str, **options: Any) -> ViTSpec:
+    """Refuse what is no plain ViT with learned positions at its input; `options` may allow more."""
+    if type(spec) is not ViTSpec:
+        raise InputError(f"{project} has no place for a {spec.family} model, {spec}: only for ViTs")
+    usual: dict[str, Any] = {"attention": "full", "position": "learned-1d", "position_at": "input"}
+    usual |= {"patch_bias": True, "qkv_bias": True, "class_position": True}
+    require(spec, project, **{**usual, **options})
     return spec
 
 

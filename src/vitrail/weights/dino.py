@@ -15,9 +15,10 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.models import HybridSpec, Spec, ViTSpec
+from vitrail.weights.conventions import require
 from vitrail.weights.format import Format, Shapes
 from vitrail.weights.keymap import Row, Table, make_table
-from vitrail.weights.timm import encoder_rows, infer_encoder, is_encoder, require
+from vitrail.weights.timm import encoder_rows, infer_encoder, is_encoder
 
 _TO_TIMM = {"register_tokens": "reg_token"}
 _TO_TIMM |= {f"mlp.{dino}.": f"mlp.{timm}." for dino, timm in (("w12", "fc1"), ("w3", "fc2"))}

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.models import HybridSpec, Spec, ViTSpec
+from vitrail.models import HybridSpec, ViTSpec
 from vitrail.models.spec import Size
 from vitrail.weights.format import Shapes, count_layers, square_side
 from vitrail.weights.keymap import Part, Row, Shape, Tensors
@@ -95,15 +95,6 @@ def _pieces(key: str, root: str, whole: Tensor, depth: int) -> Iterator[tuple[st
             yield f"Transformer/encoderblock_{layer}/{rest}", tensor
     else:
         yield name, whole
-
-
-def refuse(spec: Spec, project: str, **held: Any) -> None:
-    """Refuse a spec with other values than those that a project's files stand for."""
-    others = [name for name, value in held.items() if getattr(spec, name) != value]
-    if others:
-        given = ", ".join(f"{name}={getattr(spec, name)}" for name in others)
-        wanted = ", ".join(f"{name}={held[name]}" for name in others)
-        raise InputError(f"{project} has no place for {given} of {spec}, only for {wanted}")
 
 
 def vit_rows(spec: ViTSpec, dialect: Dialect) -> Iterator[Row]:

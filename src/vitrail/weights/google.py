@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec
+from vitrail.weights.conventions import require
 from vitrail.weights.flax import (
     BIT_ROOT,
     HEAD,
@@ -24,7 +25,6 @@ from vitrail.weights.flax import (
     infer_vit,
     left_out,
     norm,
-    refuse,
     respell,
     vit_rows,
 )
@@ -47,9 +47,9 @@ def normalise(tensors: Mapping[str, Tensor]) -> Tensors:
 def _table(spec: Spec) -> Table:
     if isinstance(spec, BiTSpec):
         return make_table(spec, bit_rows(spec), "google")
-    refuse(spec, "google", **PLAIN, position="learned-1d")
+    require(spec, "google", **PLAIN, position="learned-1d")
     if spec.pool == "token":
-        refuse(spec, "google", class_position=True)
+        require(spec, "google", class_position=True)
     return make_table(spec, _vit_rows(spec), "google")
 
 

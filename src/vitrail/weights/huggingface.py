@@ -9,7 +9,7 @@ from typing import Any
 from vitrail.config import InputError, suggest
 from vitrail.models import Spec, ViTSpec
 from vitrail.models.spec import Activation, Size
-from vitrail.weights.conventions import count_depth, count_heads, require, shape_of
+from vitrail.weights.conventions import count_depth, count_heads, require_vit, shape_of
 from vitrail.weights.format import Format, Shapes, square_side
 from vitrail.weights.huggingface_names import (
     CLIP,
@@ -60,11 +60,11 @@ _GELUS = ("gelu", "gelu-tanh", "quick-gelu")
 
 def _vit_table(spec: Spec) -> Table:
     project = "transformers' ViT"
-    spec = require(spec, project, pool=("token",), activation=_GELUS, qkv_bias=(True, False))
+    spec = require_vit(spec, project, pool=("token",), activation=_GELUS, qkv_bias=(True, False))
     root = "vit." if spec.classes else ""
     rows = [("class_token", f"{root}embeddings.cls_token"), *_encoder_rows(spec, VIT, root)]
     if spec.classes:
-        require(spec, project, head_bias=(True,), qkv_bias=(True, False))
+        require_vit(spec, project, head_bias=(True,), qkv_bias=(True, False))
         rows += dense("head.output", "classifier")
     else:
         rows += dense("head.hidden", "pooler.dense")
@@ -74,7 +74,7 @@ def _vit_table(spec: Spec) -> Table:
 def _deit_table(spec: Spec) -> Table:
     project = "transformers' DeiT"
     options: dict[str, tuple[Any, ...]] = {"activation": _GELUS, "qkv_bias": (True, False)}
-    spec = require(spec, project, distilled=(True,), head_bias=(True,), **options)
+    spec = require_vit(spec, project, distilled=(True,), head_bias=(True,), **options)
     root = "deit." if spec.classes else ""
     rows: list[Row] = [
         ("class_token", f"{root}embeddings.cls_token"),
@@ -88,7 +88,7 @@ def _deit_table(spec: Spec) -> Table:
 
 def _dino_table(spec: Spec) -> Table:
     project = "transformers' DINOv2"
-    spec = require(spec, project, pool=("token",), qkv_bias=(True, False))
+    spec = require_vit(spec, project, pool=("token",), qkv_bias=(True, False))
     if not spec.layer_scale:
         raise InputError(f"{project} has LayerScale in every block, which {spec} has not")
     rows: list[Row] = [
@@ -102,7 +102,7 @@ def _dino_table(spec: Spec) -> Table:
 def _clip_table(spec: Spec) -> Table:
     project, root = "transformers' CLIP", "vision_model."
     options: dict[str, tuple[Any, ...]] = {"pool": ("token",), "patch_bias": (False,)}
-    spec = require(spec, project, pre_norm=(True,), activation=_GELUS, **options)
+    spec = require_vit(spec, project, pre_norm=(True,), activation=_GELUS, **options)
     token = Part(f"{root}embeddings.class_embedding", (spec.width,))
     rows: list[Row] = [
         ("class_token", token),
@@ -115,12 +115,12 @@ def _clip_table(spec: Spec) -> Table:
 
 def _siglip_table(spec: Spec) -> Table:
     project, root = "transformers' SigLIP", "vision_model."
-    spec = require(
+    spec = require_vit(
         spec, project, pool=("gap", "map"), activation=_GELUS, class_position=(True, False)
     )
     rows = list(_encoder_rows(spec, SIGLIP, root))
     if spec.pool == "gap":
-        require(spec, project, head_bias=(True,), class_position=(True, False))
+        require_vit(spec, project, head_bias=(True,), class_position=(True, False))
         rows += dense("head.output", "classifier")
     head, project_in = f"{root}head", f"{root}head.attention.in_proj"
     rows.append(("pooling.probe", f"{head}.probe"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -49,9 +48,10 @@ def load(
 ) -> Loaded:
     """Load a model in eval mode, fitted to a new task where one is described.
 
-    `model` names what the source holds: it is checked, and says what shapes alone can't.
+    `model` names what the source holds: it is checked, and says what shapes alone can't. A peer's
+    file is not hashed for its provenance, which would take longer than loading it; `read` does.
     """
-    bundle = read(source, model=model)
+    bundle = read(source, model=model, hashed=False)
     asked = (classes, image, channels, patch)
     if any(value is not None for value in asked):
         bundle = fit(
@@ -105,7 +105,7 @@ def _refit(preprocess: Preprocess, spec: Spec) -> Preprocess:
     return replace(preprocess, size=spec.image, mean=means, std=deviations)
 
 
-def read(source: str, *, model: str | None = None) -> Bundle:
+def read(source: str, *, model: str | None = None, hashed: bool = True) -> Bundle:
     """Read all that a source holds: our own folder, or a file of any known format."""
     found = resolve(source)
     if found.path.is_dir():
@@ -113,14 +113,15 @@ def read(source: str, *, model: str | None = None) -> Bundle:
         if model is not None:
             _agree(bundle.spec, parse(model), source)
         return bundle
-    return read_weights(open_weights(found.path), found, model=model)
+    return read_weights(open_weights(found.path), found, model=model, hashed=hashed)
 
 
-def read_weights(file: WeightsFile, found: Resolved, *, model: str | None = None) -> Bundle:
+def read_weights(
+    file: WeightsFile, found: Resolved, *, model: str | None = None, hashed: bool = True
+) -> Bundle:
     """Read a file that another project wrote."""
     config = {**found.config}
     format, spec = identify(file, config, model=model)
-    digest = ThreadPoolExecutor(1).submit(sha256_of, file.path)  # beside the reading
     try:
         tensors, left_out = read_table(
             format.table(spec), format.normalise(file.read()), format.left_out
@@ -133,6 +134,9 @@ def read_weights(file: WeightsFile, found: Resolved, *, model: str | None = None
         named = ", ".join(f"{name} ({count})" for name, count in list(bad.items())[:5])
         raise InputError(f"{found.source} holds NaN or Inf: {named}; the file is not usable")
     changes = tuple(f"left out {key}: {reason}" for key, reason in left_out.items())
+    head = tensors.get("head.output.weight")
+    if head is not None and not head.any():  # as in Google's ImageNet-21k files
+        changes += ("head.output is all zeros, as published: features, but no classifier",)
     published = found.published
     preprocess = read_preprocess(config, found.preprocessor)
     return Bundle(
@@ -142,7 +146,7 @@ def read_weights(file: WeightsFile, found: Resolved, *, model: str | None = None
         preprocess=preprocess or (published.preprocess if published else None),
         provenance=Provenance(
             source=found.source,
-            sha256=digest.result(),
+            sha256=sha256_of(file.path) if hashed else "",
             format=format.name,
             changes=changes,
         ),

@@ -15,6 +15,7 @@ from vitrail.config import InputError
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec
 from vitrail.models.names import SIZES
 from vitrail.models.spec import Activation, Size
+from vitrail.weights.conventions import require
 from vitrail.weights.format import Format, Shapes, count_layers, is_square, square_side
 from vitrail.weights.keymap import Part, Row, Table, dense, make_table
 from vitrail.weights.timm_config import (
@@ -80,13 +81,6 @@ def _table(spec: Spec) -> Table:
     if spec.pool == "map" and spec.activation == "swiglu":
         raise InputError("timm has no place for activation=swiglu with pool=map")
     return make_table(spec, _rows(spec), "timm")
-
-
-def require(spec: Spec, project: str, **options: Any) -> None:
-    """Refuse a spec whose named options are not the ones that a project's models have."""
-    for option, only in options.items():
-        if (value := getattr(spec, option)) != only:
-            raise InputError(f"{project} has no place for {option}={value}, only {option}={only}")
 
 
 def _rows(spec: ViTSpec) -> Iterator[Row]:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.models import Spec, ViTSpec
-from vitrail.weights.conventions import count_depth, count_heads, require, shape_of
+from vitrail.weights.conventions import count_depth, count_heads, require_vit, shape_of
 from vitrail.weights.format import Format, Shapes, square_side
 from vitrail.weights.keymap import Part, Row, Table, Tensors, dense, make_table
 
@@ -28,7 +28,7 @@ def normalise(tensors: Mapping[str, Tensor]) -> Tensors:
 
 def _table(spec: Spec) -> Table:
     options: dict[str, tuple[Any, ...]] = {"pool": ("token",), "norm_eps": (1e-6,)}
-    spec = require(spec, "torchvision", activation=("gelu",), head_bias=(True,), **options)
+    spec = require_vit(spec, "torchvision", activation=("gelu",), head_bias=(True,), **options)
     return make_table(spec, _rows(spec), "torchvision")
 
 

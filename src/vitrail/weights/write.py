@@ -66,14 +66,20 @@ def convert(source: str, out: Path, to: str, *, model: str | None = None) -> Wri
 
 @torch.inference_mode()
 def compare(first: Bundle, second: Bundle) -> float:
-    """Give the largest difference of two models' logits on random pictures, relative to them."""
+    """Give the largest difference of two models on random pictures, relative to their outputs.
+
+    Features count beside logits: a head of zeros would hide any difference.
+    """
     generator = torch.Generator().manual_seed(0)
-    spec = first.spec
-    pictures = torch.randn(2, spec.channels, *spec.image, generator=generator)
-    one, two = (bundle.build().float()(pictures) for bundle in (first, second))
-    if one.shape != two.shape:
-        raise InputError(f"{tuple(one.shape)} and {tuple(two.shape)} logits can't be compared")
-    return ((one - two).abs().max() / one.abs().max().clamp_min(1e-30)).item()
+    pictures = torch.randn(2, first.spec.channels, *first.spec.image, generator=generator)
+    one, two = (bundle.build().float() for bundle in (first, second))
+    pairs = [(one.features(pictures), two.features(pictures)), (one(pictures), two(pictures))]
+    if any(ours.shape != theirs.shape for ours, theirs in pairs):
+        raise InputError(f"{first.spec} and {second.spec} have outputs of other sizes")
+    return max(
+        ((ours - theirs).abs().max() / ours.abs().max().clamp_min(1e-30)).item()
+        for ours, theirs in pairs
+    )
 
 
 def _tensors(bundle: Bundle, format: Format) -> Tensors:
