@@ -145,7 +145,6 @@ NARROW = BiTSpec(stages=(1, 1), width=32, heads=2)
         (GOOGLE, VIT, {"layer_scale": 0.1}, "after1.scale.factor"),
         (GOOGLE, VIT, {"qk_norm": True}, "query_norm"),
         (GOOGLE, NARROW, {}, "blocks.0.conv2.row"),
-        (BIGVISION, VIT, {}, "class_position=True"),
         (BIGVISION, VIT, {"pool": "gap", "position": "none"}, "position=none"),
         (BIGVISION, HYBRID, {"class_position": False}, "stem.conv.weight"),
         (BIT_TF, VIT, {}, "hold ResNets"),

@@ -1,7 +1,7 @@
 """big_vision's names for ViTs with a class token, GAP or MAP head; its BiT is in google.py.
 
-The class token has no position, and sin-cos positions are not in the file. Any prefix, blocks
-stacked by scan and the older spelling are read; what is written has each block apart.
+The class token has no position since 2022, and sin-cos positions are not in the file. Any prefix,
+blocks stacked by scan and older spellings are read; what is written has each block apart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vitrail.weights.flax import (
     vit_rows,
 )
 from vitrail.weights.flax import left_out as left_out_by_both
-from vitrail.weights.format import Format, Shapes
+from vitrail.weights.format import Format, Shapes, is_square
 from vitrail.weights.google import GOOGLE, bit_rows
 from vitrail.weights.keymap import Row, Table, Tensors, make_table
 
@@ -40,8 +40,20 @@ _DIALECT = Dialect(
 
 
 def normalise(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Bring a file's tensors to the table's spelling, bare of a prefix; see `respell`."""
-    return respell(tensors, _DIALECT)
+    """Bring a file's tensors to the table's spelling, bare of a prefix; see `respell`.
+
+    Before 2022 the positions stood in the encoder and the MAP head at the top.
+    """
+    spelled = respell(tensors, _DIALECT)
+    older = {key: _modernise(key) for key in spelled if _modernise(key) not in spelled}
+    return {older.get(key, key): tensor for key, tensor in spelled.items()}
+
+
+def _modernise(key: str) -> str:
+    if key == "Transformer/pos_embedding":
+        return _DIALECT.positions
+    parts = ("LayerNorm_0", "MlpBlock_0", "MultiHeadDotProductAttention_0", "probe")
+    return f"MAPHead_0/{key}" if key.partition("/")[0] in parts else key
 
 
 def _table(spec: Spec) -> Table:
@@ -49,8 +61,6 @@ def _table(spec: Spec) -> Table:
         return make_table(spec, bit_rows(spec), "big_vision")
     learned = spec.position == "learned-1d"
     require(spec, "big_vision", **PLAIN, position="learned-1d" if learned else "sincos-2d")
-    if spec.pool == "token":
-        require(spec, "big_vision", class_position=False)
     return make_table(spec, _rows(spec), "big_vision")
 
 
@@ -74,15 +84,17 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     given = infer_vit(shapes, _DIALECT)
     learned = _DIALECT.positions in shapes
     check_axes(shapes, {}, {_DIALECT.positions: 3})
+    rows = shapes[_DIALECT.positions][1] if learned else None
+    # Before 2022 the class token had a position too.
+    covered = rows is not None and "cls" in shapes and is_square(rows - 1) and not is_square(rows)
+    patches = None if rows is None else rows - covered
     return ViTSpec(
         **given,
-        image=find_image(
-            config, given["patch"], shapes[_DIALECT.positions][1] if learned else None
-        ),
+        image=find_image(config, given["patch"], patches),
         channels=shapes["embedding/kernel"][2],
         pool="token" if "cls" in shapes else "map" if "MAPHead_0/probe" in shapes else "gap",
         position="learned-1d" if learned else "sincos-2d",
-        class_position=False,
+        class_position=covered,
     )
 
 
