@@ -21,7 +21,8 @@ format: .venv/installed-dev
 	$(BIN)/ruff format .
 
 bench: .venv/installed-dev
-	$(BIN)/python benchmarks/models.py
+	$(BIN)/python benchmarks/models.py --memory
+	$(BIN)/python benchmarks/weights.py
 
 clean:
 	rm -rf .venv
