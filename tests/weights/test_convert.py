@@ -3,7 +3,9 @@
 Covers: `vitrail convert`, `vitrail weights show / list`, `vitrail.load`, provenance, refusals.
 """
 
+import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +128,21 @@ def test_an_existing_file_is_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="exists"):
         convert(str(tmp_path / "ours"), tmp_path / "out.npz", "npz")
     assert (tmp_path / "out.npz").read_text() == "mine"
+
+
+@pytest.mark.parametrize("to", ["npz", "timm", "torchvision"])
+def test_a_full_disk_leaves_nothing_behind(
+    to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "ours", f"{TINY},activation=gelu")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("vitrail.weights.write._finish", full)
+    with pytest.raises(InputError, match="could not be written: No space left on device"):
+        convert(str(tmp_path / "ours"), tmp_path / "deep" / "out", to)
+    assert list((tmp_path / "deep").iterdir()) == []
 
 
 def test_load_fits_a_new_task_and_says_how(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -50,7 +52,7 @@ def convert(source: str, out: Path, to: str, *, model: str | None = None) -> Wri
     if out.exists() and to != "vitrail":
         raise InputError(f"{out} exists; remove it or choose another name")
     bundle = read(source, model=model)
-    files = WRITERS[to](bundle, out)
+    files = _write(bundle, out, to)
     try:
         difference = compare(bundle, read(f"file:{out}"))
         if not difference <= TOLERANCE:
@@ -62,6 +64,23 @@ def convert(source: str, out: Path, to: str, *, model: str | None = None) -> Wri
             out.rmdir()
         raise
     return Written(to, files, difference)
+
+
+def _write(bundle: Bundle, out: Path, to: str) -> tuple[Path, ...]:
+    """Write under a name of its own first; whatever stops it leaves nothing behind."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return WRITERS[to](bundle, out)
+    except (OSError, SafetensorError) as error:
+        cause = getattr(error, "strerror", None) or error
+        raise InputError(f"{out}: could not be written: {cause}") from None
+    finally:
+        part = _part(out)
+        shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+
+
+def _part(out: Path) -> Path:
+    return out.with_name(f".{out.name}.part")
 
 
 @torch.inference_mode()
@@ -89,7 +108,7 @@ def _tensors(bundle: Bundle, format: Format) -> Tensors:
 def _write_npz(bundle: Bundle, out: Path, format: Format, prefix: str = "") -> tuple[Path, ...]:
     theirs = _tensors(bundle, format)
     arrays = {f"{prefix}{key}": _array(value) for key, value in theirs.items()}
-    part = out.with_name(f".{out.name}.part")
+    part = _part(out)
     with part.open("wb") as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
     with zipfile.ZipFile(part, "a") as archive:  # where no other reader looks
@@ -140,7 +159,7 @@ def _write_hub_folder(
     bundle: Bundle, out: Path, format: Format, extra: dict[str, dict[str, Any]]
 ) -> tuple[Path, ...]:
     theirs = _tensors(bundle, format)
-    part = out.with_name(f".{out.name}.part")
+    part = _part(out)
     part.mkdir(parents=True, exist_ok=True)
     metadata = {"format": "pt", SPEC_KEY: json.dumps(spec_to_dict(bundle.spec))}
     save_file(theirs, part / "model.safetensors", metadata=metadata)
@@ -152,7 +171,7 @@ def _write_hub_folder(
 
 def _write_torchvision(bundle: Bundle, out: Path) -> tuple[Path, ...]:
     theirs = _tensors(bundle, TORCHVISION)
-    part = out.with_name(f".{out.name}.part")
+    part = _part(out)
     torch.save(theirs, part)
     _finish(part, out)
     return (out,)
