@@ -20,7 +20,7 @@ LEVELS = [
     {"models", "data"},
     {"weights"},
     {"train", "evaluate", "inspection"},
-    {"run", "predictor", "demo"},
+    {"run", "predictor", "demo", "console"},
     {"recipes", "deploy"},
     {"studies"},
     {"cli"},

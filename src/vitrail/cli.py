@@ -9,24 +9,19 @@ from __future__ import annotations
 import functools
 import io
 import itertools
-import json as json_format
 import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 
 from vitrail import __version__
 from vitrail.config import InputError, suggest
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from vitrail.models.cost import Cost
+from vitrail.console import new_table, print_cost, print_json, print_line, print_table
 
 Json = Annotated[bool, tyro.conf.arg(help="Print JSON instead of a table.")]
 
@@ -45,13 +40,13 @@ def models(*, json: Json = False) -> None:
     costs = [cost_of(parse(name)) for name in NAMES]
     if json:
         keys = ("name", "parameters", "macs", "tokens")
-        _print_json([{key: getattr(cost, key) for key in keys} for cost in costs])
+        print_json([{key: getattr(cost, key) for key in keys} for cost in costs])
         return
-    table = _table("model", "parameters", "GMACs", "tokens")
+    table = new_table("model", "parameters", "GMACs", "tokens")
     for cost in costs:
         row = (f"{cost.parameters:,}", f"{cost.macs / 1e9:.3f}", str(cost.tokens))
         table.add_row(cost.name, *row)
-    _print_table(table)
+    print_table(table)
 
 
 def describe(
@@ -83,9 +78,9 @@ def describe(
     spec = spec if classes is None else replace(spec, classes=classes)
     cost = cost_of(spec, image=parse_size(image) if image else None, batch=batch)
     if json:
-        _print_json(asdict(cost))
+        print_json(asdict(cost))
     else:
-        _print_cost(cost)
+        print_cost(cost)
 
 
 def demo(*, json: Json = False) -> None:
@@ -97,12 +92,12 @@ def demo(*, json: Json = False) -> None:
 
     rows = run()
     if json:
-        _print_json(rows)
+        print_json(rows)
         return
-    table = _table("model", "parameters", "tokens", "features", "logits", "ms a picture")
+    table = new_table("model", "parameters", "tokens", "features", "logits", "ms a picture")
     for row in rows:
         table.add_row(row["name"], *(str(row[key]) for key in list(row)[1:]))
-    _print_table(table)
+    print_table(table)
 
 
 def convert(
@@ -127,11 +122,11 @@ def convert(
 
     written = write(source, out, to, model=model)
     if json:
-        _print_json({**asdict(written), "files": [str(file) for file in written.files]})
+        print_json({**asdict(written), "files": [str(file) for file in written.files]})
         return
     for file in written.files:
-        _print(str(file))
-    _print(f"{written.format}: logits differ from the source's by {written.max_difference:.1e}")
+        print_line(str(file))
+    print_line(f"{written.format}: logits differ from the source's by {written.max_difference:.1e}")
 
 
 def weights_show(
@@ -152,10 +147,10 @@ def weights_show(
 
     shown = show(source, model=model)
     if json:
-        _print_json(shown)
+        print_json(shown)
         return
     for key, value in shown.items():
-        _print(f"{key:12} {value if not isinstance(value, dict) else json_format.dumps(value)}")
+        print_line(f"{key:12} {value}")
 
 
 def weights_list(*, json: Json = False) -> None:
@@ -168,17 +163,17 @@ def weights_list(*, json: Json = False) -> None:
     if json:
         sizes = ("resolution", "megabytes")
         rows = [{**asdict(e), **{key: getattr(e, key) for key in sizes}} for e in CATALOGUE]
-        _print_json(rows)
+        print_json(rows)
         return
     short = {full: name for name, full in RECOMMENDED.items()}
-    table = _table("source", "model", "trained on", "px", "MB", "top-1", "licence")
+    table = new_table("source", "model", "trained on", "px", "MB", "top-1", "licence")
     for entry in CATALOGUE:
         top1 = f"{entry.top1:.2f}" if entry.cited else ""
         pixels = "x".join(map(str, sorted(set(entry.resolution))))
         row = (entry.data, pixels, f"{entry.megabytes:,.0f}", top1, entry.licence)
         table.add_row(short.get(entry.source, entry.source), entry.model.partition(",")[0], *row)
-    _print_table(table)
-    _print("Top-1 on ImageNet as published; --json says by whom, and the preprocessing.")
+    print_table(table)
+    print_line("Top-1 on ImageNet as published; --json says by whom, and the preprocessing.")
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -197,9 +192,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         match given:
             case [] | ["-h" | "--help"]:
-                _print(_overview())
+                print_line(_overview())
             case ["-V" | "--version"]:
-                _print(f"vitrail {__version__}")
+                print_line(f"vitrail {__version__}")
             case [name, *rest] if name in COMMANDS:
                 _parse(name, rest)()
             case [room, name, *rest] if f"{room} {name}" in COMMANDS:
@@ -258,57 +253,3 @@ def _one_line(box: str) -> str:
     first = " ".join(itertools.takewhile(lambda line: not line.startswith("─"), lines))
     meant = lines.index("Perhaps you meant:") + 1 if "Perhaps you meant:" in lines else None
     return first if meant is None else f"{first}; perhaps you meant {lines[meant]}"
-
-
-def _print_cost(cost: Cost) -> None:
-    table = _table("layer", "output", "parameters", "MMACs", "kept MiB")
-    for row in cost.rows:
-        layer = row.layer if row.repeats == 1 else f"{row.layer} x {row.repeats}"
-        kept = 4 * (cost.batch * row.kept + row.kept_once) / 2**20
-        shape = " x ".join(map(str, row.output))
-        table.add_row(layer, shape, f"{row.parameters:,}", f"{row.macs / 1e6:,.1f}", f"{kept:,.1f}")
-    _print_table(table)
-    height, width = cost.image
-    _print(f"{cost.name}, {cost.classes} classes, {height}x{width} pictures, {cost.tokens} tokens")
-    _print(f"parameters  {cost.parameters:,} ({_bytes(cost.parameter_bytes)} as float32)")
-    _print(f"forward     {cost.macs / 1e9:.3f} GMACs a picture ({cost.flops / 1e9:.3f} GFLOPs)")
-    _print(f"training    {cost.training_flops / 1e9:.3f} GFLOPs a picture, forward and backward")
-    state, kept = _bytes(cost.training_state_bytes), _bytes(cost.activation_bytes)
-    _print(f"memory      {state} weights, gradients and Adam; {kept} activations at batch "
-           f"{cost.batch} ({_bytes(cost.checkpointed_bytes)} with checkpointing)")  # fmt: skip
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def _table(first: str, *numbers: str) -> Table:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column(first, no_wrap=True)
-    for column in numbers:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
-def _print_table(table: Table) -> None:
-    from rich.console import Console
-
-    # A pipe has no width; a table cut to 80 columns would lose figures there.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(table)
-
-
-def _print_json(value: Any) -> None:
-    _print(json_format.dumps(value))
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text + "\n")
