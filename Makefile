@@ -23,6 +23,8 @@ format: .venv/installed-dev
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/models.py --memory
 	$(BIN)/python benchmarks/weights.py
+	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/check.py
 
 clean:
 	rm -rf .venv

@@ -10,6 +10,7 @@ import pytest
 
 import vitrail
 from vitrail.cli import COMMANDS, main
+from vitrail.config import Duration
 from vitrail.models import NAMES, parse
 from vitrail.models.cost import cost_of
 
@@ -121,17 +122,22 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"vitrail {vitrail.__version__}\n", "")
 
 
-def test_demo_runs_each_family(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "demo", "--json")
+def test_demo_trains_transfers_and_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("vitrail.demo._STEPS", Duration(3, "steps"))
+    monkeypatch.setattr("vitrail.demo._FEW", Duration(2, "steps"))
+    code, out, err = run(capsys, "demo", "--out", str(tmp_path), "--json")
     rows = json.loads(out)
     assert code == 0
-    assert [row["name"] for row in rows] == [
-        *("ViT-Ti/16", "ViT-Ti/16@384x256", "R+ViT-Ti/16", "BiT-R50x1", "AxialViT-Ti/16")
-    ]
-    for row in rows:
-        assert row["parameters"] == cost_of(parse(row["name"])).parameters
-        assert row["logits"] == 1000
-        assert row["milliseconds"] > 0
+    assert [row["steps"] for row in rows] == [3, 2, 2]
+    assert [row["chance"] for row in rows] == [1 / 6, 0.1, 0.1]
+    assert all(0 <= row["top1"] <= 1 for row in rows)
+    assert "3 of 3" in err
+    tuned = vitrail.load(f"run:{rows[1]['folder']}")
+    assert (tuned.model.spec.image, tuned.model.spec.classes) == ((48, 48), 10)
+    assert tuned.provenance is not None
+    assert any("resized" in change for change in tuned.provenance.changes)
 
 
 def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

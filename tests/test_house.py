@@ -17,11 +17,12 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LEVELS = [
     {"config"},
+    {"download"},
     {"models", "data"},
     {"weights"},
     {"train", "evaluate", "inspection"},
-    {"run", "predictor", "demo", "console"},
-    {"recipes", "deploy"},
+    {"run", "predictor", "console"},
+    {"recipes", "plan", "deploy", "demo"},
     {"studies"},
     {"cli"},
 ]

@@ -9,9 +9,16 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from vitrail.models import build as build
+    from vitrail.run import TrainConfig as TrainConfig
+    from vitrail.run import train as train
     from vitrail.weights.load import load as load
 
-_LAZY = {"build": "vitrail.models", "load": "vitrail.weights.load"}
+_LAZY = {
+    "build": "vitrail.models",
+    "load": "vitrail.weights.load",
+    "train": "vitrail.run",
+    "TrainConfig": "vitrail.run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,15 +46,15 @@ def _bytes(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def new_table(first: str, *numbers: str) -> Table:
-    """Make a table: a column of names, then columns of figures."""
+def new_table(first: str, *columns: str, justify: Literal["left", "right"] = "right") -> Table:
+    """Make a table: a column of names, then columns of figures, which stand at the right."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column(first, no_wrap=True)
-    for column in numbers:
-        table.add_column(column, justify="right", no_wrap=True)
+    for column in columns:
+        table.add_column(column, justify=justify, no_wrap=True)
     return table
 
 
@@ -73,3 +75,18 @@ def print_json(value: Any) -> None:
 def print_line(text: str) -> None:
     """Print one line of a result."""
     sys.stdout.write(text + "\n")
+
+
+@contextmanager
+def show_progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show a bar on a terminal's stderr, and nothing elsewhere; call with how many are done."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -212,7 +212,7 @@ def test_bombs_are_refused_in_the_memory_of_the_file_and_200_mb(tmp_path: Path) 
         assert expected in message, name
         assert message != "loaded", name
         assert "MemoryError" not in message, name
-        assert seconds < 2, (name, seconds)
+        assert seconds < 10, (name, seconds)  # a bomb takes minutes; the machine may be busy
 
 
 def test_checks_cost_no_time_on_honest_files(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 from vitrail.config import InputError
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "area"]
-Fit = Literal["stretch", "crop"]
+Fit = Literal["stretch", "crop", "small"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,22 @@ class Preprocess:
     interpolation: Interpolation
     fit: Fit
     """`stretch` resizes to the size whatever the shape (Google, Hugging Face); `crop` resizes the
-    short side and cuts the centre out (timm, big_vision)."""
+    short side and cuts the centre out, with torchvision's and timm's rounding; `small` does so with
+    big_vision's."""
     crop: float = 1.0
-    """With `crop`: the part of the resized short side that is kept."""
+    """The part of the resized picture's side that is kept: both sides with `stretch`, the short
+    one otherwise."""
+    antialias: bool = True
+    """Whether a smaller picture is averaged from all pixels, as Pillow does; TensorFlow's plain
+    resize, with which the paper's models were trained, takes the nearest ones only."""
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std):
             raise InputError(f"{len(self.mean)} means but {len(self.std)} deviations")
         if min(self.size) < 1 or not 0 < self.crop <= 1 or min(self.std, default=0) <= 0:
             raise InputError(f"no such preprocessing: {self}")
+
+    @property
+    def channels(self) -> int:
+        """Count the channels of the model's input."""
+        return len(self.mean)

@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.models.noise import Dropout, StochasticDepth
 from vitrail.models.positions import RelativePositions
 from vitrail.models.spec import Activation, ViTSpec
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention; the fused kernel always computes it."""
+    """Multi-head self-attention; the fused kernel computes it, but for keyed dropout."""
 
     def __init__(
         self,
@@ -30,7 +31,7 @@ class SelfAttention(nn.Module):
         """Take `norm` to normalise the input, `qk_norm_eps` to normalise each query and key."""
         super().__init__()
         self.heads = heads
-        self.dropout = dropout
+        self.dropout = Dropout(dropout) if dropout else None
         self.norm = norm or nn.Identity()
         self.qkv = nn.Linear(width, 3 * width, bias=bias)
         size = width // heads
@@ -49,8 +50,14 @@ class SelfAttention(nn.Module):
         """Mix the tokens of x (…, tokens, width)."""
         query, key, value = self.project(x)
         bias = None if relative is None else relative(query)
-        dropout = self.dropout if self.training else 0.0
-        mixed = F.scaled_dot_product_attention(query, key, value, bias, dropout)
+        if self.dropout is not None and self.dropout.keyed:
+            logits = query @ key.transpose(-2, -1) * query.shape[-1] ** -0.5
+            weights = (logits if bias is None else logits + bias).softmax(-1)
+            # A sample may have many lines, and its key stands for all of them.
+            mixed = self.dropout(weights.view(len(x), -1)).view_as(weights) @ value
+        else:
+            rate = self.dropout.p if self.dropout is not None and self.training else 0.0
+            mixed = F.scaled_dot_product_attention(query, key, value, bias, rate)
         return self.output(mixed.transpose(1, 2).reshape(x.shape))
 
 
@@ -66,7 +73,7 @@ class MLP(nn.Module):
         self.norm = nn.LayerNorm(spec.width, spec.norm_eps)
         branches = 2 if spec.activation == "swiglu" else 1
         self.hidden = nn.Linear(spec.width, branches * spec.mlp)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.output = nn.Linear(spec.mlp, spec.width)
 
     def activate(self, x: Tensor) -> Tensor:
@@ -96,21 +103,6 @@ class LayerScale(nn.Module):
         return x * self.factor
 
 
-class StochasticDepth(nn.Module):
-    """Leave a residual branch out for some pictures, and scale it up for the others."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Drop whole pictures of x (batch, …) while training."""
-        if not self.training or self.rate == 0:
-            return x
-        keep = x.new_full((x.shape[0],) + (1,) * (x.ndim - 1), 1 - self.rate).bernoulli()
-        return x * keep / (1 - self.rate)
-
-
 class Block(nn.Module):
     """A pre-norm encoder block: equations 2 and 3 of the paper."""
 
@@ -138,7 +130,7 @@ def _after_branch(spec: ViTSpec, stochastic_depth: float) -> nn.Sequential:
     """Collect what stands between a residual branch and its sum; usually nothing."""
     after = nn.Sequential()
     if spec.dropout:
-        after.append(nn.Dropout(spec.dropout))
+        after.append(Dropout(spec.dropout))
     if spec.layer_scale:
         after.add_module("scale", LayerScale(spec.width, spec.layer_scale))
     if stochastic_depth:

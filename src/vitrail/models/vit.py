@@ -12,6 +12,7 @@ from vitrail.models.hybrid import Stem
 from vitrail.models.initial import initialise_layers, lecun_normal
 from vitrail.models.layers import AttentionPool, AxialBlock, Block
 from vitrail.models.model import Model
+from vitrail.models.noise import Dropout
 from vitrail.models.positions import Positions, RelativePositions
 from vitrail.models.spec import HybridSpec, Size, ViTSpec, check_division
 
@@ -32,7 +33,7 @@ class ViT(Model[ViTSpec]):
         self.distillation_token = _make_tokens(spec, int(spec.distilled))
         self.registers = _make_tokens(spec, spec.registers)
         self.positions = _make_positions(spec)
-        self.dropout = nn.Dropout(spec.dropout)
+        self.dropout = Dropout(spec.dropout)
         self.pre_norm = nn.LayerNorm(spec.width, spec.norm_eps) if spec.pre_norm else nn.Identity()
         kind = AxialBlock if spec.attention == "axial" else Block
         last = max(spec.depth - 1, 1)

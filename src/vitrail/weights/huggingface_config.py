@@ -138,9 +138,11 @@ def read_preprocess(config: Mapping[str, Any]) -> Preprocess:
             "preprocessor_config.json resizes the short side and cuts nothing, so that pictures "
             "keep their shapes: expected do_center_crop with a crop_size"
         )
+    mean, std = _normalisation(config)
     return Preprocess(
         size=size,
-        **_normalisation(config),
+        mean=mean,
+        std=std,
         interpolation=_RESAMPLE[config["resample"]],
         fit="crop" if short else "stretch",
         crop=crop,
@@ -176,10 +178,10 @@ def _size(config: Mapping[str, Any], key: str) -> Size:
     )
 
 
-def _normalisation(config: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+def _normalisation(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Give mean and deviation of pixels from 0 to 1, whatever range the file means."""
     if not _does(config, "do_normalize"):
-        return {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+        return (0.0,) * 3, (1.0,) * 3
     factor = config.get("rescale_factor") or 1 / 255
     for key, numbers in (
         ("rescale_factor", [factor]),
@@ -195,7 +197,7 @@ def _normalisation(config: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
     mean, std = (
         tuple(float(x) / scale for x in config[key]) for key in ("image_mean", "image_std")
     )
-    return {"mean": mean, "std": std}
+    return mean, std
 
 
 def write_preprocess(preprocess: Preprocess) -> dict[str, Any]:

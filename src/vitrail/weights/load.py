@@ -92,6 +92,26 @@ def fit(
     )
 
 
+def fit_named(bundle: Bundle, named: Spec, *, classes: int) -> Bundle:
+    """Fit weights to a named model's resolution, patch, channels and dropout, and to new classes.
+
+    What the name leaves open, such as the form of GELU, stays as the weights have it.
+    """
+    found = bundle.spec
+    shape = ("depth", "width", "heads", "mlp", "stages", "stem_width")
+    have = {field.name for field in fields(found)}
+    if type(found) is not type(named) or any(
+        getattr(found, key) != getattr(named, key) for key in shape if key in have
+    ):
+        raise InputError(f"the weights are of {found.name}, which {named.name} has no place for")
+    patch = named.patch if isinstance(named, ViTSpec) else None
+    fitted = fit(bundle, classes=classes, image=named.image, channels=named.channels, patch=patch)
+    if not isinstance(named, ViTSpec):
+        return fitted
+    noise = ("dropout", "attention_dropout", "stochastic_depth")
+    return replace(fitted, spec=replace(fitted.spec, **{key: getattr(named, key) for key in noise}))
+
+
 def _refit(preprocess: Preprocess, spec: Spec) -> Preprocess:
     """Bring a preprocessing to the model's new size and channel count."""
     count, old = spec.channels, len(preprocess.mean)

@@ -21,9 +21,9 @@ from typing import Any
 from urllib.parse import quote
 
 from vitrail.config import InputError, suggest
+from vitrail.download import MissingError, cache_folder, fetch, fetch_from_hub
 from vitrail.models.names import parse
 from vitrail.weights.catalogue import CATALOGUE, RECOMMENDED, Published, choose_augreg, find
-from vitrail.weights.download import MissingError, cache_folder, fetch, fetch_from_hub
 
 GOOGLE = "https://storage.googleapis.com"
 """Google's public storage, where the paper's authors keep their files."""

@@ -272,7 +272,8 @@ def fetch_from_hub(
         if cached is not None:
             return Path(cached) if isinstance(cached, str) else None
         if not offline:
-            _knock(constants.ENDPOINT)  # because the hub tries for 24 s without a network
+            # Because the hub's library tries for 24 s without a network.
+            knock(constants.ENDPOINT, otherwise="write file:FOLDER")
         return Path(hub.hf_hub_download(repository, name, **place))
     except InputError:
         raise
@@ -289,11 +290,14 @@ def fetch_from_hub(
         raise InputError(f"cannot fetch {name} of {where}: {_reason(error)}") from None
 
 
-def _knock(address: str) -> None:
-    """Refuse at once when a host cannot be reached; any answer of it will do."""
+def knock(address: str, *, otherwise: str) -> None:
+    """Refuse at once when a host cannot be reached; any answer of it will do.
+
+    `otherwise` says what to do without it.
+    """
     try:
         urlopen(Request(address, method="HEAD"), timeout=TIMEOUT / 2).close()
     except HTTPError as error:
         error.close()
     except (OSError, HTTPException) as error:
-        raise InputError(f"{_unreachable(address, error)}; or write file:FOLDER") from None
+        raise InputError(f"{_unreachable(address, error)}; or {otherwise}") from None

@@ -1,0 +1,161 @@
+"""Which commands there are, and how one is called.
+
+Results go to stdout, progress and errors to stderr; exit codes are 0 (done), 2 (the user's input,
+one line), 1 (anything else), and 143 or 130 (a run was stopped by SIGTERM or Ctrl-C, and saved).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import io
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr
+from typing import Any
+
+import tyro
+
+from vitrail import __version__
+from vitrail.cli.data import data_check, data_fetch, data_list, data_show
+from vitrail.cli.demo import demo
+from vitrail.cli.models import describe, models
+from vitrail.cli.train import MORE, Daily, finetune, train
+from vitrail.cli.weights import convert, weights_list, weights_show
+from vitrail.config import InputError, suggest
+from vitrail.console import print_line
+from vitrail.train.signals import Stopped
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "models": models,
+    "describe": describe,
+    "convert": convert,
+    "weights show": weights_show,
+    "weights list": weights_list,
+    "data check": data_check,
+    "data fetch": data_fetch,
+    "data list": data_list,
+    "data show": data_show,
+    "train": train,
+    "finetune": finetune,
+    "demo": demo,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and end the process with its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        match given:
+            case [] | ["-h" | "--help"]:
+                print_line(_overview())
+            case ["-V" | "--version"]:
+                print_line(f"vitrail {__version__}")
+            case [name, *rest] if name in COMMANDS:
+                _parse(name, rest)()
+            case [room, name, *rest] if f"{room} {name}" in COMMANDS:
+                _parse(f"{room} {name}", rest)()
+            case [name, *_]:
+                hint = suggest(name, COMMANDS) or f"; there are: {', '.join(COMMANDS)}"
+                raise InputError(f"unknown command {name!r}{hint} (see 'vitrail --help')")
+    except InputError as error:
+        sys.stderr.write(f"vitrail: {error}\n")
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output has gone, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (Stopped, KeyboardInterrupt) as stop:
+        sys.stderr.write(f"vitrail: {stop if str(stop) else 'interrupted'}\n")
+        sys.exit(128 + getattr(stop, "number", signal.SIGINT))
+    except RuntimeError as error:
+        if not _is_explained(error):
+            raise
+        sys.stderr.write(f"vitrail: {error}\n")
+        sys.exit(1)
+
+
+def _is_explained(error: RuntimeError) -> bool:
+    """Tell whether an error's line says all, so that nobody needs the traceback."""
+    from vitrail.data.loader import WorkerError
+    from vitrail.train.loop import DivergedError
+
+    return isinstance(error, DivergedError | WorkerError)
+
+
+def _overview() -> str:
+    """Write the help of the whole: a line a command."""
+    width = max(map(len, COMMANDS))
+    lines = [(command.__doc__ or "").partition("\n")[0] for command in COMMANDS.values()]
+    listed = [f"  {name:{width}}  {line}" for name, line in zip(COMMANDS, lines, strict=True)]
+    return "\n".join(
+        [
+            "usage: vitrail COMMAND …",
+            "",
+            "The Vision Transformer of 'An Image is Worth 16x16 Words', whole.",
+            "",
+            *listed,
+            "",
+            "'vitrail COMMAND --help' shows a command's options and an example.",
+            "'vitrail --version' shows the version.",
+        ]
+    )
+
+
+def _parse(name: str, arguments: list[str]) -> Callable[[], None]:
+    """Read a command's arguments to a call that is still to be made."""
+    command, more = COMMANDS[name], {}
+    open_ended = "settings" in inspect.signature(command).parameters
+    if open_ended:
+        arguments, more["settings"] = _split_settings(command, arguments)
+
+    @functools.wraps(command)
+    def bind(*values: Any, **options: Any) -> Callable[[], None]:
+        return functools.partial(command, *values, **{**options, **more})
+
+    prog, errors = f"vitrail {name}", io.StringIO()
+    try:
+        with redirect_stderr(errors):
+            return tyro.cli(bind, prog=prog, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
+    except SystemExit as stop:
+        if stop.code:
+            message = f"{_one_line(errors.getvalue())} (see '{prog} --help')"
+            raise InputError(message) from None
+        if open_ended:
+            print_line(MORE)
+        raise
+
+
+def _split_settings(
+    command: Callable[..., None], arguments: list[str]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Take out of a command's arguments those that are settings: --path TEXT, or --path=TEXT.
+
+    A flag without a text switches on.
+    """
+    own = {"help", *inspect.signature(command).parameters, *inspect.signature(Daily).parameters}
+    own -= {"flags", "settings"}
+    left: list[str] = []
+    settings: list[tuple[str, str]] = []
+    waiting = list(reversed(arguments))
+    while waiting:
+        argument = waiting.pop()
+        flag, equals, text = argument.partition("=")
+        path = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("--") or path in own:
+            left.append(argument)
+            continue
+        if not equals:
+            text = "true" if not waiting or waiting[-1].startswith("--") else waiting.pop()
+        settings.append((path, text))
+    return left, settings
+
+
+def _one_line(box: str) -> str:
+    """Flatten the parser's framed message: its first section, and what the user may have meant."""
+    lines = [line.strip("│ ") for line in box.splitlines() if line[:1] not in "╭╰"]
+    first = " ".join(itertools.takewhile(lambda line: not line.startswith("─"), lines))
+    meant = lines.index("Perhaps you meant:") + 1 if "Perhaps you meant:" in lines else None
+    return first if meant is None else f"{first}; perhaps you meant {lines[meant]}"

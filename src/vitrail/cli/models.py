@@ -1,0 +1,69 @@
+"""Commands on models: what there is, what it costs, that it runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import tyro
+
+from vitrail.cli.options import Json
+from vitrail.config import InputError
+from vitrail.console import new_table, print_cost, print_json, print_table
+
+
+def models(*, json: Json = False) -> None:
+    """List the models of the paper and its successors.
+
+    The grammar knows many more: any patch size (ViT-B/14), resolution (ViT-B/16@384), option
+    (ViT-B/16,pool=gap) and shape (ViT/32,depth=8,width=1024,heads=16,mlp=2048).
+
+    Example: vitrail models
+    """
+    from vitrail.models import NAMES, parse
+    from vitrail.models.cost import cost_of
+
+    costs = [cost_of(parse(name)) for name in NAMES]
+    if json:
+        keys = ("name", "parameters", "macs", "tokens")
+        print_json([{key: getattr(cost, key) for key in keys} for cost in costs])
+        return
+    table = new_table("model", "parameters", "GMACs", "tokens")
+    for cost in costs:
+        row = (f"{cost.parameters:,}", f"{cost.macs / 1e9:.3f}", str(cost.tokens))
+        table.add_row(cost.name, *row)
+    print_table(table)
+
+
+def describe(
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")],
+    *,
+    classes: int | None = None,
+    image: Annotated[str | None, tyro.conf.arg(metavar="HxW")] = None,
+    batch: int = 1,
+    json: Json = False,
+) -> None:
+    """Show a model's layers and what it costs, without building it.
+
+    Example: vitrail describe ViT-B/16 --image 384x384 --batch 32
+
+    Args:
+        name: A model's name, such as ViT-B/16, R50+ViT-L/32@384 or BiT-R152x4.
+        classes: Outputs of the head; the name's own (1000) unless given.
+        image: The pictures' size, 384 or 384x512; the name's own unless given.
+        batch: Pictures in a training step, for the memory.
+    """
+    from dataclasses import replace
+
+    from vitrail.models.cost import cost_of
+    from vitrail.models.names import parse, parse_size
+
+    if batch < 1:
+        raise InputError(f"--batch is at least 1, not {batch}")
+    spec = parse(name)
+    spec = spec if classes is None else replace(spec, classes=classes)
+    cost = cost_of(spec, image=parse_size(image) if image else None, batch=batch)
+    if json:
+        print_json(asdict(cost))
+    else:
+        print_cost(cost)

@@ -1,0 +1,247 @@
+"""Commands that train: from fresh weights, and from pre-trained ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from vitrail.cli.data import Data
+from vitrail.cli.options import Json
+from vitrail.config import InputError, merge, override, read_file, suggest
+from vitrail.console import print_json, print_line
+
+if TYPE_CHECKING:
+    from vitrail.plan import Plan
+    from vitrail.run import TrainConfig
+
+MORE = """\
+Every other setting is a flag too, such as --average 0.9999, --augment medium1 or
+--optim.momentum 0.95; docs/training.md lists all. The sections are augment, loss,
+optim, schedule, tune, loader and cache. Flags overrule the --config file, which
+overrules the recipe."""
+"""What the help ends with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Daily:
+    """What a person names daily, of both commands."""
+
+    out: Annotated[Path, tyro.conf.arg(metavar="RUN")]
+    """The run's folder; the same command again goes on where the last one stopped."""
+    recipe: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Settings to begin with, such as small-data, finetune:pets, pretrain, augreg:medium1, deit."""
+    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """How long, in steps."""
+    epochs: Annotated[float | None, tyro.conf.arg(metavar="N")] = None
+    """How long, in passes over the pictures."""
+    batch: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Pictures a step, over all processes."""
+    lr: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
+    """Base learning rate."""
+    seed: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Seed of fresh weights, order and augmentation."""
+    image: Annotated[str | None, tyro.conf.arg(metavar="HxW")] = None
+    """The pictures' size for the model, 384 or 384x512; the model's own unless given."""
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Settings as YAML, TOML or JSON, such as another run's config.yaml."""
+    restart: bool = False
+    """Begin again, and forget what is in RUN."""
+    dry_run: bool = False
+    """Only say what the run would be: steps, memory, work, and time by a few real steps."""
+    json: Json = False
+
+
+Flags = Annotated[Daily, tyro.conf.arg(name="")]
+Model = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
+Settings = tyro.conf.Suppress[Sequence[tuple[str, str]]]
+"""Other settings by path and text, which `main` gathers."""
+
+
+def train(data: Data, flags: Flags, *, model: Model = None, settings: Settings = ()) -> None:
+    """Train a model on labelled pictures, from fresh weights.
+
+    Example: vitrail train photos/ --model ViT-S/16 --recipe small-data --out runs/photos
+
+    Args:
+        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, wds:PATTERN, digits, shapes, …
+        model: The model's name, such as ViT-S/16 or ViT-B/16@384.
+    """
+    _run(resolve(data, flags, settings, model=model, recipe=flags.recipe), flags)
+
+
+def finetune(
+    data: Data,
+    flags: Flags,
+    *,
+    weights: Annotated[str, tyro.conf.arg(metavar="SOURCE")],
+    model: Model = None,
+    tune: Literal["all", "head", "last", "lora"] | None = None,
+    settings: Settings = (),
+) -> None:
+    """Train a pre-trained model on other pictures, with a new head.
+
+    Example: vitrail finetune photos/ --weights timm:vit_small_patch16_224.augreg_in21k --out run
+
+    Args:
+        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, wds:PATTERN, digits, shapes, …
+        weights: Where to start from: timm:…, hf:…, google:…, file:…, run:…, or a path.
+        model: The model's name, to check the weights and to change resolution or dropout; what
+            the weights are unless given.
+        tune: What is trained: all, the head, the last block, or low-rank updates.
+    """
+    recipe = flags.recipe or "finetune-default"
+    tuned = () if tune is None else (("tune.what", tune),)
+    settings = (*tuned, *settings)
+    _run(resolve(data, flags, settings, model=model, recipe=recipe, weights=weights), flags)
+
+
+def resolve(
+    data: str,
+    flags: Daily,
+    settings: Sequence[tuple[str, str]] = (),
+    *,
+    model: str | None = None,
+    recipe: str | None = None,
+    weights: str | None = None,
+) -> TrainConfig:
+    """Gather a run's settings: defaults, then the recipe, then the file, then the command line."""
+    from vitrail.recipes import apply_recipe
+    from vitrail.run import TrainConfig
+
+    file = read_file(flags.config) if flags.config else {}
+    said = _check_file(TrainConfig(data=data, model="", out=flags.out), file, flags.config)
+    weights = weights or said.weights
+    name = _name_model(model or said.model, weights, flags.image)
+    config = TrainConfig(data=data, model=name, out=flags.out, weights=weights)
+    if recipe is not None:
+        config = apply_recipe(config, recipe)
+    planned = config.schedule.warmup
+    given = {"data": data, "model": config.model, "out": str(flags.out), "weights": weights}
+    config = merge(merge(config, {**file, **given}), _daily_settings(flags))
+    for path, text in settings:
+        config = _set(config, path, text)
+    return _fit_warmup(config) if config.schedule.warmup == planned else config
+
+
+def _check_file(config: TrainConfig, file: dict[str, Any], path: Path | None) -> TrainConfig:
+    """Read a file's settings; what is wrong in it is told with its name."""
+    try:
+        return merge(config, file)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _name_model(model: str, weights: str | None, image: str | None) -> str:
+    """Say which model is trained, and at which resolution."""
+    from vitrail.models.names import parse, parse_size
+
+    if not model and weights is None:
+        raise InputError("no model; give --model, such as ViT-S/16, or a --config that names one")
+    if not model:
+        from vitrail.weights.load import read
+
+        model = read(weights or "", hashed=False).spec.name
+    return str(replace(parse(model), image=parse_size(image))) if image else model
+
+
+def _daily_settings(flags: Daily) -> dict[str, Any]:
+    if flags.steps is not None and flags.epochs is not None:
+        raise InputError("give --steps or --epochs, not both")
+    found: dict[str, Any] = {
+        "batch": flags.batch,
+        "seed": flags.seed,
+        "length": None if flags.steps is None else f"{flags.steps} steps",
+        "optim": None if flags.lr is None else {"lr": flags.lr},
+    }
+    if flags.epochs is not None:
+        found["length"] = f"{flags.epochs} epochs"
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _set(config: TrainConfig, path: str, text: str) -> TrainConfig:
+    """Change one setting, as --path text says."""
+    from vitrail.data.augment import parse_augment
+
+    known = {field.name for field in (*fields(config), *fields(Daily))}
+    if path.partition(".")[0] not in known:
+        hint = suggest(f"--{path}", (f"--{name.replace('_', '-')}" for name in known))
+        raise InputError(f"unknown option --{path}{hint} (see --help)")
+    if path == "augment":
+        return replace(config, augment=parse_augment(text))
+    return override(config, path, text)
+
+
+def _fit_warmup(config: TrainConfig) -> TrainConfig:
+    """Shorten a recipe's warm-up where the run is far shorter than the recipe's."""
+    from vitrail.data.source import Source
+    from vitrail.data.sources.open import open_data
+    from vitrail.recipes import shorten_warmup
+
+    images = 0
+    if config.schedule.warmup.unit == "%":
+        return config
+    if "epochs" in (config.length.unit, config.schedule.warmup.unit):
+        source = open_data(config.data, split="train", seed=config.seed)
+        images = len(source) if isinstance(source, Source) else 0
+    return shorten_warmup(config, images=images)
+
+
+def _run(config: TrainConfig, flags: Daily) -> None:
+    """Train, or plan to, and print what came of it."""
+    first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
+    if flags.dry_run:
+        from vitrail.plan import plan
+
+        planned = plan(config)
+        if first:
+            print_json(asdict(planned)) if flags.json else _print_plan(planned)
+        return
+    from vitrail.run import describe
+    from vitrail.run import train as run
+
+    done = run(config, restart=flags.restart)
+    if not first:
+        return
+    if flags.json:
+        said = asdict(done)
+        print_json({"run": str(said.pop("folder")), **said})
+    else:
+        print_line(f"{done.folder}: {describe(done)}")
+
+
+def _print_plan(plan: Plan) -> None:
+    """Print a plan, a line a question."""
+    turns = f"{plan.accumulation} x {plan.micro}" if plan.accumulation > 1 else str(plan.micro)
+    many = f" in each of {plan.processes} processes" if plan.processes > 1 else ""
+    state, kept = map(_show_bytes, (plan.state_bytes, plan.activation_bytes))
+    print_line(f"model    {plan.model}, {plan.trained:,} of {plan.parameters:,} parameters trained")
+    print_line(f"data     {plan.pictures:,} pictures of {plan.classes:,} classes")
+    print_line(f"length   {plan.steps:,} steps, {plan.epochs:.4g} epochs")
+    print_line(f"rate     {plan.lr:g} after a warm-up of {plan.warmup:,} steps")
+    print_line(f"batch    {plan.batch:,} pictures, {turns} at a time{many}")
+    print_line(f"memory   {state} of weights and optimiser, {kept} of activations")
+    print_line(f"work     {_show_flops(plan.flops)}")
+    print_line(f"time     about {_show_time(plan.seconds)}, by a few steps just taken")
+
+
+def _show_bytes(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def _show_flops(flops: float) -> str:
+    for size, unit in ((1e18, "exa"), (1e15, "peta"), (1e12, "tera")):
+        if flops >= size:
+            return f"{flops / size:,.3g} {unit}FLOPs"
+    return f"{flops / 1e9:.3g} gigaFLOPs"
+
+
+def _show_time(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

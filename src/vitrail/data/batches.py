@@ -1,0 +1,219 @@
+"""Batches as pure functions of their number: what makes resume, workers and processes exact.
+
+Training sees one endless row of pictures, epoch after epoch, each in its own order; batch `step`
+is positions [step * batch, (step + 1) * batch) of it, and a process makes its slice of that. So
+nothing but the step is needed to go on after a restart. Evaluation sees each picture once, the
+last partial batch too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.data.augment import Augment
+from vitrail.data.decoding.decode import PictureError
+from vitrail.data.draws import Draws, shuffled
+from vitrail.data.mixing import Mix, draw_mix
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.source import Source, Uniform
+from vitrail.data.transforms import eval_picture, eval_pixels, train_picture, train_pixels
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which of how many processes this is."""
+
+    rank: int = 0
+    count: int = 1
+
+    def slice_of(self, start: int, stop: int) -> tuple[int, int]:
+        """Cut this process's part out of a row of positions; all parts together are the row."""
+        length = stop - start
+        first, last = (length * r // self.count for r in (self.rank, self.rank + 1))
+        return start + first, start + last
+
+
+ALONE = Shard()
+
+
+@dataclass(frozen=True)
+class BadPicture:
+    """A picture that could not be used, and why."""
+
+    where: str
+    reason: str
+    kind: str
+    """The reason in a word or two, to count by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Some pictures as uint8, to be normalised where the model is.
+
+    With a mix, row 0 of everything is only the partner of the first picture.
+    """
+
+    pictures: Tensor
+    """(n, height, width, channels), uint8."""
+    labels: Tensor
+    """(n) class numbers, or (n, classes) of 0 and 1."""
+    weights: Tensor
+    """(n) 1, or 0 for a picture that could not be read, which must not count."""
+    indices: Tensor
+    """(n) each picture's number in the source; in a stream, its place in the epoch."""
+    mix: Mix | None = None
+    bad: tuple[BadPicture, ...] = ()
+
+
+class TrainBatches:
+    """Training batches by their number, for one process of several."""
+
+    def __init__(
+        self,
+        source: Source,
+        augment: Augment,
+        preprocess: Preprocess,
+        *,
+        batch: int,
+        seed: int,
+        shard: Shard = ALONE,
+    ) -> None:
+        if not len(source):
+            raise InputError(f"{source.name} has no pictures to train on")
+        check_batch(batch, shard)
+        self.source, self.augment, self.preprocess = source, augment, preprocess
+        self.batch, self.seed, self.shard = batch, seed, shard
+
+    def __getitem__(self, step: int) -> Batch:
+        """Make this process's part of a global batch."""
+        mix = draw_mix(self.augment, self.preprocess.size, self.seed, step)
+        places = places_of(self.batch, self.shard, partner=mix is not None)
+        epochs, indices = self._pictures_at(step * self.batch + places)
+        draws = Draws(self.seed, "picture", epochs, indices)
+        return assemble(self.source, indices, self.preprocess, self.augment, draws, mix)
+
+    def epoch_of(self, step: int) -> int:
+        """Say in which epoch a global batch begins."""
+        return step * self.batch // len(self.source)
+
+    def _pictures_at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Look up which pictures stand at positions of the endless row: epochs and indices."""
+        epochs, within = np.divmod(positions, len(self.source))
+        indices = np.empty_like(positions)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            indices[here] = _order(len(self.source), self.seed, int(epoch))[within[here]]
+        return epochs, indices
+
+
+def places_of(batch: int, shard: Shard, *, partner: bool) -> np.ndarray:
+    """Say which places of a global batch a process makes.
+
+    Mixing joins each picture with the one before it, the first with the last; so that this does
+    not depend on the number of processes, each also makes the picture before its own.
+    """
+    start, stop = shard.slice_of(0, batch)
+    return np.arange(start - partner, stop) % batch
+
+
+@lru_cache(maxsize=3)
+def _order(count: int, seed: int, epoch: int) -> np.ndarray:
+    return shuffled(count, seed, "order", epoch)
+
+
+def check_batch(batch: int, shard: Shard) -> None:
+    """Refuse a global batch that the processes can't share evenly."""
+    if batch < 1 or batch % shard.count:
+        fits = ", ".join(str(n) for n in range(1, batch + 1) if batch % n == 0)
+        hint = f"; it can be shared by {fits}" if fits else "; it is at least 1"
+        raise InputError(f"a global batch of {batch} on {shard.count} processes{hint}")
+
+
+class EvalBatches:
+    """Each picture of a source once, in its order, for one process of several."""
+
+    def __init__(
+        self, source: Source, preprocess: Preprocess, *, batch: int, shard: Shard = ALONE
+    ) -> None:
+        if batch < 1:
+            raise InputError(f"a batch has at least 1 picture, not {batch}")
+        self.source, self.preprocess, self.batch, self.shard = source, preprocess, batch, shard
+
+    def __len__(self) -> int:
+        return -(-len(self.source) // self.batch)
+
+    def __getitem__(self, step: int) -> Batch:
+        """Make this process's part of a batch; it may be empty at the end."""
+        if not 0 <= step < len(self):
+            raise IndexError(step)
+        stop = min((step + 1) * self.batch, len(self.source))
+        indices = np.arange(*self.shard.slice_of(step * self.batch, stop))
+        return assemble(self.source, indices, self.preprocess)
+
+
+def assemble(
+    source: Source,
+    indices: np.ndarray,
+    preprocess: Preprocess,
+    augment: Augment | None = None,
+    draws: Draws | None = None,
+    mix: Mix | None = None,
+) -> Batch:
+    """Read, decode and transform pictures; without an augmentation, as evaluation does."""
+    bad: tuple[BadPicture, ...] = ()
+    if isinstance(source, Uniform):
+        pictures = _transform_many(source.take(indices), preprocess, augment, draws)
+        weights = np.ones(len(indices), np.float32)
+    else:
+        pictures, weights, bad = _transform_each(source, indices, preprocess, augment, draws)
+    return Batch(
+        pictures=torch.from_numpy(np.ascontiguousarray(pictures)),
+        labels=torch.from_numpy(source.labels[indices]),
+        weights=torch.from_numpy(weights),
+        indices=torch.from_numpy(indices),
+        mix=mix,
+        bad=bad,
+    )
+
+
+def _transform_many(
+    pixels: np.ndarray, preprocess: Preprocess, augment: Augment | None, draws: Draws | None
+) -> np.ndarray:
+    if augment is None or draws is None:
+        return eval_pixels(pixels, preprocess)
+    return train_pixels(pixels, augment, preprocess, draws)
+
+
+def _transform_each(
+    source: Source,
+    indices: np.ndarray,
+    preprocess: Preprocess,
+    augment: Augment | None,
+    draws: Draws | None,
+) -> tuple[np.ndarray, np.ndarray, tuple[BadPicture, ...]]:
+    """Fill a batch; a picture that can't be used leaves a black one with weight 0, and its name."""
+    pictures = np.zeros((len(indices), *preprocess.size, preprocess.channels), np.uint8)
+    weights = np.ones(len(indices), np.float32)
+    bad: list[BadPicture] = []
+    rows = draws.rows() if draws is not None else [None] * len(indices)
+    for place, (index, row) in enumerate(zip(indices.tolist(), rows, strict=True)):
+        try:
+            content = source.read(index)
+            if augment is None or row is None:
+                pictures[place] = eval_picture(content, preprocess)
+            else:
+                pictures[place] = train_picture(content, augment, preprocess, row)
+        except PictureError as error:
+            bad.append(BadPicture(source.where(index), str(error), error.kind))
+            weights[place] = 0
+        except OSError as error:  # vanished, or lost its permission, since the folder was read
+            reason = error.strerror or str(error)
+            bad.append(BadPicture(source.where(index), reason, "unreadable"))
+            weights[place] = 0
+    return pictures, weights, tuple(bad)

@@ -1,0 +1,221 @@
+"""Pictures decoded once and kept as uint8, in memory or on disk, for sets that are read often.
+
+The cache is made before training and never changes, so that any number of processes may read it.
+What does not fit into its limit, or can't be decoded, is read from the source as before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from vitrail.config import InputError
+from vitrail.data.decoding.decode import PictureError, decode, read_header
+from vitrail.data.geometry import small_size
+from vitrail.data.loader import Loader, LoaderConfig
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.resizing import resize_quickly
+from vitrail.data.source import Content, Pixels, Source, Uniform
+
+_VERSION = 1
+_CHUNK = 16  # pictures that a thread decodes at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """Whether decoded pictures are kept, and where."""
+
+    limit: float = 0.0
+    """Gigabytes that may be kept; 0 keeps none."""
+    folder: Path | None = None
+    """Kept there for later runs too; in memory without it."""
+    short_side: int | None = None
+    """Keep larger pictures at this short side: less memory, and pixels that differ a little."""
+
+    def __post_init__(self) -> None:
+        if self.limit < 0 or (self.short_side or 1) < 1:
+            raise InputError(f"no such cache: {self.limit} GB, short side {self.short_side}")
+
+
+class _Index(NamedTuple):
+    """Where each picture's pixels lie; the length 0 says that they are not kept."""
+
+    offsets: np.ndarray
+    shapes: np.ndarray
+
+
+class _Cached(Source):
+    """A source whose pictures are kept decoded."""
+
+    def __init__(self, source: Source, store: np.ndarray, index: _Index) -> None:
+        super().__init__(source.name, source.classes, source.labels, source.root)
+        self._source, self._store, self._index = source, store, index
+
+    def read(self, index: int) -> Content:
+        """Take a picture out of the cache, or else read it."""
+        height, width, channels = self._index.shapes[index].tolist()
+        if not height:
+            return self._source.read(index)
+        start = int(self._index.offsets[index])
+        flat = self._store[start : start + height * width * channels]
+        return flat.reshape(height, width, channels)
+
+    def where(self, index: int) -> str:
+        """Name a picture as its source does."""
+        return self._source.where(index)
+
+
+class _CachedPixels(Pixels):
+    """A source whose pictures are all kept and of one size."""
+
+    def __init__(self, source: Source, pixels: np.ndarray) -> None:
+        super().__init__(source.name, source.classes, source.labels, pixels)
+        self.root = source.root
+        self._source = source
+
+    def where(self, index: int) -> str:
+        """Name a picture as its source does."""
+        return self._source.where(index)
+
+
+def keep_decoded(
+    source: Source,
+    preprocess: Preprocess,
+    config: CacheConfig,
+    *,
+    workers: int | None = None,
+    report: Callable[[int], None] = lambda done: None,
+) -> Source:
+    """Decode a source's pictures once; `report` is told how many are done."""
+    if config.limit == 0 or isinstance(source, Uniform):
+        return source
+    limit = int(config.limit * 1e9)
+    pictures = _decode_all(source, preprocess, config, workers, report)
+    if config.folder is None:
+        return _open(source, *_fill(pictures, len(source), limit))
+    key = _key(source, preprocess, config)
+    folder = config.folder.expanduser() / key
+    if not (folder / "index.npz").is_file():
+        try:
+            _write(folder, pictures, len(source), limit)
+        except OSError as error:
+            raise InputError(f"{config.folder}: the cache could not be written: {error}") from None
+    with np.load(folder / "index.npz", allow_pickle=False) as file:
+        index = _Index(file["offsets"], file["shapes"])
+    size = (folder / "pixels.bin").stat().st_size
+    store = np.memmap(folder / "pixels.bin", np.uint8, "r") if size else np.empty(0, np.uint8)
+    if size != int(index.shapes.prod(axis=1).sum()):
+        raise InputError(f"{folder}: the cache is damaged; remove it and it is made again")
+    return _open(source, store, index)
+
+
+def _decode_all(
+    source: Source,
+    preprocess: Preprocess,
+    config: CacheConfig,
+    workers: int | None,
+    report: Callable[[int], None],
+) -> Iterator[np.ndarray | None]:
+    """Decode each picture in turn, by threads; None for one that can't be."""
+
+    def load(indices: range) -> list[np.ndarray | None]:
+        return [_decode(source, index, preprocess, config.short_side) for index in indices]
+
+    chunks = [
+        range(start, min(start + _CHUNK, len(source))) for start in range(0, len(source), _CHUNK)
+    ]
+    done = 0
+    for pictures in Loader(load, chunks, LoaderConfig(workers=workers)):
+        yield from pictures
+        done += len(pictures)
+        report(done)
+
+
+def _decode(
+    source: Source, index: int, preprocess: Preprocess, short_side: int | None
+) -> np.ndarray | None:
+    with suppress(PictureError, OSError):  # whoever reads it for training reports it
+        content = source.read(index)
+        if isinstance(content, np.ndarray):
+            picture = content
+        elif short_side is None:
+            picture = decode(content, channels=preprocess.channels)
+        else:
+            header = read_header(content)
+            shrink = max(1.0, min(header.height, header.width) / short_side)
+            channels = preprocess.channels
+            picture = decode(content, channels=channels, header=header, shrink=shrink)
+        height, width = picture.shape[:2]
+        if short_side is not None and min(height, width) > short_side:
+            size = small_size(height, width, (short_side, short_side))
+            picture = resize_quickly(picture, size, preprocess)
+        return picture
+    return None
+
+
+def _fill(
+    pictures: Iterator[np.ndarray | None], count: int, limit: int
+) -> tuple[np.ndarray, _Index]:
+    """Put pictures into memory one behind the other, up to a limit."""
+    index = _Index(np.zeros(count, np.int64), np.zeros((count, 3), np.int32))
+    kept: list[np.ndarray] = []
+    for picture in _admit(pictures, index, limit):
+        kept.append(picture.reshape(-1))
+    return np.concatenate(kept) if kept else np.empty(0, np.uint8), index
+
+
+def _admit(
+    pictures: Iterator[np.ndarray | None], index: _Index, limit: int
+) -> Iterator[np.ndarray]:
+    """Give the pictures that are kept, and note where they lie."""
+    used = 0
+    for number, picture in enumerate(pictures):
+        if picture is None or used + picture.size > limit:
+            continue
+        index.offsets[number], index.shapes[number] = used, picture.shape
+        used += picture.size
+        yield np.ascontiguousarray(picture)
+
+
+def _write(folder: Path, pictures: Iterator[np.ndarray | None], count: int, limit: int) -> None:
+    """Write a cache beside its place and rename it there, so that it is whole or not there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        index = _Index(np.zeros(count, np.int64), np.zeros((count, 3), np.int32))
+        with (new / "pixels.bin").open("wb") as file:
+            for picture in _admit(pictures, index, limit):
+                file.write(picture.data)
+            file.flush()
+            os.fsync(file.fileno())
+        np.savez(new / "index.npz", offsets=index.offsets, shapes=index.shapes)
+        with suppress(FileExistsError, OSError):  # another process was sooner
+            os.rename(new, folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _key(source: Source, preprocess: Preprocess, config: CacheConfig) -> str:
+    """Name a cache by all that decides its content."""
+    what = [_VERSION, source.stamp(), preprocess.channels, config.short_side, config.limit]
+    if config.short_side is not None:
+        what += [preprocess.interpolation, preprocess.antialias]
+    return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
+
+
+def _open(source: Source, store: np.ndarray, index: _Index) -> Source:
+    """Choose the fastest form: pictures of one size are one array."""
+    shape = index.shapes[0] if len(index.shapes) else np.zeros(3)
+    if shape.all() and (index.shapes == shape).all():
+        return _CachedPixels(source, store.reshape(len(source), *shape.tolist()))
+    return _Cached(source, store, index)

@@ -1,0 +1,264 @@
+"""What a set of pictures holds, and what is wrong with it, in one pass over the files.
+
+Pictures are looked at in worker processes, so that one which crashes the decoder is found out and
+named, and does not end the check.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import sqrt
+from typing import NamedTuple
+
+import numpy as np
+
+from vitrail.data.batches import BadPicture
+from vitrail.data.decoding.decode import LIMITS, Limits, PictureError, decode, read_header
+from vitrail.data.draws import shuffled
+from vitrail.data.loader import Loader, LoaderConfig, WorkerError
+from vitrail.data.source import Source
+
+CHUNK = 32  # pictures a worker looks at before it reports
+MEASURED = 1_000  # pictures that mean and deviation are taken from, drawn at random
+ENOUGH = 1_000_000  # pixels of each that are measured; larger pictures are measured smaller
+_ALONE = LoaderConfig(workers=1, kind="processes")
+
+
+class Look(NamedTuple):
+    """What one picture turned out to be."""
+
+    digest: bytes
+    """A hash of its file, to find it again."""
+    shape: tuple[int, int]
+    """Height and width, as shown."""
+    mode: str
+    """File format and kind of pixels, such as `JPEG RGB`."""
+    moments: tuple[tuple[float, ...], tuple[float, ...]] | None
+    """Mean of its pixels (0 to 1) and of their squares by channel, if it was measured."""
+    bad: BadPicture | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What a check found."""
+
+    pictures: int
+    """Files that were looked at, good and bad."""
+    splits: dict[str, int]
+    """Good pictures of each split."""
+    classes: dict[str, dict[str, int]]
+    """Good pictures of each class, by split."""
+    bad: list[dict[str, str]]
+    """Files that can't be used: split, path, reason, kind."""
+    duplicates: list[list[str]]
+    """Groups of the same picture within a split, as `split: path`."""
+    leaks: list[list[str]]
+    """Groups of the same picture in several splits."""
+    conflicts: list[list[str]]
+    """Groups of the same picture under several classes."""
+    empty: list[str]
+    """Classes without a good picture, as `split: class`."""
+    imbalance: float
+    """Pictures of the largest class by those of the smallest, in the first split."""
+    sizes: dict[str, list[int]]
+    """Smallest, median and largest height and width."""
+    modes: dict[str, int]
+    """Pictures of each format and mode."""
+    mean: list[float]
+    """Mean of the pixels by channel, of 0 to 1, each picture counting the same."""
+    std: list[float]
+    """Deviation of the pixels likewise."""
+    measured: int
+    """Pictures that mean and deviation were taken from."""
+
+
+class _Inspector:
+    """Looks at pictures of several sources; sent once to each worker."""
+
+    def __init__(
+        self, splits: Mapping[str, Source], measured: set[tuple[str, int]], limits: Limits
+    ) -> None:
+        self._splits, self._measured, self._limits = splits, measured, limits
+
+    def look(self, task: tuple[str, range]) -> list[Look]:
+        _silence_decoders()
+        split, indices = task
+        return [self._look(self._splits[split], i, (split, i) in self._measured) for i in indices]
+
+    def _look(self, source: Source, index: int, measure: bool) -> Look:
+        try:
+            content = source.read(index)
+            if isinstance(content, np.ndarray):
+                digest = hashlib.blake2b(content.tobytes(), digest_size=16).digest()
+                mode, pixels = f"{content.shape[2]} channels", content
+                shape = content.shape[:2]
+            else:
+                digest = hashlib.blake2b(content, digest_size=16).digest()
+                header = read_header(content, self._limits)
+                # An eighth of a JPEG shows damage as well as all of it, and much sooner.
+                shrink = sqrt(max(header.height * header.width / ENOUGH, 1)) if measure else 8.0
+                pixels = decode(content, limits=self._limits, header=header, shrink=shrink)
+                mode, shape = f"{header.format} {header.mode}", (header.height, header.width)
+        except PictureError as error:
+            return _failed(BadPicture(source.where(index), str(error), error.kind))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            return _failed(BadPicture(source.where(index), reason, "unreadable"))
+        return Look(digest, shape, mode, _moments(pixels) if measure else None)
+
+    def crashed(self, split: str, index: int) -> Look:
+        where = self._splits[split].where(index)
+        return _failed(BadPicture(where, "crashes the decoder", "crashes the decoder"))
+
+
+@cache
+def _silence_decoders() -> None:
+    """Keep what libraries of C write on stderr of broken files from a worker's users."""
+    if multiprocessing.parent_process() is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def _failed(bad: BadPicture) -> Look:
+    return Look(b"", (0, 0), "", None, bad)
+
+
+def _moments(pixels: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    step = int(sqrt(max(pixels.shape[0] * pixels.shape[1] / ENOUGH, 1)))
+    flat = pixels[::step, ::step].reshape(-1, pixels.shape[2])
+    counts = [np.bincount(flat[:, channel], minlength=256) for channel in range(flat.shape[1])]
+    levels = np.arange(256) / 255
+    means = (np.stack(counts) / len(flat)) @ np.stack([levels, levels**2], axis=1)
+    return tuple(means[:, 0].tolist()), tuple(means[:, 1].tolist())
+
+
+def check(
+    splits: Mapping[str, Source],
+    *,
+    limits: Limits = LIMITS,
+    workers: int | None = None,
+    report: Callable[[int], None] = lambda done: None,
+) -> Check:
+    """Look at every picture of a set's splits; `report` is told how many are done."""
+    measured = {
+        (split, int(index))
+        for split, source in list(splits.items())[:1]
+        for index in shuffled(len(source), 0, "subset")[:MEASURED]
+    }
+    inspector = _Inspector(splits, measured, limits)
+    tasks = [
+        (split, range(start, min(start + CHUNK, len(source))))
+        for split, source in splits.items()
+        for start in range(0, len(source), CHUNK)
+    ]
+    looks: dict[str, list[Look]] = {split: [] for split in splits}
+    done = 0
+    config = LoaderConfig(workers=workers, kind="processes")
+    for (split, _), found in zip(tasks, _look_at_all(inspector, tasks, config), strict=True):
+        looks[split] += found
+        done += len(found)
+        report(done)
+    return _summarise(splits, looks)
+
+
+def _look_at_all(
+    inspector: _Inspector, tasks: Sequence[tuple[str, range]], config: LoaderConfig
+) -> Iterator[list[Look]]:
+    """Run the tasks in worker processes; pictures of a chunk that kills them are tried alone."""
+    waiting = deque(tasks)
+    while waiting:
+        try:
+            for found in Loader(inspector.look, list(waiting), config):
+                waiting.popleft()
+                yield found
+        except WorkerError:
+            split, indices = waiting.popleft()
+            yield [_look_alone(inspector, split, index) for index in indices]
+
+
+def _look_alone(inspector: _Inspector, split: str, index: int) -> Look:
+    try:
+        ((look,),) = Loader(inspector.look, [(split, range(index, index + 1))], _ALONE)
+    except WorkerError:
+        return inspector.crashed(split, index)
+    return look
+
+
+def _summarise(splits: Mapping[str, Source], looks: Mapping[str, list[Look]]) -> Check:
+    """Put what was seen of each picture together."""
+    good = {
+        split: [i for i, look in enumerate(each) if not look.bad] for split, each in looks.items()
+    }
+    shapes = np.array([looks[split][i].shape for split in splits for i in good[split]] or [(0, 0)])
+    moments = np.array([look.moments for each in looks.values() for look in each if look.moments])
+    mean = moments[:, 0].mean(0) if len(moments) else np.zeros(0)
+    std = np.sqrt(moments[:, 1].mean(0) - mean**2) if len(moments) else np.zeros(0)
+    counts = {split: _class_counts(source, good[split]) for split, source in splits.items()}
+    classes = list(dict.fromkeys(name for source in splits.values() for name in source.classes))
+    first = [count for count in next(iter(counts.values()), {}).values() if count]
+    within, between, conflicts = _same_pictures(splits, looks)
+    bad = [
+        {"split": split, "path": look.bad.where, "reason": look.bad.reason, "kind": look.bad.kind}
+        for split, each in looks.items()
+        for look in each
+        if look.bad
+    ]
+    return Check(
+        pictures=sum(map(len, looks.values())),
+        splits={split: len(indices) for split, indices in good.items()},
+        classes={name: {split: counts[split].get(name, 0) for split in splits} for name in classes},
+        bad=bad,
+        duplicates=within,
+        leaks=between,
+        conflicts=conflicts,
+        empty=[f"{s}: {n}" for s, each in counts.items() for n, count in each.items() if not count],
+        imbalance=max(first) / min(first) if first else 0.0,
+        sizes={
+            axis: [int(values.min()), int(np.median(values)), int(values.max())]
+            for axis, values in (("height", shapes[:, 0]), ("width", shapes[:, 1]))
+        },
+        modes=dict(Counter(looks[s][i].mode for s in splits for i in good[s]).most_common()),
+        mean=mean.tolist(),
+        std=std.tolist(),
+        measured=len(moments),
+    )
+
+
+def _class_counts(source: Source, good: list[int]) -> dict[str, int]:
+    labels = source.labels[good]
+    if source.multilabel:
+        counts = labels.sum(axis=0, dtype=np.int64)
+    else:
+        counts = np.bincount(labels, minlength=len(source.classes))
+    return dict(zip(source.classes, counts.tolist(), strict=True))
+
+
+def _same_pictures(
+    splits: Mapping[str, Source], looks: Mapping[str, list[Look]]
+) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
+    """Group files of the same bytes: within a split, between splits, under several classes."""
+    groups: defaultdict[bytes, list[tuple[str, int]]] = defaultdict(list)
+    for split, each in looks.items():
+        for index, look in enumerate(each):
+            if not look.bad:
+                groups[look.digest].append((split, index))
+    within: list[list[str]] = []
+    between: list[list[str]] = []
+    conflicts: list[list[str]] = []
+    for group in groups.values():
+        if len(group) < 2:
+            continue
+        names = [f"{split}: {splits[split].where(index)}" for split, index in group]
+        in_splits = Counter(split for split, _ in group)
+        if len(in_splits) > 1:
+            between.append(names)
+        if max(in_splits.values()) > 1:
+            within.append(names)
+        if len({splits[split].labels[index].tobytes() for split, index in group}) > 1:
+            conflicts.append(names)
+    return within, between, conflicts

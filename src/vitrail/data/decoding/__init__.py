@@ -1,0 +1,1 @@
+"""Encoded pictures to pixels, whatever a file holds."""

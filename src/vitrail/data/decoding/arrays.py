@@ -1,0 +1,68 @@
+"""Pictures as NumPy files (.npy), for those with other channels than a photo's.
+
+An array is uint8 or uint16, of (height, width) or (height, width, channels).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.lib import format as npy
+from PIL import Image
+
+from vitrail.data.decoding.faults import PictureError, explained
+
+_HEADER = 2**14  # bytes that a header takes at most; NumPy itself refuses more than 10,000
+
+
+@dataclass(frozen=True)
+class Array:
+    """What a NumPy file's header says."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    order: Literal["C", "F"]
+    """Whether the last axis goes fastest, or the first."""
+    offset: int
+    """Where the values begin."""
+
+
+def read_npy_header(data: bytes) -> Array:
+    """Read a NumPy file's header, and check that the file holds a picture of that size."""
+    with explained("NumPy file"):
+        stream = io.BytesIO(data[:_HEADER])
+        version = npy.read_magic(stream)
+        read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = read(stream)
+        array = Array(shape, dtype, "F" if fortran else "C", stream.tell())
+    known = dtype.newbyteorder("=") in (np.uint8, np.uint16)
+    if not known or len(shape) not in (2, 3) or min(shape) < 1:
+        text = f"a NumPy file of {dtype} {shape} is no picture; expected uint8 or uint16"
+        raise PictureError(f"{text} (height, width, channels)", "unsupported format")
+    if math.prod(shape) * dtype.itemsize > len(data) - array.offset:
+        raise PictureError(f"truncated: a NumPy file too short for its shape {shape}", "truncated")
+    return array
+
+
+def decode_npy(data: bytes, channels: int) -> np.ndarray:
+    """Decode a NumPy file to uint8 (height, width, channels)."""
+    array = read_npy_header(data)
+    values = np.frombuffer(data, array.dtype, math.prod(array.shape), array.offset)
+    values = values.reshape(array.shape, order=array.order)
+    if values.ndim == 2:
+        values = values[..., None]
+    if values.dtype.itemsize == 2:
+        values = np.rint(values / np.float32(257))
+    pixels = values.astype(np.uint8, order="C")
+    if pixels.shape[2] == channels:
+        return pixels
+    if pixels.shape[2] == 1 and channels == 3:
+        return np.repeat(pixels, 3, axis=2)
+    if pixels.shape[2] == 3 and channels == 1:
+        return np.array(Image.fromarray(pixels).convert("L"))[..., None]
+    text = f"the array has {pixels.shape[2]} channels, but {channels} are expected"
+    raise PictureError(text, "wrong channels")

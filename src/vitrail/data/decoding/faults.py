@@ -1,0 +1,75 @@
+"""Pictures that can't be used: the error, its kinds, and the limits of what a picture may cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from PIL import Image
+
+from vitrail.config import InputError
+
+Kind = Literal[
+    "not a picture",
+    "unsupported format",
+    "truncated",
+    "damaged",
+    "too large",
+    "too slow",
+    "wrong channels",
+    "unreadable",
+]
+"""Kinds of faults, to count bad pictures by; `unreadable` is a file that is gone or forbidden."""
+
+
+class PictureError(InputError):
+    """A picture that can't be used; one line, which leaves the picture's name to the caller."""
+
+    def __init__(self, text: str, kind: Kind = "damaged") -> None:
+        super().__init__(text)
+        self.kind: Kind = kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a picture may cost; anything above is refused before it is decoded."""
+
+    pixels: int = 100_000_000
+    """Height times width; decoding takes 3 to 16 bytes of memory for each, most for WebP."""
+    bytes: int = 256 * 2**20
+    """The encoded file."""
+
+    def check_pixels(self, height: int, width: int) -> None:
+        """Refuse a picture with more pixels than the limit, or none."""
+        if min(height, width) < 1:
+            raise PictureError(f"damaged: a picture of {width} x {height} pixels has no content")
+        if height * width > self.pixels:
+            limit = f"the limit of {self.pixels / 1e6:g} megapixels"
+            text = f"{width} x {height} pixels are over {limit}; make the picture smaller"
+            raise PictureError(text, "too large")
+
+
+LIMITS = Limits()
+"""The limits of pictures from a user's own folders."""
+
+
+@contextmanager
+def explained(name: str) -> Iterator[None]:
+    """Turn whatever reading a file of the named format raises into a PictureError."""
+    try:
+        yield
+    except PictureError:
+        raise
+    except Image.DecompressionBombError:  # for a size that Pillow's header doesn't show
+        raise PictureError(f"this {name} has more pixels than Pillow takes", "too large") from None
+    except MemoryError:
+        raise PictureError(f"this {name} needs more memory than there is", "too large") from None
+    except Exception as error:  # decoders raise at least ten types, whatever they document
+        reason = " ".join(str(error).split())[:80] or type(error).__name__
+        cut = ("truncated", "not enough image data", "premature end")
+        if isinstance(error, EOFError) or any(word in reason.lower() for word in cut):
+            text = f"truncated: this {name} ends before its picture does; copy it again"
+            raise PictureError(text, "truncated") from None
+        raise PictureError(f"damaged {name}: {reason}", "damaged") from None

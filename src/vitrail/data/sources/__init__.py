@@ -1,0 +1,1 @@
+"""Every kind of data set, opened by its text."""

@@ -1,0 +1,111 @@
+"""The list of bad pictures that a set carries with it: `vitrail-bad.tsv` in its folder.
+
+`vitrail data check --fix` writes it; whoever opens the set leaves its pictures out. A row is a
+picture's name (as Source.where says it) and the reason, with a tab between; people may edit it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.config import InputError
+from vitrail.data.source import Content, Source
+from vitrail.data.sources.names import original, printable
+
+BAD_LIST = "vitrail-bad.tsv"
+"""The list's name, in the root folder of its set."""
+_HEADER = "path\treason"
+
+
+class Remaining(Source):
+    """A source's pictures but for the bad ones."""
+
+    def __init__(self, source: Source, bad: Collection[str]) -> None:
+        kept = np.array([source.where(i) not in bad for i in range(len(source))], bool)
+        super().__init__(source.name, source.classes, source.labels[kept], source.root)
+        self.source = source
+        self.left_out = source.labels[~kept]
+        """The labels of the pictures that were left out."""
+        self._indices = np.flatnonzero(kept)
+
+    @property
+    def skipped(self) -> int:
+        """Count the pictures that were left out."""
+        return len(self.left_out)
+
+    def read(self, index: int) -> Content:
+        """Read the picture from the source behind."""
+        return self.source.read(int(self._indices[index]))
+
+    def where(self, index: int) -> str:
+        """Name the picture as the source behind does."""
+        return self.source.where(int(self._indices[index]))
+
+
+def leave_out_bad(source: Source) -> Source:
+    """Leave out the pictures that are on the list in the source's folder."""
+    bad = read_bad_list(source.root) if source.root else {}
+    remaining = Remaining(source, bad) if bad else None
+    return remaining if remaining and remaining.skipped else source
+
+
+def read_bad_list(root: Path) -> dict[str, str]:
+    """Read why each picture on the list is bad; nothing where there is no list."""
+    path = root / BAD_LIST
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a text of UTF-8; remove it, or check again") from None
+    header, *lines = text.split("\n")
+    if header.rstrip("\r") != _HEADER:
+        raise InputError(f"{path}: expected a first line of 'path', a tab and 'reason'")
+    rows = (line.rstrip("\r").partition("\t") for line in lines)
+    return {original(name): original(reason) for name, _, reason in rows if name}
+
+
+def write_bad_list(root: Path, rows: Mapping[str, str]) -> Path:
+    """Write the list, whole or not at all; without rows there is none afterwards."""
+    path = root / BAD_LIST
+    if rows:
+        write_rows(path, _HEADER.split("\t"), sorted(rows.items()))
+        return path
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot remove {path}: {error.strerror}") from None
+    return path
+
+
+def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a table of tabs and lines, with what is neither in it escaped, whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            file.write("\t".join(header) + "\n")
+            file.writelines("\t".join(map(printable, row)) + "\n" for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        _sync(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename last through a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

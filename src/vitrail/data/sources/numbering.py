@@ -1,0 +1,71 @@
+"""Class numbers of labels that are numbers already, or names; one or several a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vitrail.config import InputError, suggest
+
+_MOST = 1_000_000  # classes; a larger label is some other number, such as a picture's
+
+
+def name_classes(labels: Iterable[Any], name: str) -> list[str]:
+    """Name the classes of a set that doesn't: 0 to the largest label, or the labels in order."""
+    found: set[Any] = set()
+    for label in labels:
+        found.update(label if isinstance(label, list) else (label,))
+    found -= {None, -1}
+    words = sorted(label for label in found if isinstance(label, str))
+    if words and len(words) < len(found):
+        raise InputError(f"{name} has both numbers and words (such as {words[0]!r}) for labels")
+    last = 0 if words else max(found, default=-1)
+    if not isinstance(last, int) or last >= _MOST:
+        raise InputError(f"{name}: {last!r} is no class; expected numbers from 0, or names")
+    return words or [str(number) for number in range(last + 1)]
+
+
+class Numbering:
+    """The numbers of classes; a label that is a number counts them, whatever they are called."""
+
+    def __init__(self, classes: Sequence[str]) -> None:
+        self._numbers = {word: number for number, word in enumerate(classes)}
+
+    def number(self, label: Any) -> int:
+        """Give the number of a picture's one class."""
+        if label is None or label == -1:  # -1 is the hub's way to keep a test split's labels secret
+            raise InputError("it has no label")
+        if isinstance(label, str):
+            if label not in self._numbers:
+                raise InputError(f"unknown class {label!r}{suggest(label, self._numbers)}")
+            return self._numbers[label]
+        if not isinstance(label, int) or not 0 <= label < len(self._numbers):
+            raise InputError(f"expected a class from 0 to {len(self._numbers) - 1}, got {label!r}")
+        return int(label)
+
+    def row(self, labels: Any) -> np.ndarray:
+        """Mark a picture's classes with 1, the others with 0; a label alone is a list of one."""
+        labels = labels if isinstance(labels, list) else [labels]
+        row = np.zeros(len(self._numbers), np.uint8)
+        row[[self.number(label) for label in labels]] = 1
+        if row.sum() < len(labels):  # most likely a 0 or 1 for each class, which is another thing
+            raise InputError(f"expected a list of classes, each once, got {labels}")
+        return row
+
+
+def number_labels(
+    labels: Sequence[Any], classes: Sequence[str], where: Callable[[int], str], *, several: bool
+) -> np.ndarray:
+    """Give all pictures' labels as a Source holds them: numbers, or with several a row each."""
+    numbering = Numbering(classes)
+    shape, kind = ((len(labels), len(classes)), np.uint8) if several else (len(labels), np.int64)
+    numbers = np.empty(shape, kind)
+    number = numbering.row if several else numbering.number
+    for index, label in enumerate(labels):
+        try:
+            numbers[index] = number(label)
+        except InputError as error:
+            raise InputError(f"{where(index)}: {error}") from None
+    return numbers

@@ -1,0 +1,1 @@
+"""Measure a model the way the paper does."""

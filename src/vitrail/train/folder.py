@@ -1,0 +1,84 @@
+"""The folder of a run: begun once, gone on with under the same settings, or cleared."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vitrail.config import InputError, from_dict, read_file, to_dict
+from vitrail.train.settings import TrainConfig, free_settings
+from vitrail.train.state import clean_states
+
+STATES, MODEL, CONFIG, RESULT = "states", "model", "config.yaml", "result.json"
+BAD_BATCH = "bad_batch_"
+OTHERWISE = "use --restart to begin again, or another --out"
+
+
+def prepare_folder(config: TrainConfig, *, restart: bool) -> dict[str, Any] | None:
+    """Hold a begun run's settings against these, and write them down.
+
+    Give what a finished run has reached; `restart` forgets all that was.
+    """
+    path, result, states = (config.out / name for name in (CONFIG, RESULT, STATES))
+    if restart:
+        _clear(config.out)
+    clean_states(states)
+    reached = json.loads(result.read_text()) if result.exists() else None
+    settings = to_dict(config)
+    if reached or (states.exists() and any(states.iterdir())):
+        begun = from_dict(TrainConfig, read_file(path))
+        check_settings(to_dict(begun), settings, free_settings(config))
+    if reached is None:
+        write_whole(path, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+    return reached
+
+
+def _clear(folder: Path) -> None:
+    """Remove what an old run left; its states before its settings, which say what they are of."""
+    (folder / RESULT).unlink(missing_ok=True)
+    for name in (STATES, MODEL, "tensorboard"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    for path in (*folder.glob(f"{BAD_BATCH}*"), folder / CONFIG):
+        path.unlink(missing_ok=True)
+
+
+def check_settings(old: Mapping[str, Any], new: Mapping[str, Any], free: Collection[str]) -> None:
+    """Refuse to go on with settings that a run was not begun with, but for those that are free."""
+    was, now = (dict(_flatten(settings)) for settings in (old, new))
+    changes = [
+        f"{key} {was.get(key)} → {now.get(key)}"
+        for key in {**was, **now}
+        if was.get(key) != now.get(key) and not {key, key.partition(".")[0]} & set(free)
+    ]
+    if changes:
+        raise InputError(f"cannot resume: {', '.join(changes)}; {OTHERWISE}")
+
+
+def _flatten(settings: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{where}{key}.")
+        else:
+            yield f"{where}{key}", value
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole, or not at all."""
+    part = path.with_name(f".{path.name}.new")
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None

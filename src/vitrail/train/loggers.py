@@ -1,0 +1,204 @@
+"""Viewers that a run is shown in: TensorBoard, Weights & Biases, MLflow.
+
+Their packages are imported when one is opened. A resumed run goes on in the same W&B or MLflow
+run, whose name is kept in the run's folder; one that begins anew gets a new one.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from PIL import Image
+
+from vitrail.config import InputError, suggest
+
+log = logging.getLogger("vitrail")
+
+
+class Logger(Protocol):
+    """Where values and pictures go."""
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Take a step's values."""
+        ...
+
+    def picture(self, step: int, name: str, array: np.ndarray) -> None:
+        """Take a picture, height x width x 3 in uint8."""
+        ...
+
+    def close(self, *, failed: bool = False) -> None:
+        """Bring all home, and say where it can be said whether the run failed."""
+        ...
+
+
+class TensorBoard:
+    """Event files in the folder `tensorboard` of a run.
+
+    They are written as SummaryWriter does, but at once: its thread would lose events in a kill,
+    and print a traceback of its own when a disk is full.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self._event: Any = import_module("tensorboard.compat.proto.event_pb2")
+        self._summary: Any = import_module("tensorboard.compat.proto.summary_pb2").Summary
+        library = import_module("tensorboard.summary.writer.record_writer")
+        path = folder / "tensorboard"
+        try:
+            with ExitStack() as stack:
+                path.mkdir(exist_ok=True)
+                self._file = stack.enter_context(_next_events(path).open("xb"))
+                self._records = library.RecordWriter(self._file)
+                self._begin(step)
+                stack.pop_all()
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+    def _begin(self, step: int) -> None:
+        """Let viewers drop what older files hold of later steps: a killed run wrote it."""
+        self._write(file_version="brain.Event:2")
+        start = self._event.SessionLog(status=self._event.SessionLog.START)
+        self._write(step=step + 1 if step else 0, session_log=start)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Write a step's values, a scalar each."""
+        scalars = [self._summary.Value(tag=tag, simple_value=x) for tag, x in values.items()]
+        self._write(step=step, summary=self._summary(value=scalars))
+
+    def picture(self, step: int, name: str, array: np.ndarray) -> None:
+        """Write a picture."""
+        png = io.BytesIO()
+        Image.fromarray(array).save(png, "png")
+        height, width, channels = array.shape
+        image = self._summary.Image(
+            height=height,
+            width=width,
+            colorspace=channels,
+            encoded_image_string=png.getvalue(),
+        )
+        value = self._summary.Value(tag=name, image=image)
+        self._write(step=step, summary=self._summary(value=[value]))
+
+    def close(self, *, failed: bool = False) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, **fields: Any) -> None:
+        event = self._event.Event(wall_time=time.time(), **fields)
+        self._records.write(event.SerializeToString())
+        self._records.flush()
+
+
+def _next_events(folder: Path) -> Path:
+    """Name a new event file so that it sorts behind the others, whatever the clock says."""
+    names = [re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.iterdir()]
+    newest = max((int(name[1]) for name in names if name), default=0)
+    return folder / f"events.out.tfevents.{max(int(time.time()), newest + 1):010d}.vitrail"
+
+
+class WeightsAndBiases:
+    """A run at W&B; where and how, its own settings say (WANDB_PROJECT, WANDB_MODE, …)."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        known = _read_id(folder, "wandb") if step else None
+        self._wandb: Any = import_module("wandb")
+        self._run: Any = self._wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "vitrail"),
+            name=folder.resolve().name,
+            dir=folder,
+            id=known,
+            resume="allow" if known else None,
+            settings=self._wandb.Settings(console="off"),  # it would tear the progress bar
+        )
+        self._first: int = self._run.step  # what it has is what would be sent again
+        _write_id(folder, "wandb", self._run.id)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Send a step's values."""
+        if step >= self._first:
+            self._run.log(dict(values), step=step)
+
+    def picture(self, step: int, name: str, array: np.ndarray) -> None:
+        """Send a picture."""
+        if step >= self._first:
+            self._run.log({name: self._wandb.Image(array)}, step=step)
+
+    def close(self, *, failed: bool = False) -> None:
+        """Wait until all is sent."""
+        self._run.finish(exit_code=int(failed))
+
+
+class MLflow:
+    """A run at MLflow; where, its own settings say (MLFLOW_TRACKING_URI, …).
+
+    What was sent after the step that a run resumes at is sent again, with the same values.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        known = _read_id(folder, "mlflow") if step else None
+        self._mlflow: Any = import_module("mlflow")
+        run = self._mlflow.start_run(run_id=known, run_name=folder.resolve().name)
+        _write_id(folder, "mlflow", run.info.run_id)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Send a step's values."""
+        self._mlflow.log_metrics(dict(values), step=step)
+
+    def picture(self, step: int, name: str, array: np.ndarray) -> None:
+        """Send a picture."""
+        self._mlflow.log_image(array, key=name, step=step)
+
+    def close(self, *, failed: bool = False) -> None:
+        """End the run."""
+        self._mlflow.end_run(status="FAILED" if failed else "FINISHED")
+
+
+LOGGERS: dict[str, Callable[[Path, int], Logger]] = {
+    "tensorboard": TensorBoard,
+    "wandb": WeightsAndBiases,
+    "mlflow": MLflow,
+}
+
+
+def open_logger(name: str, folder: Path, step: int) -> Logger | None:
+    """Open a logger for a run that goes on after `step`.
+
+    TensorBoard is on unless told otherwise: where its package is missing or broken, a line in the
+    log says so, and None comes back. The others somebody asked for, so there it is an error.
+    """
+    if name not in LOGGERS:
+        hint = suggest(name, LOGGERS) or f"; there are: {', '.join(LOGGERS)}"
+        raise InputError(f"unknown logger {name!r}{hint}")
+    try:
+        return LOGGERS[name](folder, step)
+    except InputError:
+        raise
+    except Exception as error:  # no package, no key, no network: all have types of their own
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        if name == "tensorboard":
+            log.info("no TensorBoard events: %s; pip install 'vitrail[tb]'", said)
+            return None
+        mend = f"; pip install {name}" if isinstance(error, ImportError) else ""
+        raise InputError(f"logger {name!r} cannot be opened: {said}{mend}") from error
+
+
+def _id_file(folder: Path, name: str) -> Path:
+    return folder / f"{name}-run.txt"
+
+
+def _read_id(folder: Path, name: str) -> str | None:
+    path = _id_file(folder, name)
+    return path.read_text(encoding="utf-8").strip() if path.exists() else None
+
+
+def _write_id(folder: Path, name: str, identity: str) -> None:
+    _id_file(folder, name).write_text(identity + "\n", encoding="utf-8")

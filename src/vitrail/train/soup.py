@@ -1,0 +1,85 @@
+"""Model soups: the mean of fine-tuned models' weights (arXiv 2203.05482)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from vitrail.config import InputError
+
+Tensors = Mapping[str, Tensor]
+
+
+def uniform_soup(ingredients: Iterable[Tensors]) -> dict[str, Tensor]:
+    """Average models, which are held one at a time if they come from a generator."""
+    pot = _Pot()
+    for tensors in ingredients:
+        pot.add(tensors)
+    if not pot.count:
+        raise InputError("a soup needs at least one model")
+    return pot.mean()
+
+
+def greedy_soup(
+    candidates: Sequence[Tensors], score: Callable[[dict[str, Tensor]], float]
+) -> tuple[dict[str, Tensor], list[int]]:
+    """Average those models that do not lower the held-out score; say which, the best first.
+
+    The best model is in. Each other, from better to worse, stays if the mean with it scores at
+    least what the mean without it does (the paper's recipe 1).
+    """
+    if not candidates:
+        raise InputError("a soup needs at least one model")
+    scores = [score(dict(tensors)) for tensors in candidates]
+    first, *rest = sorted(range(len(candidates)), key=lambda index: -scores[index])
+    pot, best, chosen = _Pot(), scores[first], [first]
+    pot.add(candidates[first])
+    for index in rest:
+        reached = score(pot.mean(candidates[index]))
+        if reached >= best:
+            best = reached
+            chosen.append(index)
+            pot.add(candidates[index])
+    return pot.mean(), chosen
+
+
+class _Pot:
+    """A sum of models, in float64 so that their mean is right to their own precision."""
+
+    def __init__(self) -> None:
+        self.total: dict[str, Tensor] = {}
+        self.kinds: dict[str, torch.dtype] = {}
+        self.count = 0
+
+    def add(self, tensors: Tensors) -> None:
+        if not self.count:
+            self.kinds = {name: tensor.dtype for name, tensor in tensors.items()}
+            zeros = partial(torch.zeros_like, dtype=torch.float64)
+            self.total = {name: zeros(tensor) for name, tensor in tensors.items()}
+        self.check(tensors)
+        for name, total in self.total.items():
+            total += tensors[name]
+        self.count += 1
+
+    def mean(self, *more: Tensors) -> dict[str, Tensor]:
+        """Give the mean of what is in, and of more."""
+        for tensors in more:
+            self.check(tensors)
+        count = self.count + len(more)
+        sums = {name: sum((t[name] for t in more), total) for name, total in self.total.items()}
+        return {name: (total / count).to(self.kinds[name]) for name, total in sums.items()}
+
+    def check(self, tensors: Tensors) -> None:
+        number = self.count + 1
+        for name in self.total.keys() ^ tensors.keys():
+            verb = "lacks" if name in self.total else "adds"
+            raise InputError(f"model {number} of the soup {verb} {name}; they are not of one kind")
+        for name, total in self.total.items():
+            if tensors[name].shape != total.shape:
+                found, expected = tuple(tensors[name].shape), tuple(total.shape)
+                raise InputError(
+                    f"model {number} of the soup: {name} is {found}, the first's {expected}"
+                )

@@ -1,0 +1,70 @@
+"""Small sets of pictures for tests: encoded, with labels, some of them unreadable."""
+
+import io
+from collections.abc import Iterator
+
+import numpy as np
+from PIL import Image
+
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.source import Content, Source, Stream, Streamed
+
+HALF = Preprocess(
+    size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear", fit="stretch"
+)
+
+
+def encode(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+    """Encode pixels (height, width, 3) to a file's bytes."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def photo(seed: int, height: int = 20, width: int = 24) -> np.ndarray:
+    """Draw a picture of smooth colours with some noise."""
+    generator = np.random.default_rng(seed)
+    y, x = np.mgrid[0:height, 0:width] / max(height, width)
+    waves = [np.sin(generator.uniform(2, 9) * (x + generator.uniform() * y)) for _ in range(3)]
+    noise = generator.normal(0, 8, (height, width, 3))
+    return (127 + 90 * np.stack(waves, axis=-1) + noise).clip(0, 255).astype(np.uint8)
+
+
+class Listed(Source):
+    """Pictures given one by one; an exception in a picture's place is raised by reading it."""
+
+    def __init__(
+        self, contents: list[Content | OSError], labels: np.ndarray | None = None, classes: int = 3
+    ) -> None:
+        if labels is None:
+            labels = np.arange(len(contents)) % classes
+        super().__init__("listed", [f"c{n}" for n in range(classes)], labels)
+        self.contents = contents
+
+    def read(self, index: int) -> Content:
+        content = self.contents[index]
+        if isinstance(content, OSError):
+            raise content
+        return content
+
+    def where(self, index: int) -> str:
+        return f"p{index}.png"
+
+
+def pictures(count: int) -> Listed:
+    """Make a set of small PNG pictures."""
+    return Listed([encode(photo(seed)) for seed in range(count)])
+
+
+class Counted(Stream):
+    """A stream of a listed set's pictures, in an order that seed and epoch decide."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__("counted", source.classes, length=None)
+        self.source = source
+
+    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[Streamed]:
+        order = np.random.default_rng([seed, epoch]).permutation(len(self.source))
+        for index in order[start:].tolist():
+            label, where = int(self.source.labels[index]), self.source.where(index)
+            yield Streamed(self.source.read(index), label, where)

@@ -1,0 +1,147 @@
+"""Batches as pure functions: order, shards, steps, mixing partners, bad pictures, evaluation."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.sets import HALF, Listed, encode, photo, pictures
+from vitrail.config import InputError
+from vitrail.data.augment import AUGMENTS, Augment
+from vitrail.data.batches import Batch, EvalBatches, Shard, TrainBatches
+from vitrail.data.draws import Draws, shuffled
+from vitrail.data.ledger import Ledger
+from vitrail.data.source import Pixels, select
+from vitrail.data.transforms import eval_picture, train_picture
+
+SET = pictures(10)
+PLAIN = Augment(crop="pad", flip=0.5)
+
+
+def train(batch: int = 4, shard: Shard = Shard(), augment: Augment = PLAIN) -> TrainBatches:  # noqa: B008
+    return TrainBatches(SET, augment, HALF, batch=batch, seed=7, shard=shard)
+
+
+def same(one: Batch, other: Batch) -> bool:
+    names = ("pictures", "labels", "weights", "indices")
+    equal = all(torch.equal(getattr(one, name), getattr(other, name)) for name in names)
+    return equal and one.mix == other.mix
+
+
+def test_each_epoch_is_every_picture_once_in_its_own_order() -> None:
+    batches = train(batch=4)
+    row = torch.cat([batches[step].indices for step in range(15)]).tolist()  # 60 = 6 epochs of 10
+    epochs = [row[start : start + 10] for start in range(0, 60, 10)]
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 6
+    assert epochs[1] == shuffled(10, 7, "order", 1).tolist()
+    assert [batches.epoch_of(step) for step in range(6)] == [0, 0, 0, 1, 1, 2]
+
+
+def test_a_picture_is_augmented_by_seed_epoch_and_index_alone() -> None:
+    batch = train(batch=4)[2]  # positions 8 and 9 are of epoch 0, the next two of epoch 1
+    for row, epoch in enumerate([0, 0, 1, 1]):
+        index = int(batch.indices[row])
+        alone = train_picture(SET.read(index), PLAIN, HALF, Draws(7, "picture", epoch, index))
+        assert np.array_equal(batch.pictures[row].numpy(), alone)
+        assert batch.labels[row] == SET.labels[index]
+    assert batch.weights.tolist() == [1, 1, 1, 1]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    batch=st.sampled_from([6, 12]),
+    count=st.sampled_from([1, 2, 3]),
+    step=st.integers(0, 10_000),
+    level=st.sampled_from(["none", "light2", "strong2"]),
+)
+def test_shards_make_the_same_global_batch(batch: int, count: int, step: int, level: str) -> None:
+    augment = replace(AUGMENTS[level], randaugment=None)
+    whole = train(batch, augment=augment)[step]
+    parts = [train(batch, Shard(rank, count), augment)[step] for rank in range(count)]
+    assert all(part.mix == whole.mix for part in parts)
+    partner = 1 if whole.mix else 0
+    for name in ("pictures", "labels", "weights", "indices"):
+        rows = torch.cat([getattr(part, name)[partner:] for part in parts])
+        assert torch.equal(rows, getattr(whole, name)[partner:]), name
+    if whole.mix:  # each part's first row is the last of the part before it, in a circle
+        assert torch.equal(whole.pictures[0], whole.pictures[-1])
+        for rank, part in enumerate(parts):
+            assert torch.equal(part.pictures[0], parts[rank - 1].pictures[-1])
+
+
+@pytest.mark.parametrize(("batch", "count"), [(18, 4), (1, 2), (0, 1)])
+def test_a_batch_that_cannot_be_shared_is_refused(batch: int, count: int) -> None:
+    with pytest.raises(InputError, match=f"global batch of {batch} on {count} processes"):
+        train(batch, Shard(0, count))
+
+
+def test_the_divisors_are_named() -> None:
+    with pytest.raises(InputError, match="shared by 1, 2, 3, 6, 9, 18"):
+        train(18, Shard(0, 4))
+
+
+@settings(max_examples=30, deadline=None)
+@given(size=st.integers(1, 25), batch=st.integers(1, 9), count=st.integers(1, 4))
+def test_evaluation_counts_every_picture_once(size: int, batch: int, count: int) -> None:
+    pixels = np.arange(size, dtype=np.uint8)[:, None, None, None] * np.ones((16, 16, 3), np.uint8)
+    source = Pixels("p", ("a", "b"), np.zeros(size, np.int64), pixels)
+    shards = [
+        EvalBatches(source, HALF, batch=batch, shard=Shard(rank, count)) for rank in range(count)
+    ]
+    assert {len(shard) for shard in shards} == {-(-size // batch)}
+    seen = [int(i) for shard in shards for n in range(len(shard)) for i in shard[n].indices]
+    assert sorted(seen) == list(range(size))
+    first = shards[0][0]
+    assert first.pictures[:, 0, 0, 0].tolist() == first.indices.tolist()
+
+
+def test_evaluation_equals_each_picture_alone() -> None:
+    batch = EvalBatches(SET, HALF, batch=4)[2]
+    assert batch.indices.tolist() == [8, 9]
+    for row, index in enumerate([8, 9]):
+        alone = eval_picture(SET.read(index), HALF)
+        assert np.array_equal(batch.pictures[row].numpy(), alone)
+
+
+def damaged() -> Listed:
+    whole = encode(photo(0))
+    return Listed([whole, whole[:200], OSError(2, "No such file or directory"), whole, b"hello"])
+
+
+def test_bad_pictures_are_named_and_weigh_nothing() -> None:
+    batch = EvalBatches(damaged(), HALF, batch=8)[0]
+    assert batch.weights.tolist() == [1, 0, 0, 1, 0]
+    assert [bad.where for bad in batch.bad] == ["p1.png", "p2.png", "p4.png"]
+    assert [bad.kind for bad in batch.bad] == ["truncated", "unreadable", "not a picture"]
+    assert batch.bad[1].reason == "No such file or directory"
+    assert batch.pictures[1].sum() == 0
+
+
+def test_the_ledger_warns_once_and_refuses_too_many(caplog: pytest.LogCaptureFixture) -> None:
+    batch = EvalBatches(damaged(), HALF, batch=8)[0]
+    lenient = Ledger("damaged", 5, allowed=0.6)
+    lenient.note(batch.bad)
+    lenient.note(batch.bad)
+    assert len(lenient.bad) == 3
+    assert len(caplog.records) == 1
+    assert lenient.summary().startswith("damaged: 3 of 5 pictures could not be used (1 ")
+    with pytest.raises(InputError, match=r"3 of 5 pictures could not be used .* more than the 10%"):
+        Ledger("damaged", 5).note(batch.bad)
+    Ledger("endless", None).note(batch.bad)
+
+
+def test_an_empty_set_and_an_empty_batch_are_refused() -> None:
+    with pytest.raises(InputError, match="no pictures to train on"):
+        TrainBatches(select(SET, np.arange(0)), PLAIN, HALF, batch=4, seed=0)
+    with pytest.raises(InputError, match="at least 1 picture"):
+        EvalBatches(SET, HALF, batch=0)
+
+
+def test_a_set_smaller_than_a_batch_comes_several_times() -> None:
+    source = select(SET, np.array([3, 4, 5]))
+    batch = TrainBatches(source, PLAIN, HALF, batch=8, seed=1)[0]
+    assert sorted(batch.indices[:3].tolist()) == sorted(batch.indices[3:6].tolist()) == [0, 1, 2]

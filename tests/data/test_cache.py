@@ -1,0 +1,89 @@
+"""Decoded pictures kept in memory and on disk: the same pixels, bounded, whole or not there."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.sets import HALF, Listed, encode, photo, pictures
+from vitrail.config import InputError
+from vitrail.data.augment import AUGMENTS
+from vitrail.data.batches import EvalBatches, TrainBatches
+from vitrail.data.cache import CacheConfig, keep_decoded
+from vitrail.data.source import Pixels
+
+MIXED = Listed(
+    [encode(photo(0, 20, 24)), encode(photo(1, 30, 12)), b"no picture", encode(photo(2, 9, 9))]
+)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_batches_are_the_same_with_and_without(tmp_path: Path, on_disk: bool) -> None:
+    folder = tmp_path / "cache" if on_disk else None
+    kept = keep_decoded(MIXED, HALF, CacheConfig(limit=1.0, folder=folder), workers=2)
+    assert kept.where(1) == "p1.png"
+    for step in range(4):
+        batches = [
+            TrainBatches(source, AUGMENTS["none"], HALF, batch=3, seed=1)
+            for source in (MIXED, kept)
+        ]
+        assert torch.equal(batches[0][step].pictures, batches[1][step].pictures)
+    bad = EvalBatches(kept, HALF, batch=9)[0].bad
+    assert [picture.where for picture in bad] == ["p2.png"]
+
+
+def test_pictures_of_one_size_become_one_array() -> None:
+    source = pictures(5)
+    kept = keep_decoded(source, HALF, CacheConfig(limit=1.0))
+    assert isinstance(kept, Pixels)
+    assert kept.pixels.shape == (5, 20, 24, 3)
+    assert np.array_equal(kept.pixels[3], photo(3))
+    assert kept.where(3) == "p3.png"
+    assert keep_decoded(kept, HALF, CacheConfig(limit=1.0)) is kept
+
+
+def test_what_does_not_fit_is_read_as_before() -> None:
+    source = pictures(5)  # 1,440 bytes each
+    kept = keep_decoded(source, HALF, CacheConfig(limit=3_000 / 1e9))
+    forms = [type(kept.read(index)) for index in range(5)]
+    assert forms == [np.ndarray, np.ndarray, bytes, bytes, bytes]
+    assert keep_decoded(source, HALF, CacheConfig()) is source
+
+
+def test_a_cache_on_disk_is_found_again_and_knows_its_set(tmp_path: Path) -> None:
+    config = CacheConfig(limit=1.0, folder=tmp_path)
+    done: list[int] = []
+    keep_decoded(MIXED, HALF, config, report=done.append)
+    assert done[-1] == 4
+    done.clear()
+    keep_decoded(MIXED, HALF, config, report=done.append)
+    assert done == []  # nothing was decoded again
+    keep_decoded(pictures(4), HALF, replace(config, short_side=8), report=done.append)
+    assert done[-1] == 4
+    assert len(list(tmp_path.iterdir())) == 2
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_short_side_keeps_small_pictures_as_they_are() -> None:
+    kept = keep_decoded(MIXED, HALF, CacheConfig(limit=1.0, short_side=10))
+    shapes = [np.asarray(kept.read(index)).shape for index in (0, 1, 3)]
+    assert shapes == [(10, 12, 3), (25, 10, 3), (9, 9, 3)]
+
+
+def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
+    config = CacheConfig(limit=1.0, folder=tmp_path)
+    keep_decoded(MIXED, HALF, config)
+    (pixels,) = tmp_path.glob("*/pixels.bin")
+    pixels.write_bytes(pixels.read_bytes()[:-1])
+    with pytest.raises(InputError, match="the cache is damaged; remove it"):
+        keep_decoded(MIXED, HALF, config)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="the cache could not be written"):
+        keep_decoded(MIXED, HALF, CacheConfig(limit=1.0, folder=tmp_path / "file"))
+    with pytest.raises(InputError, match="no such cache"):
+        CacheConfig(limit=-1)

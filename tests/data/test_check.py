@@ -1,0 +1,81 @@
+"""`vitrail data check`: counts, bad files, duplicates, moments, and a picture that crashes."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from tests.data.sets import Listed, encode, photo
+from vitrail.data.check import check
+from vitrail.data.source import Content, Pixels
+
+
+def test_counts_bad_files_and_duplicates() -> None:
+    one, two, three = (encode(photo(seed)) for seed in range(3))
+    train = Listed([one, two, one, b"hello", three[:300]], np.array([0, 1, 1, 0, 2]))
+    val = Listed([two, OSError(13, "Permission denied")], np.array([1, 1]))
+    found = check({"train": train, "val": val}, workers=2)
+    assert found.pictures == 7
+    assert found.splits == {"train": 3, "val": 1}
+    assert found.classes == {
+        "c0": {"train": 1, "val": 0},
+        "c1": {"train": 2, "val": 1},
+        "c2": {"train": 0, "val": 0},
+    }
+    assert found.empty == ["train: c2", "val: c0", "val: c2"]
+    assert found.imbalance == 2
+    assert [(bad["split"], bad["path"], bad["kind"]) for bad in found.bad] == [
+        ("train", "p3.png", "not a picture"),
+        ("train", "p4.png", "truncated"),
+        ("val", "p1.png", "unreadable"),
+    ]
+    assert found.duplicates == [["train: p0.png", "train: p2.png"]]
+    assert found.conflicts == [["train: p0.png", "train: p2.png"]]
+    assert found.leaks == [["train: p1.png", "val: p0.png"]]
+    assert found.modes == {"PNG RGB": 4}
+    assert found.sizes == {"height": [20, 20, 20], "width": [24, 24, 24]}
+
+
+def test_moments_weigh_each_picture_the_same() -> None:
+    pictures = [photo(0, 20, 24), photo(1, 40, 40), photo(2, 8, 8)]
+    found = check({"all": Listed([encode(picture) for picture in pictures])}, workers=1)
+    means = np.mean([(picture / 255).mean((0, 1)) for picture in pictures], axis=0)
+    squares = np.mean([((picture / 255) ** 2).mean((0, 1)) for picture in pictures], axis=0)
+    assert found.measured == 3
+    assert found.mean == pytest.approx(means, abs=1e-12)
+    assert found.std == pytest.approx(np.sqrt(squares - means**2), abs=1e-12)
+
+
+def test_pixels_and_several_labels() -> None:
+    pixels = np.zeros((40, 4, 4, 1), np.uint8)
+    pixels[1:] += np.arange(39, dtype=np.uint8)[:, None, None, None] + 1
+    labels = np.zeros((40, 2), np.uint8)
+    labels[:30, 0] = labels[20:, 1] = 1
+    found = check({"all": Pixels("p", ("a", "b"), labels, pixels)}, workers=2)
+    assert found.classes == {"a": {"all": 30}, "b": {"all": 20}}
+    assert found.modes == {"1 channels": 40}
+    assert found.mean == pytest.approx([np.arange(40).mean() / 255])
+
+
+class Crashing(Listed):
+    """A set with a picture whose reading kills the process."""
+
+    def read(self, index: int) -> Content:
+        if index == 37:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read(index)
+
+
+def test_a_picture_that_crashes_is_found_out() -> None:
+    whole = encode(photo(0))
+    found = check({"all": Crashing([whole] * 70)}, workers=2)
+    assert [(bad["path"], bad["reason"]) for bad in found.bad] == [
+        ("p37.png", "crashes the decoder")
+    ]
+    assert found.splits == {"all": 69}
+
+
+def test_an_empty_set() -> None:
+    found = check({"all": Listed([])})
+    assert (found.pictures, found.mean, found.imbalance) == (0, [], 0.0)

@@ -1,0 +1,125 @@
+"""`vitrail data …` as a user meets it: tables, JSON, the list of bad files, sheets, errors."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.sets import encode, photo
+from vitrail.cli import main
+from vitrail.data.sources.bad import BAD_LIST
+from vitrail.data.sources.open import open_data
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = 0
+    try:
+        main(arguments)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Make two classes with a good, a truncated, a foreign and a doubled picture."""
+    root = tmp_path / "photos"
+    for split in ("train", "val"):
+        for number, name in enumerate(("cat", "dog")):
+            (root / split / name).mkdir(parents=True)
+            for seed in range(3):
+                picture = encode(photo(100 * number + seed + 10 * (split == "val")))
+                (root / split / name / f"{seed}.png").write_bytes(picture)
+    (root / "train/cat/cut.png").write_bytes(encode(photo(7))[:250])
+    (root / "train/dog/page.jpg").write_text("<html>not found</html>")
+    (root / "val/dog/copy.png").write_bytes((root / "train/dog/1.png").read_bytes())
+    return root
+
+
+def test_check_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "data", "check", str(folder), "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["pictures"] == 15
+    assert found["splits"] == {"train": 6, "val": 7}
+    assert found["classes"]["dog"] == {"train": 3, "val": 4}
+    paths = {bad["path"]: bad["kind"] for bad in found["bad"]}
+    assert paths == {"train/cat/cut.png": "truncated", "train/dog/page.jpg": "not a picture"}
+    assert found["leaks"] == [["train: train/dog/1.png", "val: val/dog/copy.png"]]
+    assert not (folder / BAD_LIST).exists()
+
+
+def test_check_as_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "data", "check", str(folder))
+    assert code == 0
+    assert "15 files: 13 good, 2 bad: 1 truncated, 1 not a picture" in out
+    assert "the same picture in several splits: 1" in out
+    assert "bad: train/cat/cut.png: truncated" in out
+
+
+def test_fix_writes_the_list_that_is_then_skipped(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    table = tmp_path / "bad.tsv"
+    for _ in range(2):  # a second time finds the same, although the set now skips them
+        code, out, _ = run(capsys, "data", "check", str(folder), "--fix", "--out", str(table))
+        assert code == 0
+        assert "2 files that training now skips" in out
+        assert len(open_data(str(folder), split="train")) == 6  # type: ignore[arg-type]
+    lines = table.read_text().splitlines()
+    assert lines[0] == "split\tpath\treason\tkind"
+    assert [line.split("\t")[1] for line in lines[1:]] == [
+        "train/cat/cut.png",
+        "train/dog/page.jpg",
+    ]
+    after = {path: path.read_bytes() for path in before}
+    assert before == after  # nothing was moved or changed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["check", "nowhere"], "no folder or data set 'nowhere'"),
+        (["check", "digits", "--fix"], "has no folder that a list of bad files could lie in"),
+        (["fetch", "cifar11"], "did you mean 'cifar10'"),
+        (["fetch", "imagenet"], "imagenet"),
+        (["show", "digits", "--count", "0"], "make no sheet"),
+        (
+            ["show", "digits", "--augment", "strong3"],
+            "unknown augmentation 'strong3'; did you mean",
+        ),
+        (["show", "digits", "--out", "no/such/folder.png"], "cannot write no/such/folder.png"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "data", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "data", "list")
+    assert all(name in out for name in ("digits", "shapes", "cifar10", "flowers102"))
+    rows = json.loads(run(capsys, "data", "list", "--json")[1])
+    assert {"cifar10", "pets"} <= {row["name"] for row in rows}
+
+
+@pytest.mark.parametrize("level", [None, "none", "medium2"])
+def test_a_sheet_shows_pictures(
+    level: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "sheet.png"
+    more = ["--augment", level] if level else []
+    arguments = ["data", "show", "digits", "--size", "16", "--count", "10", "--out", str(out)]
+    code, said, _ = run(capsys, *arguments, *more)
+    sheet = np.asarray(Image.open(out))
+    assert code == 0
+    assert "10 pictures" in said
+    assert sheet.shape == (3 * 18, 4 * 18, 3)
+    assert (sheet[-1] == 255).all()
+    assert sheet[:16, :16].std() > 10

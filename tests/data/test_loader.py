@@ -1,0 +1,195 @@
+"""Batches made ahead: the same for every number of workers and start, and when a worker dies."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.data.sets import HALF, Counted, pictures
+from vitrail.config import InputError
+from vitrail.data.augment import AUGMENTS, Augment
+from vitrail.data.batches import Shard, TrainBatches
+from vitrail.data.loader import Loader, LoaderConfig, WorkerError
+from vitrail.data.streaming import Place, StreamBatches
+
+SET = pictures(11)
+BATCHES = TrainBatches(SET, AUGMENTS["strong2"], HALF, batch=6, seed=3)
+WANTED = [BATCHES[step].pictures for step in range(12)]
+
+
+def load(start: int, stop: int, workers: int, kind: Literal["threads", "processes"]) -> list:
+    config = LoaderConfig(workers=workers, kind=kind)
+    return [batch.pictures for batch in Loader(BATCHES.__getitem__, range(start, stop), config)]
+
+
+@settings(max_examples=12, deadline=None)
+@given(start=st.integers(0, 11), workers=st.sampled_from([0, 1, 2, 4]))
+def test_any_number_of_threads_and_any_start(start: int, workers: int) -> None:
+    found = load(start, 12, workers, "threads")
+    assert all(map(torch.equal, found, WANTED[start:]))
+    assert len(found) == 12 - start
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_any_number_of_processes(workers: int) -> None:
+    assert all(map(torch.equal, load(4, 12, workers, "processes"), WANTED[4:]))
+
+
+def test_endless_tasks_are_taken_only_a_little_ahead() -> None:
+    taken: list[int] = []
+
+    def tasks() -> itertools.count:
+        return itertools.count()
+
+    def make(step: int) -> int:
+        taken.append(step)
+        return step
+
+    loader = Loader(make, tasks(), LoaderConfig(workers=2, prefetch=2))
+    assert list(itertools.islice(loader, 5)) == [0, 1, 2, 3, 4]
+    assert max(taken) <= 8
+
+
+def test_an_error_of_making_is_raised_where_it_is_asked_for() -> None:
+    def make(step: int) -> int:
+        if step == 2:
+            raise InputError("no")
+        return step
+
+    seen: list[int] = []
+    with pytest.raises(InputError, match="no"):
+        seen.extend(Loader(make, range(5), LoaderConfig(workers=2)))
+    assert seen == [0, 1]
+
+
+def die_once(task: tuple[int, str]) -> int:
+    """Kill the own process at step 3, the first time."""
+    step, flag = task
+    if step == 3 and not Path(flag).exists():
+        Path(flag).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step
+
+
+def test_a_killed_worker_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tasks = [(step, str(tmp_path / "flag")) for step in range(8)]
+    config = LoaderConfig(workers=2, kind="processes")
+    assert list(Loader(die_once, tasks, config)) == list(range(8))
+    assert "made again" in caplog.text
+
+
+def name_self(step: int) -> tuple[int, int]:
+    """Say which process makes a step."""
+    return step, os.getpid()
+
+
+def test_a_worker_killed_while_nobody_waits_is_replaced() -> None:
+    made = iter(Loader(name_self, range(20), LoaderConfig(workers=1, kind="processes")))
+    step, worker = next(made)
+    time.sleep(0.2)  # until all that is made ahead is made
+    os.kill(worker, signal.SIGKILL)
+    time.sleep(0.2)
+    rest = list(made)
+    assert [step, *(step for step, _ in rest)] == list(range(20))
+    assert rest[-1][1] != worker
+
+
+def die_always(step: int) -> int:
+    """Kill the own process at step 1."""
+    if step == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step
+
+
+def test_a_batch_that_kills_every_worker_ends_the_run() -> None:
+    with pytest.raises(WorkerError, match="signal 9"):
+        list(Loader(die_always, range(3), LoaderConfig(workers=1, kind="processes")))
+
+
+ORPHANS = """
+import os, sys, time
+from vitrail.data.loader import Loader, LoaderConfig
+def make(step):
+    os.write(1, b"%d\\n" % os.getpid())
+    time.sleep(0.05)
+    return step
+for _ in Loader(make, range(10**6), LoaderConfig(workers=2, kind="processes")):
+    pass
+"""
+
+
+@pytest.mark.slow
+def test_workers_end_when_their_parent_is_killed() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = {int(parent.stdout.readline()) for _ in range(12)}
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(map(_alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(_alive, pids))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+def test_settings_that_make_no_loader_are_refused() -> None:
+    with pytest.raises(InputError, match="no loader"):
+        LoaderConfig(workers=-1)
+    with pytest.raises(InputError, match="no loader"):
+        LoaderConfig(prefetch=0)
+
+
+STREAM = Counted(SET)
+
+
+def stream_batches(shard: Shard, level: str = "light2") -> StreamBatches:
+    return StreamBatches(STREAM, AUGMENTS[level], HALF, batch=4, seed=3, shard=shard)
+
+
+def first(batches: StreamBatches, start: Place, count: int) -> list:
+    return list(itertools.islice(batches.portions(start), count))
+
+
+@pytest.mark.parametrize("level", ["none", "light2"])
+def test_a_stream_goes_on_from_every_step(level: str) -> None:
+    batches = stream_batches(Shard(), level)
+    portions = first(batches, Place(), 9)  # 36 pictures of epochs of 11
+    made = [batches.make(portion) for portion in portions]
+    for step, portion in enumerate(portions[:-1]):
+        rest = first(batches, portion.after, 8 - step)
+        again = [batches.make(portion).pictures for portion in rest]
+        assert all(map(torch.equal, again, [batch.pictures for batch in made[step + 1 :]]))
+    assert portions[-1].after == Place(9, 3, 3)
+
+
+def test_a_stream_is_shared_exactly_and_epochs_are_whole() -> None:
+    plain = Augment(crop="whole", flip=0)
+
+    def batches(shard: Shard) -> StreamBatches:
+        return StreamBatches(STREAM, plain, HALF, batch=4, seed=3, shard=shard)
+
+    whole = [batches(Shard()).make(p) for p in first(batches(Shard()), Place(), 11)]
+    labels = torch.cat([batch.labels for batch in whole])
+    counts = torch.bincount(labels, minlength=3)
+    assert counts.tolist() == [4 * int((SET.labels == c).sum()) for c in range(3)]
+    halves = [batches(Shard(rank, 2)) for rank in range(2)]
+    for step, pair in enumerate(zip(*(first(b, Place(), 11) for b in halves), strict=True)):
+        joined = [half.make(portion) for half, portion in zip(halves, pair, strict=True)]
+        assert torch.equal(torch.cat([b.pictures for b in joined]), whole[step].pictures)

@@ -1,0 +1,120 @@
+"""subsets.py: nested, balanced and few-shot subsets, against brute force."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitrail.config import InputError
+from vitrail.data.source import Pixels, Source
+from vitrail.data.subsets import balanced_subset, shots, subset
+
+
+def numbered(labels: np.ndarray | list[int], classes: int = 4) -> Pixels:
+    """Make pictures whose pixel is their number."""
+    labels = np.asarray(labels, np.int64)
+    pixels = np.arange(len(labels), dtype=np.uint8).reshape(-1, 1, 1, 1)
+    return Pixels("set", [f"class {number}" for number in range(classes)], labels, pixels)
+
+
+def numbers(source: Source) -> list[int]:
+    return [int(np.asarray(source.read(index))[0, 0, 0]) for index in range(len(source))]
+
+
+LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=80)
+
+
+@settings(max_examples=50)
+@given(LABELS, st.data(), st.integers(0, 2**40))
+def test_subsets_are_nested(labels: list[int], data: st.DataObject, seed: int) -> None:
+    source = numbered(labels)
+    small = data.draw(st.integers(1, len(labels)))
+    large = data.draw(st.integers(small, len(labels)))
+    for take in (subset, balanced_subset):
+        few, many = numbers(take(source, small, seed)), numbers(take(source, large, seed))
+        assert (len(few), len(many)) == (small, large)
+        assert set(few) <= set(many)
+        assert few == sorted(set(few)), "each once, in the source's order"
+        assert [labels[n] for n in few] == take(source, small, seed).labels.tolist()
+
+
+@settings(max_examples=50)
+@given(LABELS, st.data(), st.integers(0, 2**40))
+def test_balance(labels: list[int], data: st.DataObject, seed: int) -> None:
+    count = data.draw(st.integers(1, len(labels)))
+    taken = np.bincount(balanced_subset(numbered(labels), count, seed).labels, minlength=4)
+    available = np.bincount(labels, minlength=4)
+    most = taken.max()
+    for own, there in zip(taken, available, strict=True):
+        assert own == there or own >= most - 1, (taken, available)
+
+
+def test_subsets_are_random() -> None:
+    source = numbered(np.repeat(np.arange(4), 50))
+    for take in (subset, balanced_subset):
+        drawn = np.array([numbers(take(source, 40, seed)) for seed in range(200)])
+        counts = np.bincount(drawn.ravel(), minlength=200)  # each: binomial(200, 1/5), 40 ± 5.7
+        assert counts.sum() == 200 * 40
+        assert abs(counts - 40).max() < 5 * 5.7
+        assert len({tuple(row) for row in drawn}) == 200
+    rounds = {tuple(balanced_subset(source, 1, seed).labels) for seed in range(50)}
+    assert len(rounds) == 4, "no class always comes first"
+
+
+def test_a_part_of_the_set() -> None:
+    source = numbered([0, 1] * 25)
+    assert numbers(subset(source, 0.1, 3)) == numbers(subset(source, 5, 3))
+    assert len(subset(source, 0.29, 3)) == 15
+    assert len(subset(source, 0.001, 3)) == 1
+    assert numbers(subset(source, 1.0, 3)) == list(range(50))
+    assert len(subset(source, 1, 3)) == 1
+    assert subset(source, 0.1, 3).name == "set (5 of 50)"
+
+
+@pytest.mark.parametrize(
+    ("count", "problem"),
+    [
+        (0, "set has 4 pictures; 0 of them can't be taken"),
+        (5, "set has 4 pictures; 5 of them can't be taken"),
+        (-1, "set has 4 pictures; -1 of them can't be taken"),
+        (0.0, "expected a part of set above 0 and up to 1.0, got 0.0"),
+        (1.1, "expected a part of set above 0 and up to 1.0, got 1.1"),
+    ],
+)
+def test_what_can_not_be_taken(count: float, problem: str) -> None:
+    for take in (subset, balanced_subset):
+        with pytest.raises(InputError) as caught:
+            take(numbered([0, 1, 0, 1]), count, 0)
+        assert str(caught.value) == problem
+
+
+@settings(max_examples=30)
+@given(st.permutations([0, 1, 2, 3] * 6), st.integers(1, 6), st.integers(0, 2**40))
+def test_shots_follow_the_prescribed_rule(labels: list[int], k: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    expected = []
+    for label in range(4):
+        group = [index for index, own in enumerate(labels) if own == label]
+        expected += [group[place] for place in generator.permutation(len(group))[:k]]
+    source = shots(numbered(labels), k, seed)
+    assert numbers(source) == expected
+    assert source.labels.tolist() == [0] * k + [1] * k + [2] * k + [3] * k
+
+
+def test_too_few_for_the_shots() -> None:
+    with pytest.raises(InputError) as caught:
+        shots(numbered([0, 0, 1, 2, 2, 3, 3]), 2, 0)
+    assert str(caught.value) == "set has 1 of class 'class 1': too few for 2 shots a class"
+    with pytest.raises(InputError, match=r"^expected one shot a class or more, got 0$"):
+        shots(numbered([0, 1, 2, 3]), 0, 0)
+
+
+def test_several_labels_have_no_balance() -> None:
+    pixels = np.zeros((3, 1, 1, 1), np.uint8)
+    source = Pixels("set", ["a", "b"], np.ones((3, 2), np.uint8), pixels)
+    assert len(subset(source, 2, 0)) == 2
+    with pytest.raises(InputError) as caught:
+        balanced_subset(source, 2, 0)
+    assert str(caught.value) == "a balanced subset needs one label a picture; set has several"
+    with pytest.raises(InputError, match=r"^drawing shots needs one label a picture"):
+        shots(source, 1, 0)

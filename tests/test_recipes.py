@@ -1,0 +1,200 @@
+"""Recipes against the tables of their papers, written out here once more, by hand."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vitrail import recipes
+from vitrail.config import Duration, InputError
+from vitrail.models import parse
+from vitrail.recipes import RECIPES, TRANSFERS, apply_recipe, shorten_warmup
+from vitrail.run import TrainConfig
+
+IMAGENET, IMAGENET21K, JFT = 1_281_167, 14_197_122, 303_000_000  # pictures
+
+TABLE_3 = """
+ViT-B/16       jft          7    8e-4  linear  0.1   0.0
+ViT-B/32       jft          7    8e-4  linear  0.1   0.0
+ViT-L/32       jft          7    6e-4  linear  0.1   0.0
+ViT-L/16       jft          14   4e-4  linear  0.1   0.0
+ViT-H/14       jft          14   3e-4  linear  0.1   0.0
+BiT-R50x1      jft          7    1e-3  linear  0.1   0.0
+BiT-R50x2      jft          7    1e-3  linear  0.1   0.0
+BiT-R101x1     jft          7    8e-4  linear  0.1   0.0
+BiT-R152x1     jft          7    6e-4  linear  0.1   0.0
+BiT-R152x2     jft          7    6e-4  linear  0.1   0.0
+R50+ViT-B/16   jft          7    8e-4  linear  0.1   0.0
+R50+ViT-B/32   jft          7    8e-4  linear  0.1   0.0
+R50+ViT-L/32   jft          7    2e-4  linear  0.1   0.0
+R50+ViT-L/16   jft          14   4e-4  linear  0.1   0.0
+ViT-B/16       imagenet21k  90   1e-3  linear  0.03  0.1
+ViT-B/32       imagenet21k  90   1e-3  linear  0.03  0.1
+ViT-L/16       imagenet21k  90   1e-3  linear  0.03  0.1
+ViT-L/32       imagenet21k  90   1e-3  linear  0.03  0.1
+ViT-B/16       imagenet     300  3e-3  cosine  0.3   0.1
+ViT-B/32       imagenet     300  3e-3  cosine  0.3   0.1
+ViT-L/16       imagenet     300  3e-3  cosine  0.3   0.1
+ViT-L/32       imagenet     300  3e-3  cosine  0.3   0.1
+"""
+TABLE_4 = """
+imagenet  20000  0.003 0.01 0.03 0.06
+cifar100  10000  0.001 0.003 0.01 0.03
+cifar10   10000  0.001 0.003 0.01 0.03
+pets      500    0.001 0.003 0.01 0.03
+flowers   500    0.001 0.003 0.01 0.03
+vtab      2500   0.01
+"""
+
+
+def rows(table: str) -> list[list[str]]:
+    return [line.split() for line in table.strip().splitlines()]
+
+
+def begin(model: str = "ViT-B/16") -> TrainConfig:
+    return TrainConfig(data="digits", model=model, out=Path("run"))
+
+
+def field(config: TrainConfig, name: str) -> Any:
+    return getattr(parse(config.model), name)
+
+
+@pytest.mark.parametrize("row", rows(TABLE_3), ids=" ".join)
+def test_pretraining_is_table_3(row: list[str]) -> None:
+    model, data, epochs, lr, decay, weight_decay, dropout = row
+    config = RECIPES["pretrain" if data == "imagenet" else f"pretrain:{data}"](begin(model))
+    assert config.length == Duration(int(epochs), "epochs")
+    assert (config.optim.lr, config.optim.weight_decay) == (float(lr), float(weight_decay))
+    assert (config.optim.kind, config.optim.betas) == ("adamw", (0.9, 0.999))
+    assert config.optim.clip == (1.0 if data == "imagenet" else None)
+    assert config.schedule.kind == decay
+    assert (config.batch, config.schedule.warmup) == (4096, Duration(10_000, "steps"))
+    assert config.loss.kind == ("softmax" if data == "imagenet" else "sigmoid")
+    assert parse(config.model).image == (224, 224)
+    if "ViT" in model:
+        assert field(config, "dropout") == float(dropout)
+        assert field(config, "representation") == field(config, "width")
+    pictures = {"imagenet": IMAGENET, "imagenet21k": IMAGENET21K, "jft": JFT}[data]
+    total = config.length.steps(images=pictures, batch=config.batch)
+    assert config.schedule.plan(total=total, images=pictures, batch=4096).warmup == 10_000
+
+
+@pytest.mark.parametrize("row", rows(TABLE_4), ids=" ".join)
+def test_finetuning_is_table_4(row: list[str]) -> None:
+    data, steps, *rates = row
+    config = RECIPES[f"finetune:{data}"](begin())
+    assert config.length == Duration(int(steps), "steps")
+    assert TRANSFERS[data].rates == tuple(map(float, rates))
+    assert config.optim.lr in TRANSFERS[data].rates
+    assert (config.optim.kind, config.optim.momentum, config.optim.nesterov) == ("sgd", 0.9, False)
+    assert (config.optim.weight_decay, config.optim.clip) == (0, 1)
+    assert (config.schedule.kind, config.batch) == ("cosine", 512)
+    assert parse(config.model) == parse("ViT-B/16@384")
+
+
+def test_finetuning_resolution() -> None:
+    assert recipes.finetune(begin("ViT-L/16@512")).model == "ViT-L/16@512"
+    assert recipes.finetune(begin("ViT-H/14")).model == "ViT-H/14@518"
+    assert recipes.finetune(begin("BiT-R50x1")).model == "BiT-R50x1@384"
+
+
+def test_finetuning_warms_up_as_the_official_code_where_the_run_is_long() -> None:
+    steps = {data: recipes.finetune(begin(), data).schedule.warmup.amount for data in TRANSFERS}
+    assert steps["imagenet"] == steps["cifar10"] == 500
+    assert (steps["vtab"], steps["pets"]) == (125, 25)
+
+
+def test_a_name_keeps_what_it_says_itself() -> None:
+    config = recipes.pretrain(begin("ViT-B/16@384,dropout=0,representation=0,classes=7"))
+    assert parse(config.model) == parse("ViT-B/16@384,classes=7")
+    assert recipes.deit(begin("ViT-S/16,stochastic_depth=0.3")).model.endswith("=0.3")
+    assert recipes.plain(begin("ViT-S/16,pool=token")).model.count("gap") == 0
+
+
+def test_augreg_levels() -> None:
+    config = RECIPES["augreg:strong1"](begin())
+    assert config.augment.randaugment is not None
+    assert (config.augment.randaugment.magnitude, config.augment.mixup) == (20, 0.5)
+    assert (config.optim.lr, config.optim.weight_decay, config.optim.clip) == (1e-3, 0.1, 1)
+    assert (config.batch, config.length) == (4096, Duration(300, "epochs"))
+    assert recipes.augreg(begin("ViT-Ti/16")).augment == recipes.AUGMENTS["light1"]
+    assert recipes.augreg(begin("ViT-S/32@384")).augment == recipes.AUGMENTS["light2"]
+    assert recipes.augreg(begin("ViT-B/16,dropout=0.1")).augment == recipes.AUGMENTS["medium2"]
+    assert recipes.augreg(begin("R26+ViT-S/32")).augment == recipes.AUGMENTS["medium1"]
+
+
+@pytest.mark.parametrize("epochs", [90, 150, 300])
+def test_better_plain_vit(epochs: int) -> None:
+    config = RECIPES[f"plain:{epochs}"](begin("ViT-S/16"))
+    expected = "ViT-S/16,pool=gap,position=sincos-2d,representation=384"
+    assert parse(config.model) == parse(expected)
+    assert config.length == Duration(epochs, "epochs")
+    assert (config.batch, config.optim.lr, config.optim.weight_decay) == (1024, 1e-3, 0.1)
+    assert (config.schedule.kind, config.optim.clip, config.loss.smoothing) == ("cosine", 1, 0)
+    augment = config.augment
+    assert augment.randaugment is not None
+    assert (augment.randaugment.layers, augment.randaugment.magnitude) == (2, 10)
+    assert (augment.mixup, augment.cutmix, augment.crop) == (0.2, 0, "inception")
+
+
+def test_deit_is_its_table_9() -> None:
+    config = recipes.deit(begin("ViT-S/16"))
+    assert (config.length, config.batch) == (Duration(300, "epochs"), 1024)
+    assert (config.optim.lr, config.optim.weight_decay) == (0.0005 * 1024 / 512, 0.05)
+    assert (config.optim.kind, config.optim.clip) == ("adamw", None)
+    assert (config.schedule.kind, config.schedule.warmup) == ("cosine", Duration(5, "epochs"))
+    assert (config.loss.smoothing, config.augment.erase) == (0.1, 0.25)
+    assert (config.augment.mixup, config.augment.cutmix) == (0.8, 1.0)
+    assert parse(config.model) == parse("ViT-S/16,stochastic_depth=0.1")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_each_recipe_is_a_valid_plan(name: str) -> None:
+    sets = {"small-data": 50_000, "pretrain:imagenet21k": IMAGENET21K, "pretrain:jft": JFT}
+    pictures = sets.get(name, IMAGENET)
+    config = apply_recipe(begin(), name)
+    total = config.length.steps(images=pictures, batch=config.batch)
+    plan = config.schedule.plan(total=total, images=pictures, batch=config.batch)
+    assert 0 < plan.warmup <= total / 3
+    assert field(config, "depth") == 12
+    assert (config.data, config.out, config.seed) == ("digits", Path("run"), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "message"),
+    [
+        ("finetun:pets", "ViT-B/16", "unknown recipe 'finetun:pets'; did you mean 'finetune:pets'"),
+        ("xyz", "ViT-B/16", "there are: finetune-default, small-data, pretrain"),
+        ("pretrain:jft", "ViT-Ti/16", "no row for ViT-Ti/16 on jft; it has ViT-B/32, ViT-B/16"),
+        ("pretrain:imagenet21k", "ViT-H/14@392", "no row for ViT-H/14 on imagenet21k"),
+        ("pretrain", "BiT-R50x1", "no row for BiT-R50x1 on imagenet"),
+        ("deit", "ViT-X/16", "unknown model 'ViT-X/16'"),
+    ],
+)
+def test_what_no_recipe_has(name: str, model: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        apply_recipe(begin(model), name)
+
+
+@pytest.mark.parametrize(
+    ("length", "kept"),
+    [("30_000 steps", True), ("29_999 steps", False), ("100 epochs", True), ("90 epochs", False)],
+)
+def test_a_long_warmup_is_shortened(
+    length: str, kept: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A third of the run is the limit: 100 epochs of 307,200 pictures are 30,000 steps of 1024."""
+    config = replace(recipes.plain(begin()), length=Duration.parse(length))
+    with caplog.at_level(logging.WARNING, logger="vitrail"):
+        found = shorten_warmup(config, images=307_200)
+    assert found.schedule.warmup == (Duration(10_000, "steps") if kept else Duration(5, "%"))
+    assert found.length == config.length
+    assert len(caplog.messages) == (0 if kept else 1)
+
+
+def test_a_warmup_in_parts_stays() -> None:
+    config = recipes.small_data(begin())
+    schedule = replace(config.schedule, warmup=Duration(60, "%"))
+    assert shorten_warmup(replace(config, schedule=schedule), images=10).schedule == schedule

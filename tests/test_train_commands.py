@@ -1,0 +1,298 @@
+"""`vitrail train` and `vitrail finetune` as a user meets them, on embedded digits."""
+
+import json
+import re
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+import vitrail
+from tests.test_cli import run
+from tests.test_house import loaded_after
+from vitrail.cli.train import MORE, Daily, resolve
+from vitrail.config import Duration, InputError, read_file
+from vitrail.data.loader import WorkerError
+from vitrail.models import parse
+from vitrail.models.cost import cost_of
+from vitrail.recipes import RECIPES
+from vitrail.run import TrainConfig
+from vitrail.train.loop import DivergedError
+from vitrail.train.signals import Stopped
+
+TINY = "ViT/4@8,depth=2,width=32,heads=2,mlp=64"
+TRAIN = ("train", "digits", "--model", TINY, "--batch", "64")
+QUICK = ("--loader.workers", "0", "--loggers", "")
+DOCS = Path(__file__).parents[1] / "docs" / "training.md"
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Train a tiny model for 8 steps, through the command."""
+    out = tmp_path_factory.mktemp("runs") / "tiny"
+    with pytest.MonkeyPatch.context() as patch:
+        lines: list[str] = []
+        patch.setattr("vitrail.console.print_line", lines.append)
+        vitrail.cli.main([*TRAIN, "--steps", "8", "--out", str(out), "--json", *QUICK])
+    (line,) = lines
+    return out, json.loads(line)
+
+
+def test_train_gives_a_run(trained: tuple[Path, dict[str, Any]]) -> None:
+    out, result = trained
+    keys = {"run", "steps", "top1", "top5", "loss", "pictures", "skipped", "ending"}
+    assert set(result) == keys
+    assert (result["run"], result["steps"], result["ending"]) == (str(out), 8, "finished")
+    assert (result["pictures"], result["skipped"]) == (355, 0)
+    assert 0 <= result["top1"] <= result["top5"] <= 1
+    assert read_file(out / "config.yaml")["length"] == "8 steps"
+
+
+def test_a_finished_run_says_so_in_a_line(
+    trained: tuple[Path, dict[str, Any]], capsys: Capture
+) -> None:
+    out, result = trained
+    code, said, _ = run(capsys, *TRAIN, "--steps", "8", "--out", str(out), *QUICK)
+    assert code == 0
+    shown = f"{out}: finished after 8 steps, top-1 {result['top1']:.2%} on 355 pictures\n"
+    assert said == shown
+
+
+def test_other_settings_are_no_resumption(
+    trained: tuple[Path, dict[str, Any]], capsys: Capture
+) -> None:
+    out, _ = trained
+    command = (*TRAIN, "--steps", "8", "--out", str(out), "--lr", "0.5", *QUICK)
+    code, _, err = run(capsys, *command)
+    assert code == 2
+    assert "--restart" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "as the weights say"])
+def test_finetune_at_another_resolution(
+    trained: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: Capture, named: bool
+) -> None:
+    """The head starts at zero: without a learning rate, all classes stay equally likely."""
+    model = ("--model", TINY.replace("@8", "@16")) if named else ("--image", "16")
+    arguments = (*model, "--weights", f"run:{trained[0]}", "--steps", "10", "--lr", "0")
+    out = tmp_path / "run"
+    code, said, err = run(
+        capsys, "finetune", "digits", *arguments, "--out", str(out), "--json", *QUICK
+    )
+    assert code == 0, err
+    result = json.loads(said)
+    assert result["steps"] == 10
+    assert result["loss"] == pytest.approx(2.302585, abs=1e-5)  # ln 10
+    loaded = vitrail.load(f"run:{out}")
+    assert loaded.model.spec.image == (16, 16)
+    assert not any(parameter.any() for parameter in loaded.model.head.parameters())
+    assert loaded.preprocess is not None
+    assert loaded.preprocess.size == (16, 16)
+
+
+def test_finetune_tunes_what_it_is_told(
+    trained: tuple[Path, dict[str, Any]], tmp_path: Path, capsys: Capture
+) -> None:
+    source, out = f"run:{trained[0]}", str(tmp_path / "run")
+    arguments = ("--weights", source, "--tune", "head", "--dry-run", "--json", "--out", out)
+    code, said, err = run(capsys, "finetune", "digits", *arguments, *QUICK)
+    assert code == 0, err
+    assert json.loads(said)["trained"] == 33 * 10
+
+
+def test_a_dry_run_plans_and_leaves_nothing_behind(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "runs" / "a"
+    arguments = ("--steps", "100", "--micro", "16", "--out", str(out), "--dry-run", "--json")
+    code, said, err = run(capsys, *TRAIN, *arguments, "--average", "0.9", *QUICK)
+    assert code == 0, err
+    plan = json.loads(said)
+    cost = cost_of(parse(f"{TINY},classes=10"), batch=16)
+    assert (plan["steps"], plan["warmup"], plan["lr"]) == (100, 5, 1e-3)
+    assert (plan["batch"], plan["micro"], plan["accumulation"]) == (64, 16, 4)
+    assert (plan["pictures"], plan["classes"]) == (1442, 10)
+    assert plan["epochs"] == pytest.approx(6400 / 1442)
+    assert plan["trained"] == plan["parameters"] == cost.parameters
+    assert plan["state_bytes"] == cost.training_state_bytes + cost.parameter_bytes  # the average
+    assert plan["activation_bytes"] == cost.activation_bytes
+    assert plan["flops"] == 6 * cost.macs * 6400
+    assert plan["seconds"] > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_speaks_to_people_too(tmp_path: Path, capsys: Capture) -> None:
+    arguments = ("--epochs", "2", "--micro", "16", "--out", str(tmp_path / "a"), "--dry-run")
+    code, said, _ = run(capsys, *TRAIN, *arguments, *QUICK)
+    assert code == 0
+    lines = dict(line.split(maxsplit=1) for line in said.splitlines())
+    assert list(lines) == ["model", "data", "length", "rate", "batch", "memory", "work", "time"]
+    assert lines["length"].startswith("45 steps, 1.997 epochs")
+    assert lines["batch"] == "64 pictures, 4 x 16 at a time"
+
+
+def test_precedence(tmp_path: Path) -> None:
+    """Default < recipe < file < command line."""
+    file = tmp_path / "settings.yaml"
+    file.write_text("model: ViT-S/16\nbatch: 32\nseed: 3\noptim: {lr: 0.5, eps: 1e-6, clip: 7}\n")
+    flags = Daily(out=tmp_path, config=file, lr=0.25, steps=40_000)
+    settings = [("optim.clip", "9"), ("augment", "light2"), ("augment.flip", "0")]
+    config = resolve("digits", flags, settings, recipe="augreg:strong2")
+    assert config.patience == TrainConfig.patience
+    assert (config.optim.weight_decay, config.schedule.warmup) == (0.1, Duration(10_000, "steps"))
+    assert (config.batch, config.seed, config.model) == (32, 3, "ViT-S/16")
+    assert (config.optim.lr, config.optim.eps, config.optim.clip) == (0.25, 1e-6, 9)
+    assert config.length == Duration(40_000, "steps")
+    assert (config.augment.mixup, config.augment.flip) == (0.2, 0)
+
+
+def test_a_model_is_named_on_the_line_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('model = "ViT-S/16"\ndata = "elsewhere"\n')
+    flags = Daily(out=tmp_path, config=file, image="64x32")
+    config = resolve("digits", flags, model="ViT-B/16", recipe="pretrain")
+    assert parse(config.model) == parse("ViT-B/16@64x32,dropout=0.1,representation=768")
+    assert config.data == "digits"
+
+
+def test_only_a_recipes_own_warmup_is_shortened(tmp_path: Path) -> None:
+    def warmup(*settings: tuple[str, str], epochs: float | None = None) -> Duration:
+        flags = Daily(out=tmp_path, epochs=epochs, steps=None if epochs else 200)
+        config = resolve("digits", flags, settings, model=TINY, recipe="plain")
+        return config.schedule.warmup
+
+    assert warmup() == warmup(epochs=2) == Duration(5, "%")
+    assert warmup(epochs=30_000) == Duration(10_000, "steps")
+    assert warmup(("schedule.warmup", "150 steps")) == Duration(150, "steps")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--optim.momentun", "0.9"], "'optim.momentun'; did you mean 'optim.momentum'?"),
+        (["--optim.lr", "much"], "optim.lr: expected float, got 'much'"),
+        (["--bach", "3"], "unknown option --bach; did you mean '--batch'"),
+        (["--epoch", "3"], "unknown option --epoch; did you mean '--epochs'"),
+        (["--settings", "3"], "unknown option --settings"),
+        (["--average"], "average: expected float, got 'true'"),
+        (["--batch", "0"], "batch is at least 1, not 0"),
+        (["--steps", "3", "--epochs", "2"], "give --steps or --epochs, not both"),
+        (["--steps", "0"], "a run of 0 steps has no step"),
+        (["--recipe", "smal-data"], "unknown recipe 'smal-data'; did you mean 'small-data'?"),
+        (["--augment", "medium3"], "unknown augmentation 'medium3'; did you mean 'medium2'"),
+        (["--config", "no.yaml"], "no.yaml: No such file"),
+        (["--image", "9"], "does not split into 4x4 patches"),
+        (["--weights", "nothing"], "no file or folder 'nothing'"),
+    ],
+)
+def test_bad_input_gets_one_line_and_code_2(
+    arguments: list[str], message: str, tmp_path: Path, capsys: Capture
+) -> None:
+    out = tmp_path / "run"
+    code, said, err = run(capsys, *TRAIN, "--out", str(out), "--dry-run", *arguments)
+    assert (code, said) == (2, "")
+    assert message in err
+    assert err.startswith("vitrail: ")
+    assert err.count("\n") == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "digits", "--out", "x"], "no model; give --model, such as ViT-S/16"),
+        (["train", "nowhere", "--model", TINY, "--out", "x", "--dry-run"], "nowhere"),
+        (["train", "digits", "--model", TINY], "--out"),
+        (["finetune", "digits", "--out", "x"], "--weights"),
+        (["finetune", "digits", "--weights", "run:none", "--out", "x"], "no run folder 'none'"),
+    ],
+)
+def test_what_is_missing_gets_one_line_too(
+    arguments: list[str], message: str, capsys: Capture
+) -> None:
+    code, said, err = run(capsys, *arguments)
+    assert (code, said) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_mistake_in_a_file_names_the_file(tmp_path: Path, capsys: Capture) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("optim: {momentun: 1}\nmodel: 5\n")
+    arguments = ("train", "digits", "--out", str(tmp_path / "run"), "--config", str(file))
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert err.startswith(f"vitrail: {file}: unknown key 'optim.momentun'")
+    assert "model: expected str, got 5" in err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (Stopped(15, 3), 143, "SIGTERM: saved step 3"),
+        (Stopped(2, 3), 130, "SIGINT: saved step 3"),
+        (DivergedError("the loss is nan"), 1, "the loss is nan"),
+        (WorkerError("data worker 7 was ended"), 1, "data worker 7 was ended"),
+        (InputError("in use"), 2, "in use"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+    ids=["SIGTERM", "SIGINT", "NaN", "worker", "input", "Ctrl-C twice"],
+)
+def test_how_a_run_may_end(
+    error: BaseException,
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    def end(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("vitrail.run.train", end)
+    assert run(capsys, *TRAIN, "--out", "x") == (code, "", f"vitrail: {message}\n")
+
+
+def test_what_nobody_expected_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def end(*_: Any, **__: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("vitrail.run.train", end)
+    with pytest.raises(RuntimeError, match="a bug"):
+        run(capsys, *TRAIN, "--out", "x")
+
+
+@pytest.mark.parametrize("command", ["train", "finetune"])
+def test_help_is_light_and_ends_with_where_the_rest_is(command: str, capsys: Capture) -> None:
+    code = f"from vitrail.cli import main\ntry: main(['{command}', '--help'])\nexcept SystemExit: 0"
+    assert not {"torch", "numpy"} & loaded_after(code)
+    _, out, _ = run(capsys, command, "--help")
+    assert out.endswith(f"{MORE}\n")
+
+
+def sections() -> dict[str, Any]:
+    """Name the settings that have settings of their own."""
+    hints = get_type_hints(TrainConfig)
+    found = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    del found["length"], found["evaluate"], found["save"]  # durations
+    return found
+
+
+def test_the_help_names_each_section() -> None:
+    listed = re.findall(r"\w+", MORE[MORE.index("sections are") :].partition(".")[0])
+    assert set(listed) - {"sections", "are", "and"} == set(sections())
+
+
+def test_the_docs_list_each_setting_and_recipe() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    names = [field.name for field in fields(TrainConfig) if field.name not in sections()]
+    for section, kind in sections().items():
+        names += [f"{section}.{field.name}" for field in fields(kind)]
+    missing = [name for name in (*names, *RECIPES) if f"`{name}`" not in text]
+    assert missing == []
+    table = text[text.index("| setting |") : text.index("## Several processes")]
+    cells = "".join(line.split("|")[1] for line in table.splitlines() if line.startswith("| `"))
+    assert sorted(re.findall(r"`(.+?)`", cells)) == sorted(names)

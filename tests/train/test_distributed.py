@@ -1,0 +1,191 @@
+"""Processes agree on numbers, facts and errors, and none waits for one that is gone."""
+
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+
+from tests.forks import free_port, in_processes
+from vitrail.config import InputError
+from vitrail.data.batches import Shard
+from vitrail.train import distributed
+from vitrail.train.distributed import LostError, Processes, join
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes wait a second for each other, not minutes."""
+    monkeypatch.setattr(distributed, "PATIENCE", timedelta(seconds=1))
+    monkeypatch.setattr(distributed, "NOTICE", timedelta(seconds=1))
+
+
+def test_one_process_agrees_with_itself() -> None:
+    with join("cpu") as processes:
+        assert processes == Processes(0, 1, torch.device("cpu"))
+        assert processes.first
+        assert processes.total(2, torch.tensor(0.5)) == [2.0, 0.5]
+        assert processes.least(3) == 3
+        assert processes.tell("a") == "a"
+        assert processes.gather("a") == ["a"]
+        assert processes.first_does(lambda: "a") == "a"
+        processes.check_same({"a": 1})
+        with pytest.raises(InputError, match="no"):
+            processes.first_does(refuse)
+    assert not torch.distributed.is_initialized()
+
+
+def refuse() -> None:
+    raise InputError("no")
+
+
+def agree() -> dict[str, object]:
+    with join("cpu") as processes:
+        rank = processes.rank
+        heard: list[str] = []
+
+        def lead() -> str:
+            processes.tell("help")
+            heard.append("help")
+            return "done"
+
+        found = {
+            "shard": processes.shard,
+            "total": processes.total(rank + 1, torch.tensor(0.5)),
+            "least": processes.least(5 - rank),
+            "any": (processes.any(rank == 1), processes.any(False)),
+            "tell": processes.tell(f"from {rank}"),
+            "gather": processes.gather({"rank": rank}),
+            "first_does": processes.first_does(lambda: f"by {rank}"),
+            "assisted": (processes.first_does(lead, heard.append), heard),
+            "refused": said_by(processes),
+        }
+        processes.check_same({"seed": 0, "optim": {"lr": 1e-3}})
+        processes.wait()
+        return found
+
+
+def said_by(processes: Processes) -> str:
+    try:
+        processes.first_does(refuse)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def test_three_processes_agree() -> None:
+    ended = in_processes(agree, 3)
+    assert [each.code for each in ended] == [0, 0, 0], ended
+    assert [each.value.pop("shard") for each in ended] == [Shard(rank, 3) for rank in range(3)]
+    for each in ended:
+        assert each.value == {
+            "total": [6.0, 1.5],
+            "least": 3.0,
+            "any": (True, False),
+            "tell": "from 0",
+            "gather": [{"rank": 0}, {"rank": 1}, {"rank": 2}],
+            "first_does": "by 0",
+            "assisted": ("done", ["help"]),
+            "refused": "no",
+        }
+
+
+def differ() -> None:
+    with join("cpu") as processes:
+        rate = 1e-3 * (1 + (processes.rank == 1))
+        processes.check_same({"seed": 0, "optim": {"lr": rate}, "sets": {"train": "ab"}})
+
+
+def test_processes_that_differ_are_named() -> None:
+    for each in in_processes(differ):
+        assert each.error == (
+            "InputError: process 1 has optim.lr 0.002, process 0 has optim.lr 0.001; start all "
+            "with the same command and data"
+        )
+
+
+def fail_in_one(rank: int) -> None:
+    with join("cpu") as processes:
+        processes.wait()
+        if processes.rank == rank:
+            raise KeyError("this one")
+        processes.wait()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_in_one_process_ends_the_others_at_once(rank: int) -> None:
+    ended = in_processes(lambda: fail_in_one(rank), 3)  # in less than a test may take
+    assert ended.pop(rank).error == "KeyError: 'this one'"
+    for each in ended:
+        assert each.error.startswith("LostError: process ")
+        assert "has ended" in each.error
+
+
+def hang_in_one(rank: int, ready: Path) -> None:
+    with join("cpu") as processes:
+        processes.wait()
+        if processes.rank == rank:
+            ready.write_text("")
+            time.sleep(60)
+        processes.wait()
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_hangs_is_named(rank: int, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+
+    def stop(pids: list[int]) -> None:
+        while not ready.exists():
+            time.sleep(0.05)
+        os.kill(pids[rank], signal.SIGSTOP)
+        for other in {*pids} - {pids[rank]}:
+            os.waitid(os.P_PID, other, os.WEXITED | os.WNOWAIT)
+        os.kill(pids[rank], signal.SIGKILL)
+
+    ended = in_processes(lambda: hang_in_one(rank, ready), 3, meanwhile=stop)
+    assert ended.pop(rank).code == -signal.SIGKILL
+    errors = [each.error for each in ended]
+    assert any(error.endswith(f"those that hang: {rank}") for error in errors), errors
+    assert all(error.startswith("LostError: ") for error in errors), errors
+
+
+def test_a_port_from_before_a_restart_is_not_used() -> None:
+    """As torchrun's store leaves it; a new port is told some time after the others have begun."""
+    agent = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    agent.set("vitrail/port", str(free_port()))
+    variables = {"MASTER_PORT": str(agent.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+
+    def meet() -> list[int]:
+        if os.environ["RANK"] == "0":
+            time.sleep(0.5)
+        with join("cpu") as processes:
+            return processes.gather(processes.rank)
+
+    assert [each.value for each in in_processes(meet, variables=variables)] == [[0, 1], [0, 1]]
+
+
+def test_a_count_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(InputError, match="no 'MASTER_ADDR'; start them with torchrun"), join("cpu"):
+        pass
+
+
+def test_each_process_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert distributed._choose_device("cuda", 3) == torch.device("cuda:3")
+    assert distributed._choose_device("cuda:1", 3) == torch.device("cuda:1")
+    assert distributed._choose_device("cpu", 3) == torch.device("cpu")
+    with pytest.raises(InputError, match="process 4 of this machine has no GPU; --nproc-per-node"):
+        distributed._choose_device("cuda", 4)
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match="shape") as caught, join("cpu"):
+        raise RuntimeError("shape mismatch")
+    assert not isinstance(caught.value, LostError)
