@@ -3,13 +3,19 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test browser lint format bench clean
 
 demo: .venv/installed
 	$(BIN)/vitrail demo
 
-test: lint
+test: lint browser
 	$(BIN)/python -m pytest -n 2
+
+# What the page tests open pages with; they are skipped where it can't be had.
+browser:
+	@command -v chromium >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
+	|| echo "chromium is not here and can't be installed: browser tests will be skipped"
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
