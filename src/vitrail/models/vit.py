@@ -75,7 +75,10 @@ class ViT(Model[ViTSpec]):
 
     def encode(self, x: Tensor) -> Tensor:
         """Run pictures through the blocks, up to the last norm."""
-        x, grid = self.embed(x)
+        return self.run_blocks(*self.embed(x))
+
+    def run_blocks(self, x: Tensor, grid: Size) -> Tensor:
+        """Run the first block's input, of a grid of patches, through all blocks."""
         if self.spec.attention == "axial":
             x = x.unflatten(1, grid)
         for layer, block in enumerate(self.blocks):
@@ -86,6 +89,11 @@ class ViT(Model[ViTSpec]):
 
     def embed(self, x: Tensor) -> tuple[Tensor, Size]:
         """Turn pictures into the first block's input, and say its grid of patches."""
+        patches, grid = self.embed_patches(x)
+        return self.embed_tokens(patches, grid), grid
+
+    def embed_patches(self, x: Tensor) -> tuple[Tensor, Size]:
+        """Turn pictures into patch embeddings (batch, patches, width), and say their grid."""
         self.check_input(x)
         height, width = x.shape[2:]
         stride = self.spec.stride
@@ -97,12 +105,15 @@ class ViT(Model[ViTSpec]):
             x = self.stem(x)
             for block in self.stem.blocks:
                 x = self.run_block(block, x)
-        patches = self.embedding(x).flatten(2).transpose(1, 2)
-        prefix = (self.class_token, self.distillation_token, self.registers)
-        prefix = [token.expand(len(x), -1, -1) for token in prefix if token is not None]
-        tokens = torch.cat([*prefix, patches], dim=1) if prefix else patches.contiguous()
         grid = height // stride[0], width // stride[1]
-        return self.pre_norm(self.dropout(self.add_positions(tokens, grid, 0))), grid
+        return self.embedding(x).flatten(2).transpose(1, 2), grid
+
+    def embed_tokens(self, patches: Tensor, grid: Size) -> Tensor:
+        """Join the class token and its like with patch embeddings, and add positions."""
+        prefix = (self.class_token, self.distillation_token, self.registers)
+        prefix = [token.expand(len(patches), -1, -1) for token in prefix if token is not None]
+        tokens = torch.cat([*prefix, patches], dim=1) if prefix else patches.contiguous()
+        return self.pre_norm(self.dropout(self.add_positions(tokens, grid, 0)))
 
     def add_positions(self, x: Tensor, grid: Size, layer: int) -> Tensor:
         """Add a layer's position embeddings to its input, where the spec says so."""
