@@ -1,0 +1,81 @@
+"""What each figure of a report shows, and which figure of the paper it is, in words."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Caption(NamedTuple):
+    """A figure's title, and what is to be seen in it."""
+
+    title: str
+    text: str
+
+
+CAPTIONS = {
+    "overlays": Caption(
+        "Where the model looks",
+        "Attention from the output back to the picture, by rollout over all layers: the picture, "
+        "the mask (bright: attended more) and the picture lit by it. The paper's Figures 6 "
+        "and 14.",
+    ),
+    "heads": Caption(
+        "Attention by layer and head",
+        "What the output attends to in each layer (down) and head (across), every tile scaled to "
+        "its own largest value. Heads of one layer look at different things.",
+    ),
+    "distances": Caption(
+        "Mean attention distance",
+        "How far each head looks, in pixels, averaged over pictures and queries with the attention "
+        "as weight; a dot a head, a line for their mean. Where low layers have both near and far "
+        "dots, some heads look around them and others at the whole picture. The paper's Figure 7 "
+        "(right) and Figure 11; a hybrid has few near heads, as its convolutions look around.",
+    ),
+    "filters": Caption(
+        "Embedding filters",
+        "The first principal components of the filters that embed a patch, as colours, row by row. "
+        "Trained ones look like a basis for the fine structure in a patch. The paper's Figure 7 "
+        "(left), which shows 28.",
+    ),
+    "positions": Caption(
+        "Position embeddings",
+        "Each tile is one patch's position: the cosine similarity of its embedding with those of "
+        "all patches. Near patches are alike, and so are those of the same row and column. The "
+        "paper's Figure 7 (centre) and Figure 10.",
+    ),
+    "components": Caption(
+        "Patch tokens in colour",
+        "The last layer's patch tokens by their three first principal components, as red, green "
+        "and blue, the same for all pictures: like colours are like contents.",
+    ),
+    "neighbours": Caption(
+        "Nearest pictures",
+        "The pictures of the data whose representation is nearest, by cosine similarity; the "
+        "picture itself stands first.",
+    ),
+    "similarity": Caption(
+        "Similarity of layers",
+        "Linear CKA of the tokens after each layer with those after each other layer, on the same "
+        "pictures: 1 is the same up to rotation and scale.",
+    ),
+    "norms": Caption(
+        "Token norms",
+        "The length of the tokens after each layer: median, the middle 90 % and the largest of the "
+        "patches. Patches far above all others are the outliers that registers cure "
+        "(arXiv 2309.16588).",
+    ),
+    "lens": Caption(
+        "What each layer would answer",
+        "The head applied to the output after every layer: probability of the classes that the "
+        "last layer finds most likely (logit lens).",
+    ),
+    "curves": Caption(
+        "The run's curves", "Loss, accuracy and learning rate by step, from metrics.jsonl."
+    ),
+    "confusion": Caption(
+        "Confusion matrix",
+        "Part of each true class's pictures (rows) that were given each class (columns); all on "
+        "the diagonal is all right.",
+    ),
+}
+"""Title and text of every figure that plots.py draws, by its name."""
