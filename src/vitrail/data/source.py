@@ -123,6 +123,10 @@ class _Selection(Source):
         """Name the picture as the source behind does."""
         return self.source.where(int(self.indices[index]))
 
+    def stamp(self) -> str:
+        """Hash which pictures these are, and what shows that the source behind is the same."""
+        return _stamp_of(self, self.source)
+
 
 class _UniformSelection(Uniform):
     """Some of another source's pictures, of one size."""
@@ -139,6 +143,14 @@ class _UniformSelection(Uniform):
     def where(self, index: int) -> str:
         """Name the picture as the source behind does."""
         return self.source.where(int(self.indices[index]))
+
+    def stamp(self) -> str:
+        """Hash which pictures these are, and what shows that the source behind is the same."""
+        return _stamp_of(self, self.source)
+
+
+def _stamp_of(chosen: Source, behind: Source) -> str:
+    return hashlib.sha256(f"{chosen.fingerprint()} {behind.stamp()}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)

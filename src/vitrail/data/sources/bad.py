@@ -6,6 +6,7 @@ picture's name (as Source.where says it) and the reason, with a tab between; peo
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -45,6 +46,11 @@ class Remaining(Source):
     def where(self, index: int) -> str:
         """Name the picture as the source behind does."""
         return self.source.where(int(self._indices[index]))
+
+    def stamp(self) -> str:
+        """Hash which pictures these are, and what shows that the source behind is the same."""
+        both = f"{self.fingerprint()} {self.source.stamp()}"
+        return hashlib.sha256(both.encode()).hexdigest()
 
 
 def leave_out_bad(source: Source) -> Source:

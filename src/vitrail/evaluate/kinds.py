@@ -1,0 +1,123 @@
+"""What of a model represents a picture: a small grammar of names, and the forward pass to it.
+
+pre-logits               what the head's last layer reads; the paper's representation
+class-token              the class token behind the last norm
+patch-mean               the mean of the patches behind the last norm; of a ResNet, of its cells
+class-token@6            the same behind block 6, before any norm; @0 is the first block's input
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from vitrail.config import InputError, suggest
+from vitrail.models import BiT, Model, ViTSpec
+
+NAMES = ("pre-logits", "class-token", "patch-mean")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of features; `str` writes it as `parse_kind` reads it."""
+
+    name: str = "pre-logits"
+    layer: int | None = None
+    """Behind which block; behind the last norm without one."""
+
+    def __str__(self) -> str:
+        return self.name if self.layer is None else f"{self.name}@{self.layer}"
+
+
+def parse_kind(text: str) -> Kind:
+    """Read a kind of features, such as `pre-logits` or `patch-mean@6`."""
+    name, at, layer = text.partition("@")
+    if name not in NAMES:
+        raise InputError(
+            f"unknown features {text!r}: there are {', '.join(NAMES)}, and NAME@LAYER"
+            f"{suggest(name, NAMES)}"
+        )
+    if not at:
+        return Kind(name)
+    if name == "pre-logits":
+        raise InputError(f"{text!r}: pre-logits are of no layer; write class-token@{layer or 6}")
+    if not re.fullmatch(r"[0-9]{1,4}", layer):
+        raise InputError(f"{text!r}: expected a block's number behind @, such as {name}@6")
+    return Kind(name, int(layer))
+
+
+def check_kind(model: Model[Any], kind: Kind) -> None:
+    """Refuse what a model has not."""
+    spec, blocks = model.spec, _blocks(model)
+    if kind.name == "class-token" and not (isinstance(spec, ViTSpec) and spec.pool == "token"):
+        raise InputError(f"{spec.name} has no class token; take patch-mean or pre-logits")
+    if kind.layer is not None and kind.layer > len(blocks):
+        raise InputError(
+            f"{kind}: {spec.name} has {len(blocks)} blocks, the last is @{len(blocks)}"
+        )
+
+
+def encode(model: Model[Any], pictures: Tensor, kind: Kind) -> Tensor:
+    """Run normalised pictures through a model up to their features (batch, width)."""
+    if kind.name == "pre-logits":
+        return model.features(pictures)
+    tokens = _tokens_at(model, pictures, kind.layer)
+    if kind.name == "class-token":
+        return tokens[:, 0]
+    prefix = model.spec.prefix if isinstance(model.spec, ViTSpec) else 0
+    return tokens[:, prefix:].mean(1)
+
+
+def _tokens_at(model: Model[Any], pictures: Tensor, layer: int | None) -> Tensor:
+    """Give the tokens (batch, tokens, width) behind a block, or behind the last norm."""
+    if layer is None:
+        return model.tokens(pictures)
+    try:
+        with _stop_at(_blocks(model), layer):
+            model.tokens(pictures)
+    except _Reached as reached:
+        tokens = reached.tokens
+        if tokens.ndim == 3:
+            return tokens
+        # A ResNet's feature map has its channels second; axial attention's grid has them last.
+        return tokens.flatten(2).mT if isinstance(model, BiT) else tokens.flatten(1, 2)
+    raise AssertionError("a model runs its blocks")
+
+
+class _Reached(Exception):
+    """The pass has come to where its tokens are wanted; the rest needs no computing."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        super().__init__()
+        self.tokens = tokens
+
+
+@contextmanager
+def _stop_at(blocks: nn.ModuleList, layer: int) -> Iterator[None]:
+    """End a forward pass behind a block, or before the first."""
+
+    def before(block: nn.Module, inputs: tuple[Any, ...]) -> None:
+        raise _Reached(inputs[0])
+
+    def behind(block: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        raise _Reached(output)
+
+    if layer:
+        hook = blocks[layer - 1].register_forward_hook(behind)
+    else:
+        hook = blocks[0].register_forward_pre_hook(before)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _blocks(model: Model[Any]) -> nn.ModuleList:
+    blocks = model.blocks
+    assert isinstance(blocks, nn.ModuleList)
+    return blocks
