@@ -22,6 +22,7 @@ import tyro
 from vitrail import __version__
 from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
+from vitrail.cli.evaluate import evaluate
 from vitrail.cli.models import describe, models
 from vitrail.cli.train import MORE, Daily, finetune, train
 from vitrail.cli.weights import convert, weights_list, weights_show
@@ -41,6 +42,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "data show": data_show,
     "train": train,
     "finetune": finetune,
+    "evaluate": evaluate,
     "demo": demo,
 }
 

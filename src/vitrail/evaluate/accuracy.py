@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -35,6 +35,30 @@ def _alone(*values: float) -> list[float]:
 
 
 @torch.inference_mode()
+def answer(
+    model: nn.Module,
+    batches: Iterable[Batch],
+    preprocess: Preprocess,
+    *,
+    device: torch.device,
+    micro: int | None = None,
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Run a model over batches, `micro` pictures at a time; give each with its logits, on the CPU.
+
+    Empty batches, as some processes get at the end, are given too. The model is in eval mode for
+    as long.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        for batch in batches:
+            parts = batch.pictures.split(micro or len(batch.labels)) if len(batch.labels) else ()
+            logits = [model(normalise(part, preprocess, device=device)).float() for part in parts]
+            yield batch, torch.cat(logits).cpu() if logits else torch.empty(0, 0)
+    finally:
+        model.train(was_training)
+
+
 def measure(
     model: nn.Module,
     batches: Iterable[Batch],
@@ -51,16 +75,11 @@ def measure(
     """
     sums = torch.zeros(4, dtype=torch.float64)  # right, right among five, loss, pictures
     skipped = 0
-    was_training = model.training
-    model.eval()
-    for batch in batches:
+    for batch, logits in answer(model, batches, preprocess, device=device, micro=micro):
         note(batch.bad)
         skipped += len(batch.bad)
         if len(batch.labels):
-            parts = batch.pictures.split(micro or len(batch.labels))
-            logits = [model(normalise(part, preprocess, device=device)).float() for part in parts]
-            sums += _count(torch.cat(logits).cpu(), batch.labels, batch.weights.double())
-    model.train(was_training)
+            sums += _count(logits, batch.labels, batch.weights.double())
     right, among, loss, pictures, bad = total(*sums.tolist(), float(skipped))
     if pictures == 0:
         raise InputError(f"there is nothing to measure: {bad:,.0f} pictures, none of them readable")

@@ -1,0 +1,68 @@
+"""From answers to numbers: confusion, each class's share, average precision."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Confusion(NamedTuple):
+    """How often a class was taken for another; only pairs that occurred."""
+
+    label: int
+    predicted: int
+    """-1 for an output of the model that stands for no class of the data."""
+    pictures: int
+
+
+def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
+    """Count predictions by class: (classes, classes), or one column more for those of none."""
+    outside = bool((predicted < 0).any())
+    columns = classes + outside
+    cells = labels * columns + np.where(predicted < 0, classes, predicted)
+    return np.bincount(cells, minlength=classes * columns).reshape(classes, columns)
+
+
+def list_confusion(matrix: np.ndarray) -> list[Confusion]:
+    """List a matrix's cells that are not 0, row by row."""
+    classes = len(matrix)
+    rows, columns = np.nonzero(matrix)
+    return [
+        Confusion(row, column if column < classes else -1, int(matrix[row, column]))
+        for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
+    ]
+
+
+def average_precision(
+    scores: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray | None = None,
+    *,
+    order: np.ndarray | None = None,
+) -> np.ndarray:
+    """Give each class's average precision: the mean precision at each of its pictures, by rank.
+
+    Both are (pictures, classes); pictures of equal score have one rank. NaN for a class without
+    pictures. `weights` says how often each picture counts, `order` how `rank` sorted them.
+    """
+    count, classes = scores.shape
+    weights = np.ones(count) if weights is None else weights
+    order = rank(scores) if order is None else order
+    found = np.full(classes, np.nan)
+    for number, places in enumerate(order.T):
+        heavy = weights[places]
+        hits = np.cumsum(heavy * (labels[places, number] > 0))
+        if hits[-1] == 0:
+            continue
+        last = np.append(np.flatnonzero(np.diff(scores[places, number])), count - 1)  # of equals
+        hits, seen = hits[last], np.cumsum(heavy)[last]
+        gained = np.diff(hits, prepend=0.0)
+        there = gained > 0
+        found[number] = (gained[there] * hits[there] / seen[there]).sum() / hits[-1]
+    return found
+
+
+def rank(scores: np.ndarray) -> np.ndarray:
+    """Sort pictures by each class's score, the best first: (pictures, classes) of their numbers."""
+    return np.argsort(-scores, axis=0, kind="stable")
