@@ -64,7 +64,7 @@ def keyed_noise(model: nn.Module, keys: Tensor) -> Iterator[None]:
     With activation checkpointing it has to last over the backward pass, which draws again.
     """
     noisy = [m for m in model.modules() if isinstance(m, Dropout | StochasticDepth)]
-    words = _draw_words(keys.to(next(model.parameters()).device), len(noisy))
+    words = draw_words(keys.to(next(model.parameters()).device), len(noisy))
     try:
         for module, own in zip(noisy, words.unbind(1), strict=True):
             module.keys = own
@@ -79,12 +79,12 @@ def draw_kept(keys: Tensor, count: int, rate: float) -> tuple[Tensor, float]:
 
     The chance is the nearest to 1 - rate of 65536 levels.
     """
-    random = _draw_words(keys, -(-count // 4)).view(torch.int16)[:, :count]
+    random = draw_words(keys, -(-count // 4)).view(torch.int16)[:, :count]
     dropped = min(round(rate * _LEVELS), _LEVELS - 1)
     return random >= dropped - _LEVELS // 2, 1 - dropped / _LEVELS
 
 
-def _draw_words(keys: Tensor, count: int) -> Tensor:
+def draw_words(keys: Tensor, count: int) -> Tensor:
     """Draw words of 64 bits for each key (batch, count)."""
     starts = _scramble(keys.clone())  # far apart, so that no key's words are a neighbour's
     steps = torch.arange(1, count + 1, device=keys.device)

@@ -54,15 +54,23 @@ class ViT(Model[ViTSpec]):
 
     def features(self, x: Tensor) -> Tensor:
         """Encode pictures to their representation, the pre-logits (batch, width)."""
+        return self.represent(self.encode(x))
+
+    def represent(self, encoded: Tensor) -> Tensor:
+        """Give the pre-logits of a block's output (batch, tokens, width)."""
         if self.spec.pool == "token":  # no other token needs the last norm
-            return self.head.features(self.norm(self.encode(x)[:, 0]))
-        return super().features(x)
+            return self.head.features(self.norm(encoded[:, 0]))
+        return self.head.features(self.pool(self.norm(encoded)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Classify pictures to logits (batch, classes); two heads' are averaged (DeiT)."""
+        """Classify pictures (batch, channels, height, width) to logits (batch, classes)."""
+        return self.classify(self.encode(x))
+
+    def classify(self, encoded: Tensor) -> Tensor:
+        """Give the logits of a block's output; two heads' are averaged (DeiT)."""
         if self.distillation_head is None:
-            return super().forward(x)
-        tokens = self.norm(self.encode(x)[:, :2]).unbind(1)
+            return self.head(self.represent(encoded))
+        tokens = self.norm(encoded[:, :2]).unbind(1)
         heads = zip((self.head, self.distillation_head), tokens, strict=True)
         first, second = (head(head.features(token)) for head, token in heads)
         return (first + second) / 2

@@ -1,0 +1,87 @@
+"""transformers' ViTMAE, and its ViT with mask tokens, with random weights: ours are equal."""
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+
+from tests.parity import peers
+from tests.parity.test_transformers import BASE, RULES, shape
+from vitrail.models import ViT
+from vitrail.models.corruption import MaskConfig, draw_corruption, take
+from vitrail.models.masked import DecoderConfig, MaskedAutoencoder, MaskedViT
+from vitrail.models.patches import distance, targets_of, to_patches
+
+hf_mae = peers.load("transformers.models.vit_mae.modeling_vit_mae")
+hf_vit = peers.load("transformers.models.vit.modeling_vit")
+
+SPEC = replace(BASE, classes=0)
+LIGHT = DecoderConfig(depth=2, width=16, heads=2)
+DECODER = [
+    (r"^decoder\.mask_token$", "mask"),
+    (r"^decoder\.decoder_embed\.", "enter."),
+    (r"^decoder\.decoder_layers\.", "layers."),
+    (r"^decoder\.decoder_norm\.", "norm."),
+    (r"^decoder\.decoder_pred\.", "predict."),
+]
+
+
+@peers.PRECISIONS
+def test_mae_predicts_as_transformers(dtype: torch.dtype, tolerance: float) -> None:
+    config = hf_mae.ViTMAEConfig(
+        **shape(SPEC),
+        intermediate_size=SPEC.mlp,
+        decoder_hidden_size=LIGHT.width,
+        decoder_num_hidden_layers=LIGHT.depth,
+        decoder_num_attention_heads=LIGHT.heads,
+        decoder_intermediate_size=4 * LIGHT.width,
+        norm_pix_loss=True,
+        mask_ratio=0.75,
+    )
+    peer = peers.randomise(hf_mae.ViTMAEForPreTraining(config), dtype)
+    ours = MaskedAutoencoder(ViT(SPEC), "normalised-pixels", LIGHT)
+    table = ours.positions(SPEC.grid, torch.empty(1, LIGHT.width, dtype=dtype))
+    # MAE's own fixed table differs from big_vision's in its frequencies; both get ours.
+    peer.decoder.decoder_pos_embed.data = F.pad(table, (0, 0, 1, 0))[None]
+    state = {n: t for n, t in peer.state_dict().items() if not n.endswith("decoder_pos_embed")}
+    encoder = {n: t for n, t in state.items() if n.startswith("vit.")}
+    decoder = {n: t for n, t in state.items() if not n.startswith("vit.")}
+    translated = {f"encoder.{n}": t for n, t in peers.translate(encoder, RULES).items()}
+    translated |= peers.translate(decoder, [*DECODER, *RULES])
+    peers.fill(ours, translated)
+
+    pictures = torch.rand(2, 3, *SPEC.image, dtype=dtype)
+    corruption = draw_corruption(torch.arange(2), SPEC.grid, MaskConfig(ratio=0.75))
+    noise = torch.zeros(2, 16).scatter(1, corruption.chosen, 1.0) + torch.arange(16) / 100
+    with torch.no_grad():
+        theirs = peer(pictures, noise=noise)
+        predictions = ours(pictures, corruption)
+    assert theirs.mask.bool().sum() == corruption.chosen.numel()
+    peers.assert_near(predictions, take(theirs.logits, corruption.chosen), tolerance)
+    patches = take(to_patches(pictures.permute(0, 2, 3, 1), SPEC.patch), corruption.chosen)
+    loss = distance(
+        predictions, targets_of(patches, SPEC.patch, "normalised-pixels"), "normalised-pixels"
+    )
+    torch.testing.assert_close(loss.mean(), theirs.loss.float(), rtol=1e-5, atol=0)
+
+
+@peers.PRECISIONS
+def test_masked_patches_encode_as_transformers(dtype: torch.dtype, tolerance: float) -> None:
+    config = hf_vit.ViTConfig(**shape(SPEC), intermediate_size=SPEC.mlp, qkv_bias=True)
+    peer = hf_vit.ViTModel(config, add_pooling_layer=False, use_mask_token=True)
+    peers.randomise(peer, dtype)
+    ours = MaskedViT(ViT(SPEC), "colour")
+    translated = peers.translate(peer.state_dict(), RULES)
+    mask = translated.pop("embeddings.mask_token")
+    translated = {f"encoder.{name}": tensor for name, tensor in translated.items()}
+    head = torch.randn(512, SPEC.width).to(dtype)
+    translated |= {"mask": mask, "predict.weight": head, "predict.bias": torch.ones(512)}
+    peers.fill(ours, translated)
+
+    pictures = torch.randn(2, 3, *SPEC.image, dtype=dtype)
+    corruption = draw_corruption(torch.arange(2), SPEC.grid, MaskConfig(masked=1, replaced=0))
+    hidden = torch.zeros(2, 16).scatter(1, corruption.chosen, 1.0).bool()
+    with torch.no_grad():
+        tokens = peer(pictures, bool_masked_pos=hidden).last_hidden_state[:, 1:]
+        expected = take(tokens, corruption.chosen) @ head.T + 1
+        peers.assert_near(ours(pictures, corruption), expected, tolerance)
