@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import vitrail
-import vitrail.run
+import vitrail.run.objective
 from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
 from vitrail.config import Duration, InputError
 from vitrail.data.augment import Augment
@@ -167,7 +167,7 @@ def pretend(patch: pytest.MonkeyPatch, accuracies: list[float]) -> list[dict[str
         top1 = next(found)
         return Accuracy(top1, top1 + 0.1, 1 - top1, 9, len(seen))
 
-    patch.setattr(vitrail.run, "measure", pretended)
+    patch.setattr(vitrail.run.objective, "measure", pretended)
     return seen
 
 

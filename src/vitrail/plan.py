@@ -8,14 +8,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from itertools import count
 
-from vitrail.data.batches import TrainBatches
 from vitrail.data.cache import CacheConfig
-from vitrail.data.loader import Loader
 from vitrail.models.cost import FLOAT, cost_of
 from vitrail.run import Session, TrainConfig
 from vitrail.train.distributed import join
+from vitrail.train.feed import open_feed
 from vitrail.train.signals import Signals
 
 _UNTIMED, _TIMED = 2, 3  # steps; the first ones also set things up
@@ -28,11 +26,11 @@ class Plan:
     """A run in numbers."""
 
     model: str
-    pictures: int
-    """Of the training split."""
+    pictures: int | None
+    """Of the training split; None where a stream does not say."""
     classes: int
     steps: int
-    epochs: float
+    epochs: float | None
     warmup: int
     """Steps over which the learning rate rises."""
     lr: float
@@ -62,7 +60,7 @@ def plan(config: TrainConfig) -> Plan:
     with join(config.device) as processes:
         session = Session(config, processes)
         total, micro = session.rhythm.total, session.trainer.micro
-        images, many = len(session.train_set), processes.count
+        images, many = session.pictures, processes.count
         cost = cost_of(session.model.spec, batch=micro)
         weights = list(session.model.parameters())
         parameters = sum(weight.numel() for weight in weights)
@@ -73,8 +71,8 @@ def plan(config: TrainConfig) -> Plan:
             pictures=images,
             classes=len(session.train_set.classes),
             steps=total,
-            epochs=total * config.batch / images,
-            warmup=config.schedule.plan(total=total, images=images, batch=config.batch).warmup,
+            epochs=total * config.batch / images if images else None,
+            warmup=config.schedule.plan(total=total, images=images or 0, batch=config.batch).warmup,
             lr=config.optim.lr,
             batch=config.batch,
             micro=micro,
@@ -107,15 +105,9 @@ def _picture_seconds(session: Session, work: int) -> float:
     if processes.device.type == "cpu":
         most = min(most, max(2, int(_WORK / work)))
     batch = min(config.batch, most * processes.count)
-    batches = TrainBatches(
-        session.train_set,
-        config.augment,
-        session.preprocess,
-        batch=batch,
-        seed=config.seed,
-        shard=processes.shard,
-    )
-    loader = Loader(batches.__getitem__, count(), config.loader)  # goes on ahead, as in a run
+    settings = replace(config, batch=batch, repeats=1)
+    feed = open_feed(session.train_set, settings, session.preprocess)
+    loader = feed.open(1_000, processes.shard)  # goes on ahead, as in a run
     start = 0.0
     for step, made in zip(range(_UNTIMED + _TIMED), loader, strict=False):
         if step == _UNTIMED:

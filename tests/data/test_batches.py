@@ -38,7 +38,6 @@ def test_each_epoch_is_every_picture_once_in_its_own_order() -> None:
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 6
     assert epochs[1] == shuffled(10, 7, "order", 1).tolist()
-    assert [batches.epoch_of(step) for step in range(6)] == [0, 0, 0, 1, 1, 2]
 
 
 def test_a_picture_is_augmented_by_seed_epoch_and_index_alone() -> None:
@@ -145,3 +144,37 @@ def test_a_set_smaller_than_a_batch_comes_several_times() -> None:
     source = select(SET, np.array([3, 4, 5]))
     batch = TrainBatches(source, PLAIN, HALF, batch=8, seed=1)[0]
     assert sorted(batch.indices[:3].tolist()) == sorted(batch.indices[3:6].tolist()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("batch", "repeats"), [(6, 3), (8, 3), (4, 2), (2, 5)])
+def test_repeated_pictures_stand_in_the_row_side_by_side(batch: int, repeats: int) -> None:
+    """Against the row written out: each picture of each epoch so many times."""
+    batches = TrainBatches(SET, PLAIN, HALF, batch=batch, seed=7, repeats=repeats)
+    row = [
+        (epoch, int(index), copy)
+        for epoch in range(3)
+        for index in shuffled(10, 7, "order", epoch)
+        for copy in range(repeats)
+    ]
+    for step in range(len(row) // batch):
+        expected = sorted(row[step * batch : (step + 1) * batch], key=lambda one: one[2])
+        made = batches[step]
+        assert made.copies is not None
+        found = list(zip(made.indices.tolist(), made.copies.tolist(), strict=True))
+        assert found == [(index, copy) for _, index, copy in expected]
+        for place, (epoch, index, copy) in enumerate(expected):
+            draws = Draws(7, "picture", epoch * repeats + copy, index)
+            alone = train_picture(SET.read(index), PLAIN, HALF, draws)
+            assert np.array_equal(made.pictures[place].numpy(), alone)
+        assert len(set(made.keys.tolist())) == batch  # each copy has noise of its own
+
+
+def test_repeated_pictures_are_shared_like_others() -> None:
+    def part(shard: Shard) -> Batch:
+        light = replace(AUGMENTS["light2"], randaugment=None)
+        return TrainBatches(SET, light, HALF, batch=8, seed=7, shard=shard, repeats=3)[4]
+
+    whole, parts = part(Shard()), [part(Shard(rank, 2)) for rank in range(2)]
+    assert whole.mix is not None
+    assert torch.equal(torch.cat([one.pictures[1:] for one in parts]), whole.pictures[1:])
+    assert torch.equal(torch.cat([one.keys[1:] for one in parts]), whole.keys[1:])

@@ -193,3 +193,31 @@ def test_a_stream_is_shared_exactly_and_epochs_are_whole() -> None:
     for step, pair in enumerate(zip(*(first(b, Place(), 11) for b in halves), strict=True)):
         joined = [half.make(portion) for half, portion in zip(halves, pair, strict=True)]
         assert torch.equal(torch.cat([b.pictures for b in joined]), whole[step].pictures)
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_a_repeated_stream_goes_on_from_every_step(repeats: int) -> None:
+    """Also from amid a picture's copies; positions, copies and noise are those of the whole."""
+
+    def batches(shard: Shard) -> StreamBatches:
+        level = AUGMENTS["light2"]
+        return StreamBatches(STREAM, level, HALF, batch=4, seed=3, shard=shard, repeats=repeats)
+
+    alone = batches(Shard())
+    portions = first(alone, Place(), 12)
+    made = [alone.make(portion) for portion in portions]
+    row = [(epoch, place, c) for epoch in range(5) for place in range(11) for c in range(repeats)]
+    for step, batch in enumerate(made):
+        expected = sorted(row[step * 4 : step * 4 + 4], key=lambda one: one[2])
+        assert batch.indices[1:].tolist() == [place for _, place, _ in expected]
+        copies = [copy for _, _, copy in expected]
+        assert batch.keys[1:].tolist() == [
+            place + (copy << 40) for (_, place, _), copy in zip(expected, copies, strict=True)
+        ]
+    for step in (0, 1, 4, 10):
+        again = alone.make(first(alone, portions[step].after, 1)[0])
+        assert torch.equal(again.pictures, made[step + 1].pictures)
+    halves = [batches(Shard(rank, 2)) for rank in range(2)]
+    parts = [half.make(first(half, Place(), 6)[5]) for half in halves]
+    assert torch.equal(torch.cat([one.pictures[1:] for one in parts]), made[5].pictures[1:])
+    assert torch.equal(torch.cat([one.keys[1:] for one in parts]), made[5].keys[1:])

@@ -12,7 +12,7 @@ from vitrail.config import InputError
 from vitrail.data.batches import Batch
 from vitrail.data.mixing import Mix
 from vitrail.data.preprocess import Preprocess
-from vitrail.train.tasks import Classify, Distil, Example, LossConfig, compare
+from vitrail.train.tasks import Classify, Distil, DistilConfig, Example, LossConfig, compare
 
 CPU = torch.device("cpu")
 SMALL = Preprocess(size=(2, 2), mean=(0.5,), std=(0.5,), interpolation="bilinear", fit="stretch")
@@ -145,7 +145,8 @@ def test_distillation_weighs_labels_and_teacher_by_the_closed_form(share: float)
     student, teacher, temperature = Linear(4, 2), Linear(4, 3), 2.5
     labels = torch.tensor([3, 0, 1])
     batch = batch_of(labels)
-    task = Distil(LossConfig(), 4, SMALL, teacher=teacher, share=share, temperature=temperature)
+    config = DistilConfig(teacher="", share=share, temperature=temperature)
+    task = Distil(LossConfig(), 4, SMALL, config, teach=teacher)
     found = losses_of(task, batch, student)
 
     def soften(model: Linear) -> np.ndarray:
@@ -160,15 +161,39 @@ def test_distillation_weighs_labels_and_teacher_by_the_closed_form(share: float)
 
 def test_a_teacher_is_not_trained() -> None:
     student, teacher = Linear(4, 2), Linear(4, 3)
-    task = Distil(LossConfig(), 4, SMALL, teacher=teacher)
+    task = Distil(LossConfig(), 4, SMALL, DistilConfig(teacher=""), teach=teacher)
     task.losses(student, task.prepare(batch_of(torch.arange(4)), CPU)).sum().backward()
     assert student.weight.grad is not None
     assert teacher.weight.grad is None
-    assert not teacher.training
+
+
+def test_hard_distillation_learns_the_teachers_choice() -> None:
+    """DeiT's hard form: the mean of two cross-entropies (arXiv 2012.12877, equation 3)."""
+    student, teacher = Linear(4, 2), Linear(4, 3)
+    batch = batch_of(torch.tensor([3, 0, 1]))
+    config = DistilConfig(teacher="", hard=True)
+    found = losses_of(Distil(LossConfig(), 4, SMALL, config, teach=teacher), batch, student)
+    chosen = batch_of(torch.from_numpy(logits_of(teacher, inputs_of(batch)).argmax(1)))
+    plain = Classify(LossConfig(), 4, SMALL)
+    both = losses_of(plain, batch, student) + losses_of(plain, chosen, student)
+    assert found.numpy() == pytest.approx(both.numpy() / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"share": 1.5}, "share is a part from 0 to 1, not 1.5"),
+        ({"temperature": 0.0}, "temperature is above 0, not 0.0"),
+    ],
+)
+def test_a_distillation_of_odd_numbers_is_refused(settings: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        DistilConfig(teacher="", **settings)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_student_like_its_teacher_has_no_distance() -> None:
-    task = Distil(LossConfig(), 4, SMALL, teacher=Linear(4, 2), share=1.0)
+    config = DistilConfig(teacher="", share=1.0)
+    task = Distil(LossConfig(), 4, SMALL, config, teach=Linear(4, 2))
     assert losses_of(task, batch_of(torch.arange(4)), Linear(4, 2)).abs().max() < 1e-6
 
 

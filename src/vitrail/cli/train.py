@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 MORE = """\
 Every other setting is a flag too, such as --average 0.9999, --augment medium1 or
---optim.momentum 0.95; docs/training.md lists all. The sections are augment, loss,
-optim, schedule, tune, loader and cache. Flags overrule the --config file, which
+--optim.momentum 0.95; docs/training.md lists all. The sections are augment,
+preprocess, loss, optim, schedule, tune, loader and cache. Flags overrule the --config file, which
 overrules the recipe."""
 """What the help ends with."""
 
@@ -178,17 +178,16 @@ def _set(config: TrainConfig, path: str, text: str) -> TrainConfig:
 
 def _fit_warmup(config: TrainConfig) -> TrainConfig:
     """Shorten a recipe's warm-up where the run is far shorter than the recipe's."""
-    from vitrail.data.source import Source
     from vitrail.data.sources.open import open_data
     from vitrail.recipes import shorten_warmup
+    from vitrail.run.session import count_pictures
 
     images = 0
     if config.schedule.warmup.unit == "%":
         return config
     if "epochs" in (config.length.unit, config.schedule.warmup.unit):
-        source = open_data(config.data, split="train", seed=config.seed)
-        images = len(source) if isinstance(source, Source) else 0
-    return shorten_warmup(config, images=images)
+        images = count_pictures(open_data(config.data, split="train"))
+    return config if images is None else shorten_warmup(config, images=images)
 
 
 def _run(config: TrainConfig, flags: Daily) -> None:
@@ -220,8 +219,10 @@ def _print_plan(plan: Plan) -> None:
     many = f" in each of {plan.processes} processes" if plan.processes > 1 else ""
     state, kept = map(_show_bytes, (plan.state_bytes, plan.activation_bytes))
     print_line(f"model    {plan.model}, {plan.trained:,} of {plan.parameters:,} parameters trained")
-    print_line(f"data     {plan.pictures:,} pictures of {plan.classes:,} classes")
-    print_line(f"length   {plan.steps:,} steps, {plan.epochs:.4g} epochs")
+    pictures = "unknown" if plan.pictures is None else f"{plan.pictures:,}"
+    epochs = "" if plan.epochs is None else f", {plan.epochs:.4g} epochs"
+    print_line(f"data     {pictures} pictures of {plan.classes:,} classes")
+    print_line(f"length   {plan.steps:,} steps{epochs}")
     print_line(f"rate     {plan.lr:g} after a warm-up of {plan.warmup:,} steps")
     print_line(f"batch    {plan.batch:,} pictures, {turns} at a time{many}")
     print_line(f"memory   {state} of weights and optimiser, {kept} of activations")

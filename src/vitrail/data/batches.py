@@ -4,11 +4,14 @@ Training sees one endless row of pictures, epoch after epoch, each in its own or
 is positions [step * batch, (step + 1) * batch) of it, and a process makes its slice of that. So
 nothing but the step is needed to go on after a restart. Evaluation sees each picture once, the
 last partial batch too.
+
+Repeated augmentation has each picture stand in the row several times, side by side, each time
+augmented anew; within its batch the first copies then come first, so that neighbours differ.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -40,6 +43,7 @@ class Shard:
 
 
 ALONE = Shard()
+_COPY = 1 << 40  # between the keys of a picture's copies; no set has so many pictures
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,15 @@ class Batch:
     """(n) 1, or 0 for a picture that could not be read, which must not count."""
     indices: Tensor
     """(n) each picture's number in the source; in a stream, its place in the epoch."""
+    copies: Tensor | None = None
+    """(n) which repetition of its picture each is; None where no picture is repeated."""
     mix: Mix | None = None
     bad: tuple[BadPicture, ...] = ()
+
+    @property
+    def keys(self) -> Tensor:
+        """Give each picture a number for its own noise, which no other of the step has."""
+        return self.indices if self.copies is None else self.indices + self.copies * _COPY
 
 
 class TrainBatches:
@@ -83,24 +94,24 @@ class TrainBatches:
         batch: int,
         seed: int,
         shard: Shard = ALONE,
+        repeats: int = 1,
     ) -> None:
         if not len(source):
             raise InputError(f"{source.name} has no pictures to train on")
         check_batch(batch, shard)
         self.source, self.augment, self.preprocess = source, augment, preprocess
-        self.batch, self.seed, self.shard = batch, seed, shard
+        self.batch, self.seed, self.shard, self.repeats = batch, seed, shard, repeats
 
     def __getitem__(self, step: int) -> Batch:
         """Make this process's part of a global batch."""
         mix = draw_mix(self.augment, self.preprocess.size, self.seed, step)
         places = places_of(self.batch, self.shard, partner=mix is not None)
-        epochs, indices = self._pictures_at(step * self.batch + places)
-        draws = Draws(self.seed, "picture", epochs, indices)
-        return assemble(self.source, indices, self.preprocess, self.augment, draws, mix)
-
-    def epoch_of(self, step: int) -> int:
-        """Say in which epoch a global batch begins."""
-        return step * self.batch // len(self.source)
+        row = step * self.batch + np.arange(self.batch)
+        positions, copies = np.divmod(row[sort_copies(row % self.repeats)[places]], self.repeats)
+        epochs, indices = self._pictures_at(positions)
+        draws = Draws(self.seed, "picture", epochs * self.repeats + copies, indices)
+        made = assemble(self.source, indices, self.preprocess, self.augment, draws, mix)
+        return made if self.repeats == 1 else replace(made, copies=torch.from_numpy(copies))
 
     def _pictures_at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Look up which pictures stand at positions of the endless row: epochs and indices."""
@@ -125,6 +136,14 @@ def places_of(batch: int, shard: Shard, *, partner: bool) -> np.ndarray:
 @lru_cache(maxsize=3)
 def _order(count: int, seed: int, epoch: int) -> np.ndarray:
     return shuffled(count, seed, "order", epoch)
+
+
+def sort_copies(copies: np.ndarray) -> np.ndarray:
+    """Order a global batch: all first copies of its pictures, then all second ones, and so on.
+
+    Copies side by side would be mixed with each other.
+    """
+    return np.argsort(copies, kind="stable")
 
 
 def check_batch(batch: int, shard: Shard) -> None:

@@ -7,15 +7,24 @@ it stands is two integers, from which a restart goes on.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from vitrail.config import InputError
 from vitrail.data.augment import Augment
-from vitrail.data.batches import ALONE, Batch, Shard, assemble, check_batch, places_of
+from vitrail.data.batches import (
+    ALONE,
+    Batch,
+    Shard,
+    assemble,
+    check_batch,
+    places_of,
+    sort_copies,
+)
 from vitrail.data.draws import Draws
 from vitrail.data.mixing import Mix, draw_mix
 from vitrail.data.preprocess import Preprocess
@@ -38,6 +47,7 @@ class Portion(NamedTuple):
     items: Source
     epochs: np.ndarray
     positions: np.ndarray
+    copies: np.ndarray
     mix: Mix | None
     after: Place
     """Where the next batch begins."""
@@ -73,34 +83,52 @@ class StreamBatches:
         batch: int,
         seed: int,
         shard: Shard = ALONE,
+        repeats: int = 1,
     ) -> None:
         check_batch(batch, shard)
         self.stream, self.augment, self.preprocess = stream, augment, preprocess
-        self.batch, self.seed, self.shard = batch, seed, shard
+        self.batch, self.seed, self.shard, self.repeats = batch, seed, shard, repeats
 
     def portions(self, start: Place) -> Iterator[Portion]:
         """Read this process's share of each batch from a place on, without end."""
-        row = self._row(start.epoch, start.taken)
+        row = self._repeat(self._row(start.epoch, start.taken), start.step * self.batch)
         step = start.step
         while True:
             whole = list(islice(row, self.batch))
             mix = draw_mix(self.augment, self.preprocess.size, self.seed, step)
-            mine = [whole[p] for p in places_of(self.batch, self.shard, partner=mix is not None)]
+            places = places_of(self.batch, self.shard, partner=mix is not None)
+            order = sort_copies(np.array([copy for copy, *_ in whole]))
+            mine = [whole[place] for place in order[places]]
             step += 1
-            epoch, position, _ = whole[-1]
+            copy, epoch, position, _ = whole[-1]
             yield Portion(
-                items=_Read(self.stream, [item for _, _, item in mine]),
-                epochs=np.array([epoch for epoch, _, _ in mine]),
-                positions=np.array([position for _, position, _ in mine]),
+                items=_Read(self.stream, [item for *_, item in mine]),
+                epochs=np.array([epoch for _, epoch, _, _ in mine]),
+                positions=np.array([position for _, _, position, _ in mine]),
+                copies=np.array([copy for copy, *_ in mine]),
                 mix=mix,
-                after=Place(step, epoch, position + 1),
+                after=Place(step, epoch, position + (copy + 1 == self.repeats)),
             )
 
     def make(self, portion: Portion) -> Batch:
         """Decode and augment a share."""
-        draws = Draws(self.seed, "picture", portion.epochs, portion.positions)
+        times = portion.epochs * self.repeats + portion.copies
+        draws = Draws(self.seed, "picture", times, portion.positions)
         numbers = np.arange(len(portion.items))
-        return assemble(portion.items, numbers, self.preprocess, self.augment, draws, portion.mix)
+        made = assemble(portion.items, numbers, self.preprocess, self.augment, draws, portion.mix)
+        copies = torch.from_numpy(portion.copies) if self.repeats > 1 else None
+        return replace(made, indices=torch.from_numpy(portion.positions), copies=copies)
+
+    def _repeat(
+        self, row: Iterator[tuple[int, int, Streamed]], place: int
+    ) -> Iterator[tuple[int, int, int, Streamed]]:
+        """Give each picture of a row as often as it is repeated; the first may have begun."""
+        copy = place % self.repeats
+        for epoch, position, item in row:
+            while copy < self.repeats:
+                yield copy, epoch, position, item
+                copy += 1
+            copy = 0
 
     def _row(self, epoch: int, start: int) -> Iterator[tuple[int, int, Streamed]]:
         """Give the pictures of an epoch from a position on, then those of the next, and so on."""

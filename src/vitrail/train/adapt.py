@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import InputError
+from vitrail.models import build
 from vitrail.models.model import Model
+from vitrail.models.spec import Spec
 from vitrail.train.matrices import Role, find_matrices
 
 
@@ -116,3 +119,15 @@ def merge(model: Model) -> None:
             if isinstance(layer, LowRankLinear):
                 setattr(parent, name, layer.merged())
     model.requires_grad_(True)
+
+
+def plain_state(spec: Spec, tensors: Mapping[str, Tensor], config: TuneConfig) -> dict[str, Tensor]:
+    """Give the weights of an ordinary model: those of an adapted one, its updates folded in."""
+    if config.what != "lora":
+        return dict(tensors)
+    model = build(spec, device="meta")
+    adapt(model, config)
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    model.load_state_dict(copies, assign=True)
+    merge(model)
+    return model.state_dict()

@@ -179,13 +179,19 @@ class Rhythm:
     total: int
     evaluate: int
     save: int
+    pause: int | None = None
+    """The step at which the run rests, evaluated and saved, before it is at its end."""
 
     def due(self, every: int, step: int) -> bool:
-        """Tell whether something is to happen after a step; at the end all is."""
-        return every > 0 and step > 0 and (step % every == 0 or step == self.total)
+        """Tell whether something is to happen after a step; where the run ends or rests all is."""
+        return every > 0 and step > 0 and (step % every == 0 or self.rests(step))
+
+    def rests(self, step: int) -> bool:
+        """Tell whether no step is taken after this one for now."""
+        return step == self.total or (self.pause is not None and step >= self.pause)
 
 
-Ending = Literal["finished", "stopped", "converged"]
+Ending = Literal["finished", "stopped", "converged", "paused"]
 
 
 def fit(
@@ -209,14 +215,17 @@ def fit(
 
     def settle(done: int, stop: bool) -> Ending | None:
         """Do what is due after a step; say how the run ends, if it ends there."""
-        ending: Ending | None = "finished" if done == rhythm.total else None
+        ending: Ending | None = "paused" if rhythm.rests(done) else None
+        ending = "finished" if done == rhythm.total else ending
         if not stop and rhythm.due(rhythm.evaluate, done):
             try:
                 ending = "converged" if evaluate(done) else ending
             except StopAsked:
                 stop = True
         ending = "stopped" if stop else ending
-        if done > start and (ending in ("stopped", "converged") or rhythm.due(rhythm.save, done)):
+        early = ending in ("stopped", "converged")
+        # What a rest has measured is saved even where no step was taken.
+        if ending == "paused" or (done > start and (early or rhythm.due(rhythm.save, done))):
             save(done)
         return ending
 

@@ -10,17 +10,32 @@ from vitrail.config import Duration, InputError
 from vitrail.data.augment import Augment
 from vitrail.data.cache import CacheConfig
 from vitrail.data.loader import LoaderConfig
+from vitrail.data.preprocess import Fit, Interpolation
 from vitrail.train.adapt import TuneConfig
 from vitrail.train.optim import OptimConfig
 from vitrail.train.precision import Precision
 from vitrail.train.schedule import ScheduleConfig
-from vitrail.train.tasks import LossConfig
+from vitrail.train.tasks import DistilConfig, LossConfig
 
 FREE = (
     *("out", "device", "micro", "sharding", "checkpointing", "compile", "loader", "cache.limit"),
     *("cache.folder", "allow_bad", "evaluate", "save", "log", "loggers"),
 )
 """Settings that change nothing in what a run computes, so that a resumed one may have others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreprocessConfig:
+    """How evaluation fits pictures to the model; what is left open is as the weights have it.
+
+    Fresh ones have it as the paper: the whole picture, stretched bilinearly.
+    """
+
+    fit: Fit | None = None
+    """`stretch` to the size, or `crop` the centre (`small`: with big_vision's rounding)."""
+    crop: float | None = None
+    """The part of the resized picture's side that is kept."""
+    interpolation: Interpolation | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +52,21 @@ class TrainConfig:
     """Pre-trained weights to start from; fresh ones without."""
     val: str = "val"
     """The split that is evaluated on while training; an empty one for none."""
+    val_data: str | None = None
+    """The set that this split is of, where it is another than `data`."""
+    hold_out: float = 0.0
+    """Part of the training pictures, of each class alike, that is evaluated on instead; 0: none."""
     length: Duration = field(default=Duration(100, "epochs"))
     batch: int = 512
     """Pictures a step, over all processes."""
     micro: int | None = None
     """Pictures that go through the model at a time in each process; chosen unless given."""
     augment: Augment = field(default_factory=Augment)
+    repeats: int = 1
+    """Times that each picture is in its batch, each time augmented anew (arXiv 1902.05509)."""
+    preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     loss: LossConfig = field(default_factory=LossConfig)
+    distil: DistilConfig | None = None
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
@@ -72,11 +95,14 @@ class TrainConfig:
     loggers: tuple[str, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
-        for name, least in {"batch": 1, "micro": 1, "patience": 0, "log": 0}.items():
+        least_of = {"batch": 1, "micro": 1, "repeats": 1, "patience": 0, "log": 0}
+        for name, least in least_of.items():
             if (value := getattr(self, name)) is not None and value < least:
                 raise InputError(f"{name} is at least {least}, not {value}")
         if not 0 <= self.average < 1:
             raise InputError(f"average is a decay from 0 to below 1, not {self.average}")
+        if not 0 <= self.hold_out < 1:
+            raise InputError(f"hold_out is a part from 0 to below 1, not {self.hold_out}")
         if not 0 <= self.allow_bad <= 1:
             raise InputError(f"allow_bad is a part from 0 to 1, not {self.allow_bad}")
 

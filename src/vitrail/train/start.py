@@ -10,8 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config import Duration, InputError
 from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Source
+from vitrail.data.source import Source, Stream
 from vitrail.data.sources.open import check_trainable, open_data
+from vitrail.data.split import split
 from vitrail.models import build, parse
 from vitrail.models.model import Model
 from vitrail.train.average import Average
@@ -20,23 +21,59 @@ from vitrail.train.loop import Rhythm, Trainer
 from vitrail.train.memory import choose_micro
 from vitrail.train.optim import make_optimiser
 from vitrail.train.precision import autocast_type
-from vitrail.train.settings import TrainConfig
+from vitrail.train.settings import PreprocessConfig, TrainConfig
 from vitrail.train.sharding import shard_model
-from vitrail.train.tasks import Classify
+from vitrail.train.tasks import Task
 from vitrail.weights.checkpoint import Bundle, Provenance
 from vitrail.weights.load import fit_named, read
 
 
-def open_sets(config: TrainConfig) -> tuple[Source, Source | None]:
-    """Open what is trained and evaluated on."""
-    train_set = open_data(config.data, split="train", seed=config.seed)
-    if not isinstance(train_set, Source):
-        raise InputError(f"{config.data} is a stream, which can't be trained on yet")
-    val_set = open_data(config.data, split=config.val, seed=config.seed) if config.val else None
-    if val_set is not None and not isinstance(val_set, Source):
-        raise InputError(f"{config.data} is a stream, which can't be evaluated on")
+def open_sets(config: TrainConfig) -> tuple[Source | Stream, Source | None]:
+    """Open what is trained and evaluated on.
+
+    Whatever the run's seed, a set in one piece is split the same: what one run learnt from, no
+    other is measured on.
+    """
+    train_set = open_data(config.data, split="train")
+    if isinstance(train_set, Stream):
+        _check_stream(train_set, config)
+    if config.hold_out:
+        assert isinstance(train_set, Source)
+        train_set, val_set = split(train_set, config.hold_out, seed=0)
+    else:
+        val_set = _open_val(config)
     check_trainable(train_set, val_set)
     return train_set, val_set
+
+
+def _open_val(config: TrainConfig) -> Source | None:
+    if not config.val:
+        return None
+    text = config.val_data or config.data
+    found = open_data(text, split=config.val)
+    if isinstance(found, Source):
+        return found
+    raise InputError(
+        f"{text} is a stream, which can't be evaluated on; give --val-data, a set whose "
+        f"{config.val} split can, or --val '' for no evaluation"
+    )
+
+
+def _check_stream(stream: Stream, config: TrainConfig) -> None:
+    """Refuse settings that need to know a stream's pictures before they come."""
+    if config.hold_out:
+        raise InputError(f"{stream.name} is a stream, of which no part can be held out")
+    if config.cache.limit:
+        raise InputError(f"{stream.name} is a stream, which no cache keeps; leave cache.limit out")
+    durations = {"length": config.length, "evaluate": config.evaluate, "save": config.save}
+    for name in ("warmup", "cooldown", "timescale"):
+        durations[f"schedule.{name}"] = getattr(config.schedule, name)
+    counted = [f"--{name}" for name, each in durations.items() if each.unit == "epochs"]
+    if stream.length is None and counted:
+        raise InputError(
+            f"{stream.name} does not say how many pictures it has, so that nothing lasts epochs: "
+            f"give {', '.join(counted)} as '1000 steps', '10 %' or '1_000_000 images'"
+        )
 
 
 def start_weights(config: TrainConfig, classes: int) -> Bundle:
@@ -51,7 +88,8 @@ def start_weights(config: TrainConfig, classes: int) -> Bundle:
         made = bundle.provenance or made
     made = replace(made, changes=(*made.changes, f"trained on {config.data}"))
     plain = _plain_preprocess(bundle.spec.image, bundle.spec.channels)
-    return replace(bundle, preprocess=bundle.preprocess or plain, provenance=made)
+    preprocess = _change(bundle.preprocess or plain, config.preprocess)
+    return replace(bundle, preprocess=preprocess, provenance=made)
 
 
 def _plain_preprocess(size: tuple[int, int], channels: int) -> Preprocess:
@@ -60,15 +98,27 @@ def _plain_preprocess(size: tuple[int, int], channels: int) -> Preprocess:
     return Preprocess(size=size, mean=half, std=half, interpolation="bilinear", fit="stretch")
 
 
+def _change(preprocess: Preprocess, config: PreprocessConfig) -> Preprocess:
+    """Fit pictures otherwise, where settings say so."""
+    return replace(
+        preprocess,
+        fit=config.fit or preprocess.fit,
+        crop=preprocess.crop if config.crop is None else config.crop,
+        interpolation=config.interpolation or preprocess.interpolation,
+    )
+
+
 def make_trainer(
     config: TrainConfig,
     model: Model,
-    train_set: Source,
-    preprocess: Preprocess,
+    task: Task,
+    images: int,
     processes: Processes,
 ) -> tuple[Trainer, Rhythm]:
-    """Make what takes the steps, and count in steps when what happens."""
-    images = len(train_set)
+    """Make what takes the steps, and count in steps when what happens.
+
+    An epoch has `images` pictures.
+    """
     if config.sharding == "full" and processes.count > 1:
         shard_model(model, processes)
 
@@ -80,7 +130,7 @@ def make_trainer(
         raise InputError(f"a run of {config.length} has no step; give more")
     trainer = Trainer(
         model,
-        Classify(config.loss, len(train_set.classes), preprocess),
+        task,
         make_optimiser(model, config.optim),
         config.schedule.plan(total=total, images=images, batch=config.batch),
         forward=_wrap(model, config, processes),

@@ -5,6 +5,7 @@ A new objective is a new class here; the loop knows none of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
@@ -73,7 +74,7 @@ class Classify:
         inputs = normalise(batch.pictures, self._preprocess, device=device)
         labels = batch.labels.to(device, non_blocking=True)
         targets = soft_targets(labels, self._classes, self._loss.smoothing)
-        weights, keys = batch.weights.to(device), batch.indices
+        weights, keys = batch.weights.to(device), batch.keys
         if batch.mix is not None:
             inputs, targets = mix_pictures(inputs, batch.mix), mix_targets(targets, batch.mix)
             weights, keys = weights[1:] * weights[:-1], keys[1:]  # a mixture needs both
@@ -92,29 +93,54 @@ def compare(logits: Tensor, targets: Tensor, kind: Literal["softmax", "sigmoid"]
     return F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class DistilConfig:
+    """A teacher, whose answers are learnt besides the labels."""
+
+    teacher: str
+    """Its source of weights; it sees the same pixels, with its own mean and deviation."""
+    share: float = 0.5
+    """Part of the loss that is the distance from the teacher's answers."""
+    temperature: float = 3.0  # DeiT's (arXiv 2012.12877, section 4)
+    """What logits are divided by before they are compared; the higher, the softer."""
+    hard: bool = False
+    """Learn the teacher's most likely class, whatever the temperature (DeiT's hard form)."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise InputError(f"share is a part from 0 to 1, not {self.share}")
+        if self.temperature <= 0:
+            raise InputError(f"temperature is above 0, not {self.temperature}")
+
+
 class Distil(Classify):
-    """Learn a larger model's answers besides the labels (arXiv 1503.02531, as DeiT's soft form)."""
+    """Learn a teacher's answers besides the labels (arXiv 1503.02531, 2012.12877)."""
 
     def __init__(
         self,
         loss: LossConfig,
         classes: int,
         preprocess: Preprocess,
+        config: DistilConfig,
         *,
-        teacher: nn.Module,
-        share: float = 0.5,
-        temperature: float = 3.0,
+        teach: Callable[[Tensor], Tensor],
     ) -> None:
+        """Learn from `teach`, which gives the teacher's logits of the model's inputs."""
         super().__init__(loss, classes, preprocess)
-        self._teacher = teacher.eval().requires_grad_(False)
-        self._share, self._temperature = share, temperature
+        self._config, self._teach = config, teach
 
     def losses(self, model: nn.Module, example: Example) -> Tensor:
         """Weigh the loss of the labels with the distance from the teacher's answers."""
-        logits = model(example.inputs).float()
+        logits, share = model(example.inputs).float(), self._config.share
         with torch.no_grad():
-            taught = F.log_softmax(self._teacher(example.inputs).float() / self._temperature, -1)
-        own = F.log_softmax(logits / self._temperature, -1)
-        apart = (taught.exp() * (taught - own)).sum(-1) * self._temperature**2
+            taught = self._teach(example.inputs).float()
         labels = compare(logits, example.targets, self._loss.kind)
-        return (1 - self._share) * labels + self._share * apart
+        return (1 - share) * labels + share * self._distance(logits, taught)
+
+    def _distance(self, logits: Tensor, taught: Tensor) -> Tensor:
+        if self._config.hard:
+            return F.cross_entropy(logits, taught.argmax(-1), reduction="none")
+        heat = self._config.temperature
+        theirs, own = (F.log_softmax(each / heat, -1) for each in (taught, logits))
+        # The square keeps the gradient's size at any temperature.
+        return (theirs.exp() * (theirs - own)).sum(-1) * heat**2

@@ -78,15 +78,16 @@ def notes(source: Source | Stream) -> tuple[str, ...]:
     return source.notes if isinstance(source, FolderSource) else ()
 
 
-def check_trainable(train: Source, val: Source | None = None) -> tuple[str, ...]:
+def check_trainable(train: Source | Stream, val: Source | None = None) -> tuple[str, ...]:
     """Refuse what no classifier can be trained on; note what is only odd."""
-    if len(train) == 0:
+    if isinstance(train, Source) and len(train) == 0:
         raise InputError(f"{train.name} holds no picture to train on")
     if len(train.classes) < 2 and not train.multilabel:
         only = f"{train.name} has the class {quoted(train.classes)} only"
         raise InputError(f"{only}; a classifier needs two or more")
     found: list[str] = []
-    if lacking := _classes_without_pictures(train):
+    lacking = _classes_without_pictures(train) if isinstance(train, Source) else []
+    if lacking and isinstance(train, Source):
         if not train.multilabel:
             raise InputError(_no_picture(train, lacking[0]))
         found.append(f"{train.name} has no picture of {quoted(lacking)}")
@@ -113,7 +114,7 @@ def _no_picture(train: Source, name: str) -> str:
     return f"class {quoted([name])} of {train.name} has no picture; add some, or remove the class"
 
 
-def _check_same_classes(train: Source, val: Source) -> None:
+def _check_same_classes(train: Source | Stream, val: Source) -> None:
     if len(val) == 0:
         raise InputError(f"{val.name} holds no picture")
     known = set(train.classes)

@@ -1,4 +1,4 @@
-"""The one job: a configuration becomes a trained model in a folder that explains itself.
+"""A run from opening the data to the model folder, which explains itself.
 
     RUN/config.yaml          all settings, as they were resolved
     RUN/metrics.jsonl        what was measured, the same bytes however often the run was stopped
@@ -18,118 +18,80 @@ import logging
 import os
 import signal
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import asdict, astuple, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import asdict, astuple, replace
+from typing import Any
 
 import torch
 
 from vitrail.config import InputError, to_dict
-from vitrail.data.batches import ALONE, BadPicture, Batch, EvalBatches, Shard, TrainBatches
+from vitrail.data.batches import BadPicture, Batch, EvalBatches
 from vitrail.data.cache import keep_decoded
 from vitrail.data.ledger import Ledger
 from vitrail.data.loader import Loader
 from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Source
+from vitrail.data.source import Source, Stream
 from vitrail.data.sources.names import printable
 from vitrail.data.sources.open import check_trainable, notes
-from vitrail.evaluate.accuracy import Accuracy, measure
+from vitrail.data.streaming import Place
+from vitrail.evaluate.accuracy import Accuracy
 from vitrail.evaluate.standing import Standing
-from vitrail.models import build
-from vitrail.train.adapt import adapt, merge
-from vitrail.train.claim import claim
-from vitrail.train.distributed import Processes, join
-from vitrail.train.folder import BAD_BATCH, MODEL, RESULT, STATES, prepare_folder, write_whole
+from vitrail.run.objective import choose_objective
+from vitrail.run.result import Ending, Run, describe, make_run
+from vitrail.train.adapt import adapt
+from vitrail.train.distributed import Processes
+from vitrail.train.feed import open_feed
+from vitrail.train.folder import BAD_BATCH, MODEL, RESULT, STATES, write_whole
 from vitrail.train.journal import METRICS, Journal
 from vitrail.train.loop import StopAsked, Taken, fit
 from vitrail.train.resume import check_sets, load_run, save_run
-from vitrail.train.settings import FREE, TrainConfig
+from vitrail.train.settings import TrainConfig
 from vitrail.train.sharding import gathered, whole_state
 from vitrail.train.signals import Stopped, listen
-from vitrail.train.start import make_trainer, open_sets, start_weights
+from vitrail.train.start import make_trainer, open_sets
 from vitrail.train.state import Saved, SaveError, newest_state
-from vitrail.weights.checkpoint import Bundle, save_folder
-
-__all__ = ["FREE", "Run", "Session", "TrainConfig", "describe", "train"]
+from vitrail.weights.checkpoint import save_folder
 
 log = logging.getLogger("vitrail")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What a run reached."""
-
-    folder: Path
-    ending: Literal["finished", "converged"]
-    steps: int
-    top1: float | None
-    """On the validation split, of the weights that were kept."""
-    top5: float | None
-    loss: float | None
-    pictures: int
-    """Validation pictures that were measured."""
-    skipped: int
-    """Validation pictures that could not be read."""
-
-
-def train(config: TrainConfig, *, restart: bool = False) -> Run:
-    """Train a model as configured, from where an earlier call stopped; `restart` begins again."""
-    with ExitStack() as stack:
-        processes = stack.enter_context(join(config.device))
-
-        def begin() -> dict[str, Any] | None:
-            stack.enter_context(claim(config.out))
-            return prepare_folder(config, restart=restart)
-
-        reached = processes.first_does(begin)
-        if reached is not None:
-            result = Run(**{**reached, "folder": config.out})
-            log.info("%s: %s", config.out, describe(result))
-            return result
-        return Session(config, processes).run()
-
-
-def describe(result: Run) -> str:
-    """Say what a run reached in one line."""
-    said = f"{result.ending} after {result.steps:,} steps"
-    if result.top1 is None:
-        return said
-    total = result.pictures + result.skipped
-    on = f"{result.pictures:,} of {total:,}" if result.skipped else f"{total:,}"
-    return f"{said}, top-1 {result.top1:.2%} on {on} pictures"
 
 
 class Session:
     """One process's part of a run, from opening the data to the model folder."""
 
-    def __init__(self, config: TrainConfig, processes: Processes) -> None:
+    def __init__(
+        self, config: TrainConfig, processes: Processes, *, pause: int | None = None
+    ) -> None:
         self.config, self.processes = config, processes
         self.train_set, self.val_set = open_sets(config)
         self.sets = {
-            split: {"name": each.name, "pictures": len(each), "hash": each.fingerprint()}
+            split: _identify(each)
             for split, each in (("train", self.train_set), ("val", self.val_set))
             if each is not None
         }
         processes.check_same({"settings": to_dict(config), "sets": self.sets})
+        self.objective = choose_objective(config, self.train_set.classes)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            bundle = start_weights(config, len(self.train_set.classes))
+            bundle = self.objective.start()
             model = bundle.build()
             adapt(model, config.tune)
         self.spec, self.provenance = bundle.spec, bundle.provenance
         assert bundle.preprocess is not None
         self.preprocess: Preprocess = bundle.preprocess
-        self.train_set = keep_decoded(self.train_set, self.preprocess, config.cache)
+        if isinstance(self.train_set, Source):
+            self.train_set = keep_decoded(self.train_set, self.preprocess, config.cache)
+        self.pictures = count_pictures(self.train_set)
+        """Of an epoch; None where a stream does not say."""
         model.checkpointing = config.checkpointing
         self.model = model.to(processes.device)
-        self.trainer, self.rhythm = make_trainer(
-            config, self.model, self.train_set, self.preprocess, processes
-        )
+        task = self.objective.make_task(self.preprocess, processes.device)
+        self.trainer, rhythm = make_trainer(config, self.model, task, self.pictures or 0, processes)
+        self.rhythm = replace(rhythm, pause=pause)
+        self.feed = open_feed(self.train_set, config, self.preprocess)
         self.standing = Standing()
         self.saved = 0  # the step of the newest state
         self.unsaved: InputError | None = None  # why the last save failed
-        self.ledger = Ledger(self.train_set.name, len(self.train_set), config.allow_bad)
+        self.ledger = Ledger(self.train_set.name, self.pictures, config.allow_bad)
         self.val_ledger = Ledger(self.val_set.name if self.val_set else "", None)
 
     def run(self) -> Run:
@@ -154,8 +116,7 @@ class Session:
                 self.journal.note(note)
             if saved:
                 self._load(saved)
-            batches = self._train_batches(self.processes.shard)
-            self.loader = Loader(batches.__getitem__, range(start, total), config.loader)
+            self.loader = self.feed.open(total, self.processes.shard)
             self.waited = 0.0
             with closing(batch for batch in self.loader) as made:  # and so its workers, at any end
                 ending, step = fit(
@@ -176,28 +137,21 @@ class Session:
             self.journal.note(f"stopped at step {step:,}; the same call goes on from there")
         raise Stopped(self.signals.number or signal.SIGTERM, step)  # no error, to the journal
 
-    def _train_batches(self, shard: Shard) -> TrainBatches:
-        config = self.config
-        return TrainBatches(
-            self.train_set,
-            config.augment,
-            self.preprocess,
-            batch=config.batch,
-            seed=config.seed,
-            shard=shard,
-        )
-
     def _notes(self, start: int) -> list[str]:
         config, found = self.config, [*notes(self.train_set)]
         found += check_trainable(self.train_set, self.val_set)
         if start:
             found.append(f"resuming {config.out} at step {start:,} of {self.rhythm.total:,}")
         parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        count = "unknown" if self.pictures is None else f"{self.pictures:,}"
         found.append(
-            f"{self.spec}: {parameters:,} trained parameters, {len(self.train_set):,} "
+            f"{self.spec}: {parameters:,} trained parameters, {count} "
             f"pictures of {len(self.train_set.classes):,} classes, {self.rhythm.total:,} steps of "
             f"{config.batch} ({self.trainer.micro} at a time)"
         )
+        if (old := config.average**self.rhythm.total) > 0.5:
+            part = f"an average of {config.average} is still {old:.0%} the starting weights"
+            found.append(f"{part} after {self.rhythm.total:,} steps; a smaller one forgets sooner")
         return found
 
     def _check(self, saved: Saved) -> None:
@@ -216,6 +170,7 @@ class Session:
     def _load(self, saved: Saved) -> None:
         load_run(saved, self.trainer, micro=self.config.micro)
         self.saved = saved.step
+        self.feed.place = Place(*saved.facts.get("place", (saved.step,)))
         self.standing = Standing.load(saved.facts["standing"])
         self.ledger.note(BadPicture(*each) for each in saved.facts["bad"])
 
@@ -229,6 +184,7 @@ class Session:
                 "standing": asdict(self.standing),
                 "bad": [astuple(picture) for picture in self.ledger.bad.values()],
                 "metrics": self._metrics_size(),
+                "place": astuple(self.feed.place),
             }
 
         try:
@@ -240,9 +196,11 @@ class Session:
             self.unsaved, self.saved = None, step
 
     def _record(self, taken: Taken, batch: Batch) -> None:
+        self.feed.advance()
         self.ledger.note(self._gather(batch.bad) if taken.bad else ())
-        epoch = taken.step * self.config.batch / len(self.train_set)
-        values = {"epoch": epoch, "train/loss": taken.loss, "lr": taken.lr, "norm": taken.norm}
+        values = {"train/loss": taken.loss, "lr": taken.lr, "norm": taken.norm}
+        if self.pictures is not None:
+            values = {"epoch": taken.step * self.config.batch / self.pictures, **values}
         waited, self.waited = self.loader.waited - self.waited, self.loader.waited
         self.journal.train(taken.step, values, pictures=self.config.batch, waited=waited)
 
@@ -269,7 +227,7 @@ class Session:
         batches = EvalBatches(source, self.preprocess, batch=config.batch, shard=processes.shard)
         loader = Loader(batches.__getitem__, range(len(batches)), config.loader)
         with closing(self._until_stopped(loader)) as made, gathered(self.model):
-            return measure(
+            return self.objective.measure(
                 self.model,
                 made,
                 self.preprocess,
@@ -295,8 +253,7 @@ class Session:
         path = self.config.out / f"{BAD_BATCH}{step + 1}.txt"
 
         def write() -> None:
-            indices = self._train_batches(ALONE)[step].indices.tolist()
-            names = dict.fromkeys(map(self.train_set.where, indices))
+            names = dict.fromkeys(self.feed.names())
             write_whole(path, "".join(f"{printable(name)}\n" for name in names))
 
         try:
@@ -305,9 +262,15 @@ class Session:
             return str(error)
         return f"its pictures are listed in {path}"
 
-    def _finish(self, ending: Literal["finished", "converged"], step: int) -> Run:
-        """Write the model folder and the result, and say what was reached."""
+    def _finish(self, ending: Ending, step: int) -> Run:
+        """Write the model folder and the result, unless the run only rests; say what it reached."""
         standing, folder = self.standing, self.config.out
+        if ending == "paused":
+            if self.unsaved is not None:
+                raise self.unsaved
+            result = make_run(folder, ending, step, standing.last)
+            self.journal.note(describe(result))
+            return result
         kept = standing.last
         if self.config.keep == "best" and standing.best is not None:
             kept = standing.best  # and its model was written when it was found
@@ -319,16 +282,7 @@ class Session:
                 log.warning("%s", ledger.summary())
         if self.unsaved is not None:
             raise SaveError(f"{self.unsaved}; the model is in {folder / MODEL}")
-        result = Run(
-            folder=folder,
-            ending=ending,
-            steps=step,
-            top1=kept.top1 if kept else None,
-            top5=kept.top5 if kept else None,
-            loss=kept.loss if kept else None,
-            pictures=kept.pictures if kept else 0,
-            skipped=kept.skipped if kept else 0,
-        )
+        result = make_run(folder, ending, step, kept)
         text = json.dumps({**asdict(result), "folder": "."}, indent=1) + "\n"
         self.processes.first_does(lambda: write_whole(folder / RESULT, text))
         self.journal.note(describe(result))
@@ -336,18 +290,21 @@ class Session:
 
     def _write_model(self) -> None:
         tensors = whole_state(self.model)
-        if self.config.tune.what == "lora" and self.processes.first:
-            model = build(self.model.spec, device="meta")
-            adapt(model, self.config.tune)
-            copies = {name: tensor.clone() for name, tensor in tensors.items()}
-            model.load_state_dict(copies, assign=True)
-            merge(model)
-            tensors = model.state_dict()
-        bundle = Bundle(
-            spec=self.model.spec,
-            tensors=tensors,
-            classes=self.train_set.classes,
-            preprocess=self.preprocess,
-            provenance=self.provenance,
-        )
-        self.processes.first_does(lambda: save_folder(bundle, self.config.out / MODEL))
+
+        def write() -> None:
+            kept = self.objective.keep(self.model, tensors, self.preprocess, self.provenance)
+            save_folder(kept, self.config.out / MODEL)
+
+        self.processes.first_does(write)
+
+
+def count_pictures(data: Source | Stream) -> int | None:
+    """Count the pictures of an epoch; None where a stream does not say."""
+    return len(data) if isinstance(data, Source) else data.length
+
+
+def _identify(data: Source | Stream) -> dict[str, Any]:
+    """Say by what a resumed run knows its pictures again; of a stream, only what it says."""
+    if isinstance(data, Source):
+        return {"name": data.name, "pictures": len(data), "hash": data.fingerprint()}
+    return {"name": data.name, "pictures": data.length or 0, "hash": repr(data.classes)}

@@ -1,0 +1,43 @@
+"""The one job: train as configured, in this process or in several, from where a run stands."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from typing import Any
+
+from vitrail.run.result import Run, describe
+from vitrail.run.session import Session
+from vitrail.train.claim import claim
+from vitrail.train.distributed import Processes, join
+from vitrail.train.folder import prepare_folder
+from vitrail.train.settings import TrainConfig
+
+log = logging.getLogger("vitrail")
+
+
+def train(config: TrainConfig, *, restart: bool = False) -> Run:
+    """Train a model as configured, from where an earlier call stopped; `restart` begins again."""
+    with join(config.device) as processes:
+        return train_among(processes, config, restart=restart)
+
+
+def train_among(
+    processes: Processes, config: TrainConfig, *, restart: bool = False, pause: int | None = None
+) -> Run:
+    """Train as `train` does, in processes that have met; rest at the step `pause` if one is given.
+
+    A run that rests is evaluated and saved, and the next call goes on.
+    """
+    with ExitStack() as stack:
+
+        def begin() -> dict[str, Any] | None:
+            stack.enter_context(claim(config.out))
+            return prepare_folder(config, restart=restart)
+
+        reached = processes.first_does(begin)
+        if reached is not None:
+            result = Run(**{**reached, "folder": config.out})
+            log.info("%s: %s", config.out, describe(result))
+            return result
+        return Session(config, processes, pause=pause).run()

@@ -1,0 +1,115 @@
+"""What a run is for: what its steps learn, how well it does, and what is kept of it.
+
+Another objective is another class with these four methods, and its row in `choose_objective`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from vitrail.data.batches import BadPicture, Batch
+from vitrail.data.preprocess import Preprocess
+from vitrail.evaluate.accuracy import Accuracy, measure
+from vitrail.models.model import Model
+from vitrail.train.adapt import plain_state
+from vitrail.train.settings import TrainConfig
+from vitrail.train.start import start_weights
+from vitrail.train.tasks import Classify, Distil, Task
+from vitrail.train.teacher import Teacher
+from vitrail.weights.checkpoint import Bundle, Provenance
+
+
+class Objective(Protocol):
+    """What a session asks of a run's purpose."""
+
+    def start(self) -> Bundle:
+        """Give the weights, fresh or read, that training starts from."""
+        ...
+
+    def make_task(self, preprocess: Preprocess, device: torch.device) -> Task:
+        """Say what the steps learn."""
+        ...
+
+    def measure(
+        self,
+        model: Model,
+        batches: Iterable[Batch],
+        preprocess: Preprocess,
+        *,
+        device: torch.device,
+        micro: int,
+        total: Callable[..., list[float]],
+        note: Callable[[Iterable[BadPicture]], None],
+    ) -> Accuracy:
+        """Say how well the model does on held-out pictures."""
+        ...
+
+    def keep(
+        self,
+        model: Model,
+        tensors: dict[str, Tensor],
+        preprocess: Preprocess,
+        provenance: Provenance | None,
+    ) -> Bundle:
+        """Say what the model folder gets of the trained weights."""
+        ...
+
+
+class Classification:
+    """Tell classes apart, from labels and perhaps from a teacher."""
+
+    def __init__(self, config: TrainConfig, classes: Sequence[str]) -> None:
+        self._config, self._classes = config, tuple(classes)
+
+    def start(self) -> Bundle:
+        """Give weights with a head for the classes."""
+        return start_weights(self._config, len(self._classes))
+
+    def make_task(self, preprocess: Preprocess, device: torch.device) -> Task:
+        """Compare logits with labels, and with a teacher's where there is one."""
+        loss, distil, classes = self._config.loss, self._config.distil, self._classes
+        if distil is None:
+            return Classify(loss, len(classes), preprocess)
+        teacher = Teacher(distil.teacher, classes=classes, preprocess=preprocess, device=device)
+        return Distil(loss, len(classes), preprocess, distil, teach=teacher)
+
+    def measure(
+        self,
+        model: Model,
+        batches: Iterable[Batch],
+        preprocess: Preprocess,
+        *,
+        device: torch.device,
+        micro: int,
+        total: Callable[..., list[float]],
+        note: Callable[[Iterable[BadPicture]], None],
+    ) -> Accuracy:
+        """Count right answers."""
+        return measure(
+            model, batches, preprocess, device=device, micro=micro, total=total, note=note
+        )
+
+    def keep(
+        self,
+        model: Model,
+        tensors: dict[str, Tensor],
+        preprocess: Preprocess,
+        provenance: Provenance | None,
+    ) -> Bundle:
+        """Keep an ordinary model, with the names of its classes."""
+        return Bundle(
+            spec=model.spec,
+            tensors=plain_state(model.spec, tensors, self._config.tune),
+            classes=self._classes,
+            preprocess=preprocess,
+            provenance=provenance,
+        )
+
+
+def choose_objective(config: TrainConfig, classes: Sequence[str]) -> Objective:
+    """Say what a run is for."""
+    return Classification(config, classes)
