@@ -7,6 +7,7 @@ import torch
 
 from vitrail.config import InputError
 from vitrail.models.patches import (
+    Target,
     class_colour,
     colour_class,
     distance,
@@ -77,10 +78,12 @@ def test_distances_are_means_over_patches() -> None:
 def test_right_predictions_show_the_picture() -> None:
     pictures = torch.randint(0, 256, (1, 8, 16, 3)) / 255
     patches = to_patches(pictures, PATCH)
-    for target in ("pixels", "normalised-pixels"):
+    pixels: tuple[Target, ...] = ("pixels", "normalised-pixels")
+    for target in pixels:
         shown = picture_patches(targets_of(patches, PATCH, target), patches, PATCH, target)
         torch.testing.assert_close(shown, patches)
-    for target, parts in (("colour", 1), ("colours", 16)):
+    counts: dict[Target, int] = {"colour": 1, "colours": 16}
+    for target, parts in counts.items():
         classes = targets_of(patches, PATCH, target)
         logits = torch.nn.functional.one_hot(classes, 512).float().flatten(2)
         shown = picture_patches(logits, patches, PATCH, target)
