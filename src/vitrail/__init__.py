@@ -9,6 +9,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from vitrail.models import build as build
+    from vitrail.predictor import Predictor as Predictor
     from vitrail.run import TrainConfig as TrainConfig
     from vitrail.run import train as train
     from vitrail.weights.load import load as load
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "build": "vitrail.models",
     "load": "vitrail.weights.load",
+    "Predictor": "vitrail.predictor",
     "train": "vitrail.run",
     "TrainConfig": "vitrail.run",
 }

@@ -91,6 +91,11 @@ def read_file(path: bytes) -> bytes:
         return file.read()
 
 
+def find_files(folder: Path) -> list[bytes]:
+    """Find all files in a folder and below it that are not hidden, by their paths from there."""
+    return _walk(folder, b"", ())[0]
+
+
 def open_folder(path: Path, split: str = "train", *, seed: int = 0) -> FolderSource:
     """Find a split's pictures in a folder; `seed` draws the ones held out where it has no splits.
 

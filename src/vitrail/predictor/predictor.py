@@ -1,0 +1,254 @@
+"""The predictor, which the command, the server, export and reports share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import cached_property, partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.data.decoding.decode import PictureError
+from vitrail.data.loader import Loader, LoaderConfig
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.source import Source
+from vitrail.data.transforms import normalise
+from vitrail.models import BiT, ViT, build
+from vitrail.predictor.answers import Answer, Prediction, rank
+from vitrail.predictor.pace import Pace, usual_pace
+from vitrail.predictor.pictures import Picture, is_one, prepare, read_content
+from vitrail.weights.load import Loaded, load
+
+if TYPE_CHECKING:
+    from vitrail.inspection.attention import Method
+
+Engine = Callable[[Tensor], Tensor]
+"""What computes logits (n, classes) of normalised pictures (n, channels, height, width)."""
+_Item = tuple[str, Callable[[], Picture]]
+
+
+class Predictor:
+    """A model with its preprocessing and class names, in eval mode; several threads may use it.
+
+    A picture's answer is the same alone and in any batch, up to 1e-5.
+    """
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        name: str = "model",
+        device: str | torch.device = "cpu",
+        engine: Engine | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        """Take `engine` to compute the logits instead of the model, as `optimize` finds them."""
+        if loaded.preprocess is None:
+            raise InputError(
+                f"{name} does not say how its pictures are prepared; give a source that does, "
+                "such as timm:… or google:…, or a model folder"
+            )
+        self.device = torch.device(device)
+        self.name = name
+        """What a message calls the model."""
+        self.model: ViT | BiT = loaded.model.eval().to(self.device, torch.float32)
+        self.preprocess: Preprocess = loaded.preprocess
+        self.classes = loaded.classes
+        """The names of the head's outputs; None where the weights came without."""
+        self.pace = pace or usual_pace(self.model.spec, on_gpu=self.device.type != "cpu")
+        self._engine = engine
+        self._listening = threading.Lock()
+
+    @classmethod
+    def load(
+        cls, source: str | Path, *, model: str | None = None, device: str | torch.device = "cpu"
+    ) -> Predictor:
+        """Load a run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, a path.
+
+        `model` names what the source holds, where its shapes alone don't say.
+        """
+        return cls(load(str(source), model=model), name=str(source), device=device)
+
+    def with_engine(self, engine: Engine | None, pace: Pace) -> Predictor:
+        """Give a predictor of the same model that computes its logits another way."""
+        loaded = Loaded(self.model, self.classes, self.preprocess, None)
+        return Predictor(loaded, name=self.name, device=self.device, engine=engine, pace=pace)
+
+    @overload
+    def predict(self, pictures: Picture, *, top: int = 5) -> Prediction: ...
+    @overload
+    def predict(self, pictures: Iterable[Picture], *, top: int = 5) -> list[Prediction]: ...
+    def predict(
+        self, pictures: Picture | Iterable[Picture], *, top: int = 5
+    ) -> Prediction | list[Prediction]:
+        """Name the most likely classes of a picture, or of each of many.
+
+        The first that can't be used raises PictureError, which says which one and why; `answers`
+        goes on.
+        """
+        if is_one(pictures):
+            return self.rank(self.logits(pictures)[None], top=top)[0]
+        return self.rank(self.logits(pictures), top=top)
+
+    def logits(self, pictures: Picture | Iterable[Picture]) -> Tensor:
+        """Give a picture's logits (classes), or those of many (n, classes)."""
+        self._check_classifier()
+        return self._gather(pictures, self.run)
+
+    def embed(self, pictures: Picture | Iterable[Picture]) -> Tensor:
+        """Give a picture's representation, the pre-logits (width), or those of many (n, width)."""
+        return self._gather(pictures, self.run_features)
+
+    def rank(self, logits: Tensor, *, top: int = 5) -> list[Prediction]:
+        """Name the most likely classes of each row of logits (n, classes)."""
+        return rank(logits, self.classes, top)
+
+    def answers(self, pictures: Iterable[Picture], *, features: bool = False) -> Iterator[Answer]:
+        """Answer each of many pictures in their order; one that can't be used says why.
+
+        Pictures are decoded and run by `pace.workers` threads at once, a few ahead of the reader.
+        """
+        return self._stream(_items(pictures), self._pick(features))
+
+    def answers_of(self, source: Source, *, features: bool = False) -> Iterator[Answer]:
+        """Answer each picture of a data set, in its order."""
+        indices = range(len(source))
+        items = ((source.where(index), partial(source.read, index)) for index in indices)
+        return self._stream(items, self._pick(features))
+
+    def attention(self, picture: Picture, *, method: Method = "rollout") -> np.ndarray:
+        """Say how much each patch of a picture counts (rows, columns), as inspection does."""
+        from vitrail.inspection.attention import attention_masks
+
+        with self._listening:  # hooks hear every thread, so one is heard at a time
+            x = normalise(self.prepare(picture)[None], self.preprocess, device=self.device)
+            return attention_masks(self._twin, x, method=method).values[0]
+
+    def overlay(self, picture: Picture, *, method: Method = "rollout") -> np.ndarray:
+        """Blend the heat of `attention` into the whole upright picture: (height, width, 3)."""
+        from vitrail.inspection.overlay import overlay
+
+        content = read_content(picture, self.preprocess.channels)
+        return overlay(content, self.attention(picture, method=method), self.preprocess)
+
+    @cached_property
+    def _twin(self) -> ViT | BiT:
+        """The same weights in a module of its own, so that nobody else's calls are heard."""
+        twin = build(self.model.spec, device="meta")
+        twin.load_state_dict(self.model.state_dict(), assign=True)
+        return twin.eval()
+
+    def prepare(self, picture: Picture) -> Tensor:
+        """Make the model's input of a picture, as evaluation does: uint8 (height, width, channels).
+
+        PictureError where it can't be used.
+        """
+        return prepare(picture, self.preprocess)
+
+    def run(self, prepared: Tensor) -> Tensor:
+        """Give the logits (n, classes) of prepared pictures, `pace.micro` at a time.
+
+        They are uint8 (n, height, width, channels), as `prepare` makes them, or floating point and
+        normalised (n, channels, height, width).
+        """
+        return self._run(self._engine or self.model, prepared)
+
+    def run_features(self, prepared: Tensor) -> Tensor:
+        """Give the representations (n, width) of prepared pictures."""
+        return self._run(self.model.features, prepared)
+
+    @torch.inference_mode()
+    def _run(self, compute: Engine, prepared: Tensor) -> Tensor:
+        if self.model.training:  # somebody trained it in between
+            self.model.eval()
+        parts = []
+        for part in prepared.split(self.pace.micro):
+            if part.dtype == torch.uint8:
+                part = normalise(part, self.preprocess, device=self.device)
+            parts.append(compute(part.to(self.device, torch.float32)).float().cpu())
+        return torch.cat(parts)
+
+    def _pick(self, features: bool) -> Engine:
+        if not features:
+            self._check_classifier()
+        return self.run_features if features else self.run
+
+    def _check_classifier(self) -> None:
+        if not self.model.spec.classes:
+            raise InputError(f"{self.name} has no classes, only a representation: embed with it")
+
+    def _gather(self, pictures: Picture | Iterable[Picture], compute: Engine) -> Tensor:
+        """Compute for one picture on all of torch's threads; for many, side by side."""
+        if is_one(pictures):
+            return compute(self.prepare(pictures)[None])[0]
+        outputs: list[Tensor] = []
+        for answer in self._stream(_items(pictures), compute):
+            if answer.error is not None:
+                raise PictureError(f"{answer.where}: {answer.error}", answer.error.kind)
+            assert answer.output is not None
+            outputs.append(answer.output)
+        if not outputs:
+            raise InputError("there are no pictures to predict")
+        return torch.stack(outputs)
+
+    def _stream(self, items: Iterable[_Item], compute: Engine) -> Iterator[Answer]:
+        """Prepare and run micro-batches side by side, and answer in order."""
+        ready = iter(items)
+        chunks = iter(lambda: list(islice(ready, self.pace.micro)), [])
+        first = list(islice(chunks, 2))
+        if len(first) < 2:  # nothing to share out
+            for chunk in first:
+                yield from self._answer(chunk, compute)
+            return
+        before = torch.get_num_threads()
+
+        def make(chunk: list[_Item]) -> list[Answer]:
+            torch.set_num_threads(self.pace.threads)  # of this thread and of those that begin later
+            return self._answer(chunk, compute)
+
+        tasks = (chunk for some in (first, chunks) for chunk in some)
+        config = LoaderConfig(workers=self.pace.workers)
+        with closing(each for each in Loader(make, tasks, config)) as made:
+            try:
+                for answers in made:
+                    yield from answers
+            finally:
+                torch.set_num_threads(before)
+
+    def _answer(self, chunk: Sequence[_Item], compute: Engine) -> list[Answer]:
+        """Answer a few pictures: those of one shape at once."""
+        answers: dict[int, Answer] = {}
+        groups: dict[tuple, list[tuple[int, Tensor]]] = {}
+        for place, (where, give) in enumerate(chunk):
+            try:
+                ready = self.prepare(give())
+            except PictureError as error:
+                answers[place] = Answer(where, None, error)
+            except OSError as error:  # vanished, or lost its permission, since it was listed
+                fault = PictureError(error.strerror or str(error), "unreadable")
+                answers[place] = Answer(where, None, fault)
+            else:
+                groups.setdefault((ready.dtype, ready.shape), []).append((place, ready))
+        for group in groups.values():
+            outputs = compute(torch.stack([ready for _, ready in group]))
+            for (place, _), output in zip(group, outputs, strict=True):
+                answers[place] = Answer(chunk[place][0], output)
+        return [answers[place] for place in range(len(chunk))]
+
+
+def _items(pictures: Iterable[Picture]) -> Iterator[_Item]:
+    """Name each picture: a file by its path, any other by its place."""
+    for place, picture in enumerate(pictures):
+        named = isinstance(picture, str | Path)
+        yield str(picture) if named else f"picture {place}", partial(_same, picture)
+
+
+def _same(picture: Picture) -> Picture:
+    return picture

@@ -1,0 +1,312 @@
+"""The predictor: every kind of picture, alone and in any batch, with the values of a plain run."""
+
+import csv
+import io
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageOps
+
+from tests.data.decoding.pictures import encode, exif, photo
+from tests.parity import peers
+from tests.shelf import refusal
+from vitrail.data.decoding.decode import PictureError
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.sources.digits import open_digits
+from vitrail.data.transforms import eval_picture, normalise
+from vitrail.inspection.attention import attention_masks
+from vitrail.inspection.overlay import overlay
+from vitrail.models import build, parse
+from vitrail.predictor import Pace, Predictor
+from vitrail.predictor.pace import usual_pace
+from vitrail.predictor.pictures import find_pictures
+from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.load import Loaded
+
+ODD = Path(__file__).parents[2] / "shared" / "oddimages"
+TINY_WEIGHTS = (
+    Path(__file__).parents[2] / "shared/weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+)
+NAMES = ("cat", "dog", "hen", "owl", "pig", "rat", "yak")
+PREPROCESS = Preprocess(
+    size=(32, 32), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), interpolation="bicubic", fit="crop"
+)
+TINY = parse("ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7")
+
+
+def make(spec: str | None = None, preprocess: Preprocess | None = PREPROCESS) -> Loaded:
+    model = build(TINY if spec is None else parse(spec))
+    for parameter in model.parameters():  # a head of zeros would answer nothing
+        torch.nn.init.normal_(parameter, std=0.2)
+    names = NAMES if model.spec.classes == len(NAMES) else None
+    return Loaded(model, names, preprocess, None)
+
+
+@pytest.fixture
+def predictor() -> Predictor:
+    return Predictor(make(), pace=Pace(micro=3, workers=2, threads=1))
+
+
+def plain(predictor: Predictor, content: bytes | np.ndarray) -> torch.Tensor:
+    """Compute a picture's logits by hand."""
+    pixels = torch.from_numpy(eval_picture(content, predictor.preprocess))[None]
+    with torch.no_grad():
+        return predictor.model(normalise(pixels, predictor.preprocess))[0]
+
+
+KINDS: dict[str, Callable[[np.ndarray, Path], object]] = {
+    "path": lambda pixels, path: path,
+    "text": lambda pixels, path: str(path),
+    "bytes": lambda pixels, path: path.read_bytes(),
+    "Pillow": lambda pixels, path: Image.fromarray(pixels),
+    "opened": lambda pixels, path: Image.open(path),
+    "array": lambda pixels, path: pixels,
+    "tensor": lambda pixels, path: torch.from_numpy(pixels).permute(2, 0, 1),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_picture_gives_the_same(
+    predictor: Predictor, tmp_path: Path, kind: str
+) -> None:
+    pixels, path = photo(40, 60), tmp_path / "picture.png"
+    path.write_bytes(encode(pixels, "PNG"))
+    expected = plain(predictor, pixels)
+    picture: object = KINDS[kind](pixels, path)
+    assert torch.equal(predictor.logits(picture), expected)  # pyright: ignore[reportArgumentType]
+
+
+def test_top_classes_are_named_with_their_softmax(predictor: Predictor) -> None:
+    logits = plain(predictor, photo(40, 60)).double()
+    found = predictor.predict(photo(40, 60), top=3)
+    order = logits.argsort(descending=True)[:3].tolist()
+    assert [guess.index for guess in found.top] == order
+    assert [guess.label for guess in found.top] == [NAMES[place] for place in order]
+    expected = (logits.exp() / logits.exp().sum())[order]
+    assert [guess.probability for guess in found.top] == pytest.approx(expected.tolist(), rel=1e-6)
+    assert (found.index, found.label) == (order[0], NAMES[order[0]])
+    assert len(predictor.predict(photo(40, 60), top=100).top) == 7
+    assert "expected a number from 1 on" in refusal(predictor.predict, photo(8, 8), top=0)
+
+
+def test_classes_without_names_are_numbered() -> None:
+    nameless = Predictor(make("ViT/8@32,depth=1,width=32,heads=2,mlp=64,classes=3"))
+    found = nameless.predict(photo(40, 60))
+    assert sorted(guess.label for guess in found.top) == ["0", "1", "2"]
+
+
+def test_equal_classes_come_in_their_order(predictor: Predictor) -> None:
+    found = predictor.rank(torch.zeros(1, 7), top=4)[0]
+    assert [guess.index for guess in found.top] == [0, 1, 2, 3]
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(sizes=st.lists(st.tuples(st.integers(1, 70), st.integers(1, 70)), min_size=1, max_size=11))
+def test_alone_and_in_any_batch(predictor: Predictor, sizes: list[tuple[int, int]]) -> None:
+    pictures = [photo(*size) for size in sizes]
+    together = predictor.logits(pictures)
+    assert together.shape == (len(sizes), 7)
+    for picture, row in zip(pictures, together, strict=True):
+        assert (predictor.logits(picture) - row).abs().max() < 1e-5
+
+
+def test_stacks_of_pictures_are_many(predictor: Predictor) -> None:
+    stack = np.stack([photo(40, 60), photo(40, 60)[::-1]])
+    expected = torch.stack([plain(predictor, each) for each in stack])
+    assert torch.allclose(predictor.logits(stack), expected, atol=1e-5)
+    channels_first = torch.from_numpy(stack).permute(0, 3, 1, 2)
+    assert torch.equal(predictor.logits(channels_first), predictor.logits(stack))
+    assert isinstance(predictor.predict(stack), list)
+
+
+def test_floating_point_tensors_are_the_models_own_input(predictor: Predictor) -> None:
+    inputs = torch.randn(3, 32, 48)  # of a size that the patch divides
+    with torch.no_grad():
+        expected = predictor.model(inputs[None])[0]
+    assert torch.equal(predictor.logits(inputs), expected)
+    mixed = predictor.logits([photo(40, 60), inputs, photo(9, 9)])
+    assert torch.allclose(mixed[1], expected, atol=1e-5)
+    assert torch.allclose(mixed[2], plain(predictor, photo(9, 9)), atol=1e-5)
+
+
+def test_embeddings_are_the_pre_logits(predictor: Predictor) -> None:
+    pixels = predictor.prepare(photo(40, 60))[None]
+    with torch.no_grad():
+        expected = predictor.model.features(normalise(pixels, PREPROCESS))[0]
+    assert torch.equal(predictor.embed(photo(40, 60)), expected)
+    assert predictor.embed([photo(40, 60)] * 4).shape == (4, 32)
+
+
+def test_attention_is_inspections_and_lies_on_the_picture(predictor: Predictor) -> None:
+    pixels = photo(48, 80)
+    x = normalise(predictor.prepare(pixels)[None], PREPROCESS)
+    expected = attention_masks(predictor.model, x).values[0]
+    found = predictor.attention(encode(pixels, "PNG"))
+    assert np.allclose(found, expected, atol=1e-6)
+    laid = predictor.overlay(pixels)
+    assert np.array_equal(laid, overlay(pixels, found, PREPROCESS))
+    assert laid.shape == (48, 80, 3)
+    convolutional = Predictor(make("BiT-R50x1@32,classes=7"))
+    assert "attention" in refusal(convolutional.attention, pixels)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("opened", [False, True])
+def test_pictures_are_turned_upright(
+    predictor: Predictor, orientation: int, *, opened: bool
+) -> None:
+    file = encode(photo(40, 60), "PNG", exif=exif(orientation))
+    picture = Image.open(io.BytesIO(file)) if opened else file
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(file)))
+    expected = plain(predictor, np.array(upright))
+    assert torch.allclose(predictor.logits(picture), expected, atol=1e-6)
+
+
+def test_other_modes_are_taken_as_their_files_are(predictor: Predictor) -> None:
+    for mode in ("L", "P", "RGBA", "LA", "CMYK", "1", "I;16"):
+        image = Image.fromarray(photo(40, 60)).convert("L" if mode == "I;16" else mode)
+        if mode == "I;16":
+            image = Image.fromarray(np.asarray(image).astype(np.uint16) * 257)
+        file = encode(image, "TIFF" if mode == "CMYK" else "PNG")
+        assert torch.allclose(predictor.logits(image), predictor.logits(file), atol=1e-6), mode
+
+
+def test_bad_pictures_are_named_with_the_reason(predictor: Predictor, tmp_path: Path) -> None:
+    good, cut, gone = (tmp_path / name for name in ("good.png", "cut.png", "gone.png"))
+    good.write_bytes(encode(photo(40, 60), "PNG"))
+    cut.write_bytes(good.read_bytes()[:-60])
+    pictures = [good, cut, gone, tmp_path, b"text", np.zeros((4, 4, 2), np.uint8), good]
+    found = list(predictor.answers(pictures))
+    assert [answer.error is None for answer in found] == [True, *[False] * 5, True]
+    assert [answer.where for answer in found] == [
+        *map(str, (good, cut, gone, tmp_path)), "picture 4", "picture 5", str(good)
+    ]  # fmt: skip
+    kinds = [answer.error.kind for answer in found if answer.error]
+    assert kinds[:4] == ["truncated", "unreadable", "unreadable", "not a picture"]
+    with pytest.raises(PictureError, match=r"cut\.png: truncated"):
+        predictor.predict([good, cut])
+    with pytest.raises(PictureError, match="expected uint8"):
+        predictor.predict(np.zeros((4, 4, 3)))
+    assert "no picture but a int" in refusal(predictor.predict, [3])
+    assert "no pictures" in refusal(predictor.predict, [])
+
+
+def test_a_data_set_is_answered_in_order(predictor: Predictor) -> None:
+    digits = open_digits("val")
+    some = [digits.read(index) for index in range(20)]
+    answers = [answer.output for answer in predictor.answers_of(digits)]
+    assert len(answers) == len(digits)
+    for picture, output in zip(some, answers[:20], strict=False):
+        assert output is not None
+        assert torch.allclose(output, plain(predictor, picture), atol=1e-5)
+
+
+def test_eval_mode_and_threads_stay(predictor: Predictor) -> None:
+    noisy = Predictor(
+        make("ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7,dropout=0.5"),
+        pace=Pace(micro=1, workers=2, threads=1),
+    )
+    before = torch.get_num_threads()
+    first = noisy.logits(photo(40, 60))
+    noisy.model.train()
+    assert torch.equal(noisy.logits([photo(40, 60)] * 5), first.expand(5, -1))
+    assert torch.get_num_threads() == before
+
+
+def test_many_threads_share_a_predictor(predictor: Predictor) -> None:
+    pictures = [photo(20 + n, 40) for n in range(24)]
+    expected = torch.stack([plain(predictor, each) for each in pictures])
+    found: dict[int, torch.Tensor] = {}
+
+    def work(place: int) -> None:
+        found[place] = predictor.logits(pictures[place])
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(pictures))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    got = torch.stack([found[place] for place in range(len(pictures))])
+    assert torch.allclose(got, expected, atol=1e-5)
+
+
+def test_models_without_classes_only_embed() -> None:
+    bare = Predictor(make("ViT/8@32,depth=1,width=32,heads=2,mlp=64,classes=0"), name="dinov2:x")
+    assert bare.embed(photo(9, 9)).shape == (32,)
+    assert refusal(bare.predict, photo(9, 9)).startswith("dinov2:x has no classes")
+
+
+def test_a_model_folder_is_loaded_whole(tmp_path: Path) -> None:
+    loaded = make()
+    tensors = {name: tensor.detach() for name, tensor in loaded.model.state_dict().items()}
+    bundle = Bundle(spec=TINY, tensors=tensors, classes=NAMES, preprocess=PREPROCESS)
+    save_folder(bundle, tmp_path / "run" / "model")
+    for source in (tmp_path / "run", f"run:{tmp_path / 'run'}", tmp_path / "run" / "model"):
+        predictor = Predictor.load(source)
+        assert predictor.classes == NAMES
+        expected = plain(Predictor(loaded), photo(40, 60))
+        assert torch.allclose(predictor.logits(photo(40, 60)), expected, atol=1e-6)
+    save_folder(Bundle(spec=TINY, tensors=tensors, classes=NAMES), tmp_path / "bare")
+    assert "how its pictures are prepared" in refusal(Predictor.load, tmp_path / "bare")
+
+
+def test_pace_follows_the_model() -> None:
+    small, large = usual_pace(parse("ViT-Ti/16")), usual_pace(parse("ViT-L/16@384"))
+    assert (small.micro, large.micro) == (8, 1)
+    assert usual_pace(parse("ViT-Ti/4@32")).micro > small.micro
+    assert usual_pace(parse("BiT-R50x1")).micro >= 1
+    assert "no pace" in refusal(lambda: Pace(micro=0, workers=1, threads=1))
+
+
+def test_pictures_of_folders_are_found(tmp_path: Path) -> None:
+    for name in ("b/2.jpg", "b/1.png", "a.webp", ".hidden.jpg", "b/.DS_Store", "notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    found = [Path(path).relative_to(tmp_path).as_posix() for path in find_pictures([tmp_path])]
+    assert found == ["a.webp", "b/1.png", "b/2.jpg", "notes.txt"]
+    assert find_pictures([tmp_path / "a.webp"] * 2) == [str(tmp_path / "a.webp")] * 2
+    assert "did you mean 'a.webp'" in refusal(find_pictures, [tmp_path / "a.web"])
+    (tmp_path / "empty").mkdir()
+    assert "holds no files" in refusal(find_pictures, [tmp_path / "empty"])
+
+
+@pytest.mark.skipif(not ODD.exists(), reason="the corpus of odd pictures is not here")
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::PIL.Image.DecompressionBombWarning")
+def test_odd_pictures_are_answered_or_refused_with_a_reason(predictor: Predictor) -> None:
+    with (ODD / "MANIFEST.tsv").open(newline="", encoding="utf-8") as file:
+        names = [row["file"] for row in csv.DictReader(file, delimiter="\t")]
+    answers = list(predictor.answers([ODD / name for name in names]))
+    assert len(answers) == len(names) > 280
+    used = [answer for answer in answers if answer.output is not None]
+    assert len(used) > 100
+    for answer in answers:
+        if answer.output is not None:
+            assert answer.output.isfinite().all()
+        else:
+            assert answer.error is not None
+            assert str(answer.error)
+
+
+@pytest.mark.skipif(not TINY_WEIGHTS.exists(), reason="the published ViT-Ti/16 is not here")
+def test_published_weights_answer_as_timm_does(tmp_path: Path) -> None:
+    peers.mend_torchvision()
+    timm, data = peers.load("timm"), peers.load("timm.data")
+    checkpoint = str(TINY_WEIGHTS / "model.safetensors")
+    theirs = timm.create_model(TINY_WEIGHTS.name, pretrained=False, checkpoint_path=checkpoint)
+    transform = data.create_transform(**data.resolve_model_data_config(theirs), is_training=False)
+    file = encode(photo(300, 450), "JPEG", quality=90)
+    with torch.no_grad():
+        expected = theirs.eval()(transform(Image.open(io.BytesIO(file)))[None])[0]
+    found = Predictor.load(TINY_WEIGHTS)
+    assert (found.logits(file) - expected).abs().max() < 1e-4
+    best = found.predict(file, top=5)
+    assert [guess.index for guess in best.top] == expected.topk(5).indices.tolist()
