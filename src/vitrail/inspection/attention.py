@@ -1,0 +1,235 @@
+"""Where the answer comes from: attention followed back to the patches (Figure 6, Appendix D.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.config import InputError, suggest
+from vitrail.inspection.hooks import (
+    Attended,
+    Layers,
+    attention_layers,
+    choose_layers,
+    find_model,
+    listening,
+    patches_of,
+)
+from vitrail.inspection.record import Chunk, chunks_of, join_chunks, record, spread
+from vitrail.inspection.shown import Shown
+from vitrail.models import ViT
+from vitrail.models.spec import Size
+
+if TYPE_CHECKING:
+    from vitrail.inspection.plots import Plot
+
+Method = Literal["rollout", "gradient", "raw"]
+
+
+@dataclass(frozen=True, eq=False)
+class Masks(Shown):
+    """How much each patch counts, for some pictures."""
+
+    values: np.ndarray
+    """(pictures, rows, columns), or by head (pictures, heads, rows, columns); not scaled."""
+    inputs: np.ndarray
+    """The pictures as the model saw them (pictures, height, width, 3), uint8."""
+    method: Method
+
+    def draw(self) -> Plot:
+        """Draw the pictures beside their masks, the mean of the heads."""
+        from vitrail.inspection.plots import draw_overlays
+
+        each = self.values.mean(1) if self.values.ndim == 4 else self.values
+        names = [f"{self.method} {number}" for number in range(len(each))]
+        return draw_overlays(
+            list(self.inputs), list(resize_masks(each, self.inputs.shape[1:3])), names
+        )
+
+    def resized(self, size: Size) -> np.ndarray:
+        """Resize to the model's input or another size, bilinearly, each mask's maximum to 1."""
+        return resize_masks(self.values, size)
+
+
+def attention_masks(
+    model: nn.Module,
+    x: Tensor,
+    *,
+    method: Method = "rollout",
+    by_head: bool = False,
+    layer: int = -1,
+    target: int | Sequence[int] | None = None,
+) -> Masks:
+    """Say how much each patch of pictures x (batch, channels, height, width) counts.
+
+    `rollout` multiplies all layers' attention, the mean of their heads and the identity for the
+    residual. `gradient` weighs it first by what the class `target` (the most likely unless given)
+    would gain from more of it. `raw` is what the class token attends to in one `layer`; where the
+    head reads the patches themselves, their mean or what attention pooling takes of them.
+    """
+    if method not in get_args(Method):
+        known = ", ".join(get_args(Method))
+        raise InputError(f"no attention mask {method!r}; there are: {known}"
+                         f"{suggest(method, get_args(Method))}")  # fmt: skip
+    inner = find_model(model)
+    grid = patches_of(inner, x)
+    assert isinstance(inner, ViT)
+    if method == "gradient":
+        maps, read = gradient_maps(inner, x, target=target, by_head=by_head)
+    else:
+        layers = "all" if method == "rollout" else [layer]
+        maps, read = attention_maps(model, x, layers=layers, by_head=by_head)
+    if by_head:
+        read = read[:, None].expand(-1, inner.spec.heads, -1)
+    values = _follow(maps[0], read) if method == "raw" else rollout(maps, read)
+    patches = values[..., inner.spec.prefix :].unflatten(-1, grid)
+    return Masks(patches.float().cpu().numpy(), _to_pixels(x), method)
+
+
+def rollout(maps: Sequence[Tensor], read: Tensor) -> Tensor:
+    """Follow what is read (…, tokens) back through layers' attention to their first input.
+
+    Maps (…, tokens, tokens) are the layers', the first one first. To each the identity is added,
+    for the residual, and its rows made to add up to one.
+    """
+    for weights in reversed(maps):
+        scaled = read / (1 + weights.sum(-1))
+        read = scaled + _follow(weights, scaled)
+    return read
+
+
+def _follow(weights: Tensor, read: Tensor) -> Tensor:
+    return (read[..., None, :] @ weights)[..., 0, :]
+
+
+@torch.no_grad()
+def attention_maps(
+    model: nn.Module, x: Tensor, *, layers: Layers = "all", by_head: bool = False
+) -> tuple[list[Tensor], Tensor]:
+    """Give layers' attention and what the head reads: (batch, tokens, tokens), (batch, tokens).
+
+    Attention is the mean of the heads, or by head (batch, heads, tokens, tokens).
+    """
+    sums = _Sums()
+    with record(model, attention=layers, each=None if by_head else sums.add) as tape:
+        model(x)
+    maps = dict(tape.attention) if by_head else sums.means()
+    inner = find_model(model)
+    assert isinstance(inner, ViT)
+    asked = choose_layers(layers, len(attention_layers(inner)), "attention layer", inner.spec.name)
+    return [maps[layer] for layer in asked], _read(inner, maps[asked[0]], tape.pooling)
+
+
+def gradient_maps(
+    model: ViT, x: Tensor, *, target: int | Sequence[int] | None = None, by_head: bool = False
+) -> tuple[list[Tensor], Tensor]:
+    """Give all layers' attention as `attention_maps` does, weighted by the target's gradient.
+
+    Weights whose growth would lower the target's logit count as zero. The fused kernel keeps no
+    weights, but their gradient is a product of the values and the gradient of what it gave.
+    """
+    if model.spec.classes == 0:
+        raise InputError(f"{model.spec.name} has no head, so no class to take the gradient of")
+    found: list[Attended] = []
+    layers = range(len(attention_layers(model)))
+    with torch.inference_mode(False), torch.enable_grad():
+        x = x.detach().clone().requires_grad_()
+        with (
+            torch.compiler.set_stance("force_eager"),
+            record(model, attention=[-1], rows=[0]) as tape,
+            listening(model, attention=layers, attended=found.append),
+        ):
+            logits = model.forward(x)
+        classes = _targets(logits, target)
+        score = logits.gather(1, classes[:, None]).sum()
+        gradients = torch.autograd.grad(score, [layer.mixed for layer in found])
+    maps = [_weigh(*pair, by_head=by_head) for pair in zip(found, gradients, strict=True)]
+    return maps, _read(model, maps[0], tape.pooling)
+
+
+@torch.no_grad()
+def _weigh(found: Attended, gradient: Tensor, *, by_head: bool) -> Tensor:
+    """Multiply one layer's attention by its positive gradient."""
+    sums, heads = _Sums(), found.query.shape[1]
+    gradient = gradient.reshape(-1, found.query.shape[2], heads, found.query.shape[3])
+    gradient = gradient.transpose(1, 2)
+    whole: list[Chunk] = []
+    for chunk in chunks_of(found):
+        lines = slice(chunk.pictures.start * found.lines, chunk.pictures.stop * found.lines)
+        slope = gradient[lines, chunk.heads] @ found.value[lines, chunk.heads].mT
+        if found.axis != "grid":
+            slope, _ = spread(slope, found)
+        weighed = chunk._replace(weights=chunk.weights * slope.to(chunk.weights).clamp(min=0))
+        if by_head:
+            whole.append(weighed)
+        else:
+            sums.add(weighed)
+    return join_chunks(whole) if by_head else sums.means()[found.layer]
+
+
+class _Sums:
+    """Layers' attention, added up over heads as its chunks come."""
+
+    def __init__(self) -> None:
+        self.sums: dict[int, dict[int, Tensor]] = {}
+        self.heads = 0
+
+    def add(self, chunk: Chunk) -> None:
+        layer = self.sums.setdefault(chunk.layer, {})
+        first, part = chunk.pictures.start, chunk.weights.sum(1)
+        layer[first] = layer[first] + part if chunk.heads.start else part
+        self.heads = max(self.heads, chunk.heads.stop)
+
+    def means(self) -> dict[int, Tensor]:
+        sums = {layer: torch.cat(list(parts.values())) for layer, parts in self.sums.items()}
+        return {layer: total / self.heads for layer, total in sums.items()}
+
+
+def _read(model: ViT, like: Tensor, pooling: Tensor | None) -> Tensor:
+    """Say how much the head reads of each token (batch, tokens)."""
+    read, prefix = like.new_zeros(len(like), like.shape[-1]), model.spec.prefix
+    if pooling is not None:
+        read[:, prefix:] = pooling.mean(1)
+    elif model.spec.pool == "token":
+        read[:, 0] = 1
+    else:
+        read[:, prefix:] = 1 / (read.shape[1] - prefix)
+    return read
+
+
+def _targets(logits: Tensor, target: int | Sequence[int] | None) -> Tensor:
+    """Give a class for each picture, the most likely one unless others are asked for."""
+    count, classes = logits.shape
+    if target is None:
+        return logits.argmax(1)
+    asked = [target] * count if isinstance(target, int) else list(target)
+    wrong = [number for number in asked if not 0 <= number < classes]
+    if wrong:
+        raise InputError(f"there is no class {wrong[0]}; the model has 0 to {classes - 1}")
+    if len(asked) != count:
+        raise InputError(f"{len(asked)} target classes for {count} pictures; give one or {count}")
+    return torch.tensor(asked, device=logits.device)
+
+
+def _to_pixels(x: Tensor) -> np.ndarray:
+    """Make normalised pictures (batch, channels, height, width) visible again."""
+    x = x.detach().float().cpu()
+    x = x[:, :3] if x.shape[1] > 2 else x[:, :1].expand(-1, 3, -1, -1)
+    low, high = x.amin((1, 2, 3)), x.amax((1, 2, 3))
+    low, high = low.view(-1, 1, 1, 1), high.view(-1, 1, 1, 1)
+    bright = (x - low) / (high - low).clamp(min=torch.finfo(x.dtype).tiny)
+    return (255 * bright).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
+
+
+def resize_masks(values: np.ndarray, size: Size) -> np.ndarray:
+    """Resize masks (…, rows, columns) bilinearly, and scale each so that its maximum is 1."""
+    grid = torch.from_numpy(values).float().flatten(0, -3)[None]
+    large = F.interpolate(grid, size, mode="bilinear", align_corners=False)[0]
+    large /= large.amax((1, 2), keepdim=True).clamp(min=torch.finfo(large.dtype).tiny)
+    return large.unflatten(0, values.shape[:-2]).numpy()

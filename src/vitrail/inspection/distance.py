@@ -1,0 +1,85 @@
+"""Mean attention distance: how far each head looks (Figures 7 right and 11, Appendix D.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitrail.config import InputError
+from vitrail.inspection.hooks import Attended, attention_layers, find_model, listening
+from vitrail.inspection.record import chunks_of
+from vitrail.inspection.shown import Shown
+from vitrail.models import BiT
+from vitrail.models.spec import Size
+
+if TYPE_CHECKING:
+    from vitrail.inspection.plots import Plot
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionDistance(Shown):
+    """How far each head of each layer looks, averaged over pictures."""
+
+    pixels: np.ndarray
+    """(layers, heads), in pixels of the model's input."""
+    pictures: int
+    """Pictures that it was averaged over."""
+    name: str
+    """The model's."""
+
+    def draw(self) -> Plot:
+        """Draw a dot for each head, as in Figure 7 right."""
+        from vitrail.inspection.plots import draw_distances
+
+        return draw_distances({self.name: self.pixels})
+
+
+@torch.no_grad()
+def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> AttentionDistance:
+    """Average how far a patch's attention reaches, over all patches of pictures.
+
+    Batches are what the model takes. A distance is Euclidean, between the patches' centres, and
+    weighted by attention, of which the class token and registers have no part: what patches give
+    to each other adds up to one.
+    """
+    inner = find_model(model)
+    sites, name = attention_layers(inner), inner.spec.name
+    if not sites:
+        raise InputError(f"{name} has no attention, so no attention distance; take a ViT or hybrid")
+    prefix = 0 if isinstance(inner, BiT) else inner.spec.prefix
+    sums = torch.zeros(len(sites), sites[0].heads, dtype=torch.float64)
+    tables: dict[tuple[Size, Size], Tensor] = {}
+    image: Size = (0, 0)
+
+    def attended(found: Attended) -> None:
+        for chunk in chunks_of(found, skip=prefix):
+            side = inner.spec.grid if chunk.grid is None else chunk.grid
+            if chunk.grid is None and not isinstance(inner, BiT):
+                side = image[0] // inner.spec.stride[0], image[1] // inner.spec.stride[1]
+            if (side, image) not in tables:
+                steps = image[0] / side[0], image[1] / side[1]
+                tables[side, image] = grid_distances(side, steps).to(chunk.weights)
+            far = chunk.weights.flatten(2) @ tables[side, image].flatten() / (side[0] * side[1])
+            sums[found.layer, chunk.heads] += far.sum(0, dtype=torch.float64).cpu()
+
+    pictures = 0
+    with listening(model, attention=range(len(sites)), attended=attended):
+        for batch in batches:
+            image = (batch.shape[2], batch.shape[3])
+            model(batch)
+            pictures += len(batch)
+    if not pictures:
+        raise InputError("there is no picture to measure attention on; give at least one")
+    return AttentionDistance((sums / pictures).numpy(), pictures, name)
+
+
+def grid_distances(grid: Size, steps: tuple[float, float] = (1.0, 1.0)) -> Tensor:
+    """Give the distance of each cell of a grid from each other (cells, cells), in pixels."""
+    down, across = (torch.arange(side) * step for side, step in zip(grid, steps, strict=True))
+    places = torch.cartesian_prod(down.double(), across.double())
+    return torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")

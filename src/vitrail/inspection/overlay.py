@@ -1,0 +1,72 @@
+"""Masks brought back onto the pictures they were made of, whatever part of them the model saw."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from vitrail.data.decoding.decode import decode
+from vitrail.data.geometry import Box, fit
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.source import Content
+
+_HEAT = np.array(
+    [(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], np.float32
+)
+"""From cold to hot, evenly spaced: dark, violet, red, orange, yellow."""
+
+
+def place_mask(mask: np.ndarray, height: int, width: int, preprocess: Preprocess) -> np.ndarray:
+    """Lay a mask over a whole upright picture of this size: float32 (height, width).
+
+    The mask (rows, columns) is of the model's input, into which `preprocess` made the picture. It
+    is interpolated between its cells' centres; what the model did not see is 0.
+    """
+    before, size, after = fit(height, width, preprocess)
+    sides = zip((height, width), before[:2], before[2:], size, after[:2], after[2:], strict=True)
+    axes = []
+    for length, start, extent, resized, cut, kept in sides:
+        place = (torch.arange(length, dtype=torch.float64) + 0.5 - start) * (resized / extent) - cut
+        axes.append(2 * place / kept - 1)  # from -1 to 1 over the input
+    down, across = torch.meshgrid(*axes, indexing="ij")
+    cells = torch.from_numpy(np.ascontiguousarray(mask, np.float32))[None, None]
+    points = torch.stack([across, down], dim=-1)[None].to(cells.dtype)
+    placed = F.grid_sample(cells, points, padding_mode="border", align_corners=False)[0, 0]
+    seen = (down.abs() <= 1) & (across.abs() <= 1)
+    return placed.where(seen, 0).numpy()
+
+
+def seen_part(height: int, width: int, preprocess: Preprocess) -> Box:
+    """Give the part of an upright picture of this size that the model sees, in whole pixels."""
+    before, size, after = fit(height, width, preprocess)
+    edges = []
+    for start, extent, resized, cut, kept in zip(
+        before[:2], before[2:], size, after[:2], after[2:], strict=True
+    ):
+        scale = extent / resized
+        edges.append((round(start + cut * scale), round(start + (cut + kept) * scale)))
+    (top, bottom), (left, right) = edges
+    return Box(top, left, bottom - top, right - left)
+
+
+def overlay(
+    content: Content, mask: np.ndarray, preprocess: Preprocess, *, opacity: float = 0.6
+) -> np.ndarray:
+    """Blend a mask's heat into the whole picture: uint8 (height, width, 3).
+
+    The picture is a file's bytes, which are turned upright as the model saw them, or upright
+    pixels. The mask (rows, columns) is scaled so that its maximum is the hottest.
+    """
+    picture = decode(content, channels=3) if isinstance(content, bytes) else content
+    height, width = picture.shape[:2]
+    picture = np.broadcast_to(picture, (height, width, 3)).astype(np.float32)
+    placed = place_mask(mask, height, width, preprocess)
+    heat = colour_heat(placed / max(float(mask.max()), np.finfo(np.float32).tiny))
+    return np.rint(picture + opacity * (heat - picture)).astype(np.uint8)
+
+
+def colour_heat(values: np.ndarray) -> np.ndarray:
+    """Give values (…) from 0 to 1 colours (…, 3) from cold to hot, as float32 up to 255."""
+    stops = np.linspace(0, 1, len(_HEAT))
+    return np.stack([np.interp(values, stops, part) for part in _HEAT.T], -1).astype(np.float32)
