@@ -226,7 +226,7 @@ def _write_folder(
     """Write all that there is to know of an evaluation into a folder."""
     import json
 
-    from vitrail.evaluate.plots import draw_confusion, draw_reliability, save_plot
+    from vitrail.evaluate.plots import draw_confusion, draw_reliability, make_title, save_plot
     from vitrail.evaluate.report import class_rows, picture_rows
     from vitrail.train.folder import write_whole
 
@@ -237,7 +237,7 @@ def _write_folder(
     _write_csv(out / "classes.csv", class_rows(report))
     _write_csv(out / "pictures.csv", picture_rows(answers, exam.source))
     if report.confusion is not None and report.calibration is not None:
-        title = f"{exam.source.name}: top-1 {report.top1.value:.1%} {report.on()}"
+        title = make_title(exam.source.name, f"top-1 {report.top1.value:.1%} {report.on()}")
         save_plot(draw_confusion(report.confusion, report.names, title), out, "confusion")
         save_plot(draw_reliability(report.calibration, title), out, "reliability")
     write_whole(out / "report.json", json.dumps(told, indent=1) + "\n")

@@ -35,7 +35,8 @@ def draw_confusion(matrix: np.ndarray, names: Sequence[str], title: str) -> Figu
     axes = figure.add_subplot()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
     figure.colorbar(image, ax=axes, label="part of the class's pictures", shrink=0.8)
-    axes.set(xlabel="predicted class", ylabel="class", title=title)
+    axes.set(xlabel="predicted class", ylabel="class")
+    axes.set_title(title, fontsize=10)
     if rows <= _NAMED:
         shown = [_shorten(name) for name in names]
         axes.set_yticks(range(rows), shown, fontsize=8)
@@ -53,9 +54,15 @@ def _write_counts(axes: Axes, matrix: np.ndarray, shares: np.ndarray) -> None:
 
 
 def _shorten(name: str, most: int = 24) -> str:
-    # A dollar would begin a formula, which matplotlib sets.
-    text = printable(name).replace("$", r"\$")
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    text = printable(name)
+    text = text if len(text) <= most else f"{text[: most - 1]}…"
+    return text.replace("$", r"\$")  # which would begin a formula
+
+
+def make_title(name: str, said: str) -> str:
+    """Write a plot's title: a set's name, of a long one the end, and what is said of it."""
+    text = printable(name)
+    return f"{text if len(text) <= 40 else f'…{text[-39:]}'}\n{said}".replace("$", r"\$")
 
 
 def draw_reliability(calibration: Calibration, title: str) -> Figure:
@@ -70,14 +77,14 @@ def draw_reliability(calibration: Calibration, title: str) -> Figure:
     upper.bar(places, right, width, align="edge", color=_BLUE, edgecolor="white", label="accuracy")
     gaps = [s - r for s, r in zip(sure, right, strict=True)]
     upper.bar(
-        places, gaps, width, bottom=right, align="edge", color=_RED, alpha=0.35,
+        places, gaps, width, bottom=right, align="edge", color="none", hatch="////",
         edgecolor=_RED, label="gap to mean confidence",
     )  # fmt: skip
     upper.plot([0, 1], [0, 1], "--", color=_GREY, label="as sure as right")
     ece = calibration.ece
-    upper.set(ylim=(0, 1), xlim=(0, 1), ylabel="part that was right", title=title)
-    said = f"calibration error {ece.value:.1%}\n(95 %: {ece.low:.1%} to {ece.high:.1%})"
-    upper.text(0.97, 0.04, said, ha="right", va="bottom", fontsize=9)
+    said = f"calibration error {ece.value:.1%} (95 %: {ece.low:.1%} to {ece.high:.1%})"
+    upper.set(ylim=(0, 1), xlim=(0, 1), ylabel="part that was right")
+    upper.set_title(f"{title}\n{said}", fontsize=10)
     upper.legend(loc="upper left", fontsize=9, frameon=False)
     lower.bar(places, [each.pictures for each in full], width, align="edge", color=_GREY,
               edgecolor="white")  # fmt: skip

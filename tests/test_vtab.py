@@ -1,0 +1,210 @@
+"""VTAB-1k at toy scale: lists, class folders and published sets; grouped means; going on."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.shelf import refusal
+from vitrail.cli import main
+from vitrail.config import InputError
+from vitrail.data.decoding.decode import decode
+from vitrail.data.source import Pixels, Source
+from vitrail.data.sources.open import open_data
+from vitrail.evaluate.intervals import Estimate
+from vitrail.models import build
+from vitrail.vtab import GROUPS, TASKS, Scale, Score, TaskScore, run_vtab
+from vitrail.vtab.benchmark import configure
+from vitrail.vtab.pictures import find_task, open_task, write_list
+from vitrail.weights.checkpoint import Bundle, save_folder
+
+TINY = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"
+BY_NAME = {task.name: task for task in TASKS}
+COLOURS = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255]], np.uint8)
+
+
+def paint(path: Path, colour: int) -> None:
+    """Draw a picture of one colour, with some noise that the path decides."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(len(str(path))).integers(0, 40, (8, 8, 3))
+    pixels = np.clip(COLOURS[colour].astype(int) // 2 + noise, 0, 255)
+    Image.fromarray(pixels.astype(np.uint8)).save(path, format="PNG")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = build(TINY, classes=3)
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    save_folder(Bundle(spec=made.spec, tensors=dict(made.state_dict())), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """DTD as class folders, KITTI as the lists that are passed around, SVHN as a CSV."""
+    root = tmp_path_factory.mktemp("vtab")
+    for split, count in (("train", 10), ("test", 4)):
+        for number in range(count):
+            for colour, name in enumerate(("banded", "dotted", "lined")):
+                paint(root / "dtd" / split / name / f"{number}.png", colour)
+    for file, count in (("train800", 8), ("val200", 2), ("test", 5)):
+        lines = []
+        for number in range(count):
+            paint(root / "kitti" / f"images/{file}/{number}.png", number % 2)
+            lines.append(f"images/{file}/{number}.png {number % 2}")
+        if file == "test":
+            lines[-1] = lines[-1][:-1] + "3"  # a class that no training picture is of
+        (root / "kitti" / f"{file}.txt").write_text("\n".join(lines) + "\n")
+    rows = [("path", "label", "split")]
+    for number in range(12):
+        paint(root / f"svhn-{number}.png", number % 3)
+        rows.append((f"svhn-{number}.png", f"{number % 3}", "test" if number > 8 else "train"))
+    with (root / "svhn.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return root
+
+
+def test_the_tasks_are_those_of_the_papers_table_9() -> None:
+    assert len(TASKS) == 19
+    counts = {group: sum(task.group == group for task in TASKS) for group in GROUPS}
+    assert counts == {"natural": 7, "specialized": 4, "structured": 8}
+    places = [place for task in TASKS for place in task.places]
+    assert len(places) == len(set(places))
+    assert sum(task.classes for task in TASKS[:7]) == 102 + 100 + 47 + 102 + 37 + 397 + 10
+
+
+def test_the_settings_are_table_4s() -> None:
+    config = configure("csv:x", "file:w", "ViT-B/16", Path("o"), Scale())
+    assert config.model == "ViT-B/16@384"
+    assert str(config.length) == "2_500 steps"
+    assert (config.batch, config.optim.lr, config.optim.kind) == (512, 0.01, "sgd")
+    assert (config.optim.momentum, config.optim.weight_decay, config.val) == (0.9, 0.0, "")
+    small = configure("csv:x", "file:w", "ViT-B/16", Path("o"), Scale(steps=10, lr=0.5, batch=4))
+    assert (str(small.length), small.optim.lr, small.batch) == ("10 steps", 0.5, 4)
+    assert str(small.schedule.warmup) == "5 %"
+
+
+def test_the_split_is_four_to_one_without_overlap_and_the_same_each_time(data: Path) -> None:
+    place = find_task(BY_NAME["dtd"], data)
+    assert place == f"folder:{data / 'dtd'}"
+    assert place is not None
+    train, val, test = open_task(BY_NAME["dtd"], place, pictures=20, seed=0)
+    assert (len(train), len(val), len(test)) == (16, 4, 12)
+    names = [each.where(index) for each in (train, val) for index in range(len(each))]
+    assert len(set(names)) == 20
+    again = open_task(BY_NAME["dtd"], place, pictures=20, seed=0)
+    assert [again.train.where(index) for index in range(16)] == names[:16]
+    other = open_task(BY_NAME["dtd"], place, pictures=20, seed=1)
+    assert [other.train.where(index) for index in range(16)] != names[:16]
+    with pytest.raises(InputError, match="has 30 pictures, fewer than 1,000"):
+        open_task(BY_NAME["dtd"], place, pictures=1000, seed=0)
+
+
+def test_lists_keep_their_own_split(data: Path) -> None:
+    task = BY_NAME["kitti-distance"]
+    place = find_task(task, data)
+    assert place == data / "kitti"
+    assert place is not None
+    train, val, test = open_task(task, place, pictures=1000, seed=0)
+    assert (len(train), len(val), len(test)) == (8, 2, 5)
+    assert train.classes == ("0", "1", "2", "3")
+    assert test.labels.tolist() == [0, 1, 0, 1, 3]
+
+
+@pytest.mark.parametrize("line", ["images/0.png", "a.png 4", "a.png -1", "a.png x"])
+def test_a_bad_line_of_a_list_is_named(tmp_path: Path, line: str) -> None:
+    for file in ("train800", "val200", "test"):
+        (tmp_path / f"{file}.txt").write_text(f"ok.png 0\n\n{line}\n")
+    text = refusal(open_task, BY_NAME["kitti-distance"], tmp_path, pictures=10, seed=0)
+    assert "train800.txt line 3: expected a path and a class from 0 to 3" in text
+
+
+def test_pictures_that_are_no_files_are_written_out(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)
+    source = Pixels("cifar", ("a", "b"), np.array([0, 1, 0, 1, 0, 1]), pixels)
+    path = tmp_path / "pictures.csv"
+    assert write_list(path, {"train": [source], "test": [source]}) == 0
+    read = open_data(f"csv:{path}", split="train")
+    assert isinstance(read, Source)
+    assert read.labels.tolist() == source.labels.tolist()
+    for index in range(6):
+        content = read.read(index)
+        assert isinstance(content, bytes)
+        np.testing.assert_array_equal(decode(content), pixels[index])
+
+
+def test_grouped_means_are_over_the_tasks_that_were_run() -> None:
+    values = {"dtd": 0.5, "svhn": 0.7, "eurosat": 0.9}
+    scores = tuple(
+        TaskScore(task, Estimate(values[task.name], 0, 1) if task.name in values else None)
+        for task in TASKS
+    )
+    score = Score(scores)
+    assert score.mean("natural") == pytest.approx(0.6)
+    assert score.mean("specialized") == pytest.approx(0.9)
+    assert score.mean("structured") is None
+    assert score.mean() == pytest.approx(0.7)  # each task counts once, as in the paper's mean
+    assert (score.run(), score.run("natural"), score.run("structured")) == ((3, 19), (2, 7), (0, 8))
+
+
+SMALL = Scale(steps=30, batch=8, lr=0.1, image=(8, 8), pictures=20, device="cpu")
+
+
+def test_what_is_on_disk_is_run_and_the_rest_is_named(
+    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    said: list[str] = []
+    score = run_vtab(str(model), data, tmp_path / "out", scale=SMALL, say=said.append)
+    found = {each.task.name: each for each in score.tasks}
+    dtd, kitti, svhn = (found[name] for name in ("dtd", "kitti-distance", "svhn"))
+    assert dtd.top1 is not None
+    assert dtd.top1.value > 0.9  # three colours
+    assert (dtd.pictures, dtd.unseen) == (12, 0)
+    assert kitti.top1 is not None
+    assert (kitti.pictures, kitti.unseen) == (5, 1)
+    assert kitti.top1.value <= 0.8  # one picture is of a class that nobody could learn
+    assert svhn.top1 is None
+    assert "9 pictures, fewer than 20" in svhn.why
+    assert found["sun397"].why == f"expected {data / 'sun397'} or a .csv list"
+    assert score.run() == (2, 19)
+    assert said == ["3 of 19: DTD", "7 of 19: SVHN", "17 of 19: KITTI-Distance"]
+    with monkeypatch.context() as patch:  # a second call has nothing left to do
+        patch.setattr("vitrail.vtab.benchmark._test", None)
+        patch.setattr("vitrail.vtab.benchmark.write_list", None)
+        assert run_vtab(str(model), data, tmp_path / "out", scale=SMALL) == score
+    other = Scale(steps=31, batch=8, lr=0.1, image=(8, 8), pictures=20, device="cpu")
+    text = refusal(run_vtab, str(model), data, tmp_path / "out", scale=other)
+    assert "cannot resume: length 30 steps → 31 steps" in text
+
+
+def test_the_command_prints_groups_and_what_lacks(
+    model: Path,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    small = ["--steps", "4", "--batch", "4", "--image", "8", "--pictures", "9", "--tasks", "svhn"]
+    command = ["vtab", str(model), "--data", str(data), "--out", str(tmp_path / "o"), *small]
+    main([*command, "--json", "--validate"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["tasks"][0]["task"] == "svhn"
+    assert found["tasks"][0]["pictures"] == 2  # 7 to train on, 2 to choose by
+    assert found["natural"] == found["mean"] == found["tasks"][0]["top1"]
+    assert found["run"] == 1
+    with pytest.raises(SystemExit):
+        main([*command[:-1], "svnh"])
+    assert "unknown task 'svnh'; did you mean 'svhn'" in capsys.readouterr().err
+
+
+def test_bad_input_is_one_line(model: Path, tmp_path: Path) -> None:
+    text = refusal(run_vtab, str(model), tmp_path / "none", tmp_path / "o")
+    assert "expected one with a folder for each task" in text
+    (tmp_path / "empty").mkdir()
+    text = refusal(run_vtab, str(model), tmp_path / "empty", tmp_path / "o", names=["dtd"])
+    assert "has no task of VTAB that can be run (dtd: expected" in text
