@@ -2,8 +2,10 @@
 
 import csv
 import io
+import json
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,7 @@ from PIL import Image, ImageOps
 from tests.data.decoding.pictures import encode, exif, photo
 from tests.parity import peers
 from tests.shelf import refusal
+from vitrail.cli import main
 from vitrail.data.decoding.decode import PictureError
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.sources.digits import open_digits
@@ -26,6 +29,7 @@ from vitrail.models import build, parse
 from vitrail.predictor import Pace, Predictor
 from vitrail.predictor.pace import usual_pace
 from vitrail.predictor.pictures import find_pictures
+from vitrail.predictor.tables import csv_table
 from vitrail.weights.checkpoint import Bundle, save_folder
 from vitrail.weights.load import Loaded
 
@@ -155,7 +159,7 @@ def test_attention_is_inspections_and_lies_on_the_picture(predictor: Predictor) 
     assert np.array_equal(laid, overlay(pixels, found, PREPROCESS))
     assert laid.shape == (48, 80, 3)
     convolutional = Predictor(make("BiT-R50x1@32,classes=7"))
-    assert "attention" in refusal(convolutional.attention, pixels)
+    assert "has no patches" in refusal(convolutional.attention, pixels)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -310,3 +314,94 @@ def test_published_weights_answer_as_timm_does(tmp_path: Path) -> None:
     assert (found.logits(file) - expected).abs().max() < 1e-4
     best = found.predict(file, top=5)
     assert [guess.index for guess in best.top] == expected.topk(5).indices.tolist()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Save a model beside a folder with two good pictures and a bad one."""
+    loaded = make()
+    tensors = {name: tensor.detach() for name, tensor in loaded.model.state_dict().items()}
+    names = ("[red]cat", *NAMES[1:])
+    bundle = Bundle(spec=TINY, tensors=tensors, classes=names, preprocess=PREPROCESS)
+    save_folder(bundle, tmp_path / "model")
+    (tmp_path / "pictures").mkdir()
+    for name, content in (("a.png", photo(40, 60)), ("b.png", photo(60, 40))):
+        (tmp_path / "pictures" / name).write_bytes(encode(content, "PNG"))
+    (tmp_path / "pictures" / "notes.txt").write_text("hello")
+    return tmp_path
+
+
+def test_command_prints_a_line_a_picture(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["predict", str(folder / "model"), str(folder / "pictures"), "--top", "2", "--json"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [Path(row["path"]).name for row in rows] == ["a.png", "b.png", "notes.txt"]
+    expected = Predictor.load(folder / "model").predict(photo(40, 60), top=2)
+    for found, guess in zip(rows[0]["top"], expected.top, strict=True):
+        assert found == {**asdict(guess), "probability": pytest.approx(guess.probability, abs=1e-5)}
+    assert rows[2] == {"path": rows[2]["path"], "error": "not a picture but text"}
+
+
+def test_command_prints_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["predict", str(folder / "model"), str(folder / "pictures"), "--top", "7"])
+    out = capsys.readouterr().out
+    assert out.count("%") == 14
+    assert out.count("[red]cat") == 2  # a name is no markup
+    assert "notes.txt: not a picture but text" in out
+
+
+def test_command_writes_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    files = ["--csv", str(folder / "a.csv"), "--parquet", str(folder / "a.parquet")]
+    main(["predict", str(folder / "model"), str(folder / "pictures"), "--top", "3", *files])
+    assert "2 of 3 pictures" in capsys.readouterr().out
+    with (folder / "a.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["rank"] for row in rows] == ["1", "2", "3", "1", "2", "3", ""]
+    assert rows[-1]["error"] == "not a picture but text"
+    table = parquet.read_table(folder / "a.parquet").to_pylist()
+    assert [guess["label"] for guess in table[0]["top"]] == [row["label"] for row in rows[:3]]
+    assert (table[2]["top"], table[2]["error"]) == (None, "not a picture but text")
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"model", "pictures", "a.csv", "a.parquet"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["MODEL"], "no pictures given"),
+        (["MODEL", "none"], "no file or folder none"),
+        (["MODEL", "PICTURES/notes.txt"], "none could be read"),
+        (["MODEL", "PICTURES", "--top", "0"], "expected a number from 1 on"),
+        (["MODEL", "PICTURES", "--device", "warp"], "no device 'warp'"),
+        (["MODEL", "PICTURES", "--csv", "/proc/none/a.csv"], "cannot be written"),
+        (["MODEL", "PICTURES", "--csv", "PICTURES"], "is a folder"),
+        (["none", "PICTURES"], "no file or folder 'none'"),
+    ],
+)
+def test_command_refuses_in_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    places = {"MODEL": folder / "model", "PICTURES": folder / "pictures"}
+    for word, place in places.items():
+        arguments = [argument.replace(word, str(place)) for argument in arguments]
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", *arguments])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_a_table_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("old")
+
+    def stopped() -> None:
+        with csv_table(path) as add:
+            add("a", None, "bad")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]

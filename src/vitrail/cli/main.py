@@ -22,6 +22,7 @@ import tyro
 from vitrail import __version__
 from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
+from vitrail.cli.deploy import predict
 from vitrail.cli.evaluate import evaluate
 from vitrail.cli.models import describe, models
 from vitrail.cli.train import MORE, Daily, finetune, train
@@ -43,6 +44,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "finetune": finetune,
     "evaluate": evaluate,
+    "predict": predict,
     "demo": demo,
 }
 

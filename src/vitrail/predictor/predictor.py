@@ -55,7 +55,7 @@ class Predictor:
                 f"{name} does not say how its pictures are prepared; give a source that does, "
                 "such as timm:… or google:…, or a model folder"
             )
-        self.device = torch.device(device)
+        self.device = _find_device(device)
         self.name = name
         """What a message calls the model."""
         self.model: ViT | BiT = loaded.model.eval().to(self.device, torch.float32)
@@ -241,6 +241,13 @@ class Predictor:
             for (place, _), output in zip(group, outputs, strict=True):
                 answers[place] = Answer(chunk[place][0], output)
         return [answers[place] for place in range(len(chunk))]
+
+
+def _find_device(device: str | torch.device) -> torch.device:
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError):  # no such word; or built without, or none there
+        raise InputError(f"no device {str(device)!r} here; expected cpu, cuda or cuda:1") from None
 
 
 def _items(pictures: Iterable[Picture]) -> Iterator[_Item]:

@@ -1,0 +1,92 @@
+"""Commands that put a model to use: predicting, exporting, measuring what is fastest."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from vitrail.config import InputError
+from vitrail.console import new_table, print_json, print_line, print_table, show_progress
+
+Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+
+
+def predict(
+    model: Model,
+    pictures: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PICTURES or FOLDER")
+    ],
+    *,
+    top: int = 5,
+    csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    parquet: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    device: str = "cpu",
+    json: Annotated[bool, tyro.conf.arg(help="Print JSON, a line a picture.")] = False,
+) -> None:
+    """Name what pictures show, the most likely classes first.
+
+    Example: vitrail predict runs/photos holiday/ --top 3 --csv holiday.csv
+
+    Pictures that can't be read are listed with the reason; only where none can, the exit code is 2.
+
+    Args:
+        model: A run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, or a path.
+        pictures: Files, or folders, of which all files are taken that are not hidden.
+        top: How many classes of each picture.
+        csv: Write a CSV there, a row a class of a picture.
+        parquet: Write a Parquet file there, a row a picture.
+        device: Where the model runs: cpu, cuda, …
+    """
+    from rich.markup import escape
+
+    from vitrail.data.sources.names import printable
+    from vitrail.predictor import Predictor
+    from vitrail.predictor.pictures import find_pictures
+    from vitrail.predictor.tables import csv_table, parquet_table
+
+    if not pictures:
+        raise InputError("no pictures given; name files or a folder")
+    files = find_pictures(pictures)
+    if top < 1:
+        raise InputError(f"--top {top}: expected a number from 1 on")
+    predictor = Predictor.load(model, device=device)
+    table = new_table("picture", "class", "probability", justify="left")
+    unread: list[tuple[str, str]] = []
+    with ExitStack() as stack:
+        report = stack.enter_context(show_progress("predicting", len(files)))
+        rows = [stack.enter_context(csv_table(csv))] if csv else []
+        rows += [stack.enter_context(parquet_table(parquet))] if parquet else []
+        for done, answer in enumerate(predictor.answers(files), 1):
+            found, error = None, None
+            if answer.output is not None:
+                found = predictor.rank(answer.output[None], top=top)[0]
+            else:
+                error = str(answer.error)
+                unread.append((answer.where, error))
+            for add in rows:
+                add(answer.where, found, error)
+            if json:
+                result = {"error": error} if found is None else asdict(found)
+                print_json({"path": answer.where, **result})
+            elif found is not None and not rows:
+                for rank, guess in enumerate(found.top):
+                    shown = "" if rank else escape(printable(answer.where))
+                    table.add_row(shown, escape(guess.label), f"{guess.probability:.1%}")
+            report(done)
+        if len(unread) == len(files):
+            where, error = unread[0]
+            more = f", and {len(files) - 1:,} more" if len(files) > 1 else ""
+            raise InputError(f"none could be read: {printable(where)}: {error}{more}")
+    if json:
+        return
+    if not rows:
+        print_table(table)
+    for path in (csv, parquet):
+        if path:
+            print_line(f"{path}: {len(files) - len(unread):,} of {len(files):,} pictures")
+    for where, error in unread:
+        print_line(f"not read: {printable(where)}: {error}")

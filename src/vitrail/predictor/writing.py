@@ -1,0 +1,50 @@
+"""Files that are whole or not there: written beside their place, then moved into it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from vitrail.config import InputError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a name beside a path to write a file to, or to make a folder; then it is the path's.
+
+    It ends as the path does. A file that was there stays until then, and for good if anything
+    fails; a folder that was there is refused.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder that is there already; choose another name")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+    try:
+        part = beside / path.name
+        yield part
+        for file in (part, *part.rglob("*")) if part.is_dir() else (part,):
+            _sync(file)
+        part.replace(path)
+        _sync(path.parent)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"{path}: cannot be written: {reason}") from None
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(beside)
+
+
+def _sync(path: Path) -> None:
+    """Bring a file or the entries of a folder on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
