@@ -1,0 +1,319 @@
+"""Accuracy on CIFAR-10 from fresh weights at an equal budget: vitrail's small-data and its peers.
+
+    python benchmarks/small_data.py --data cifar10:DIR                # all, 30 minutes each
+    python benchmarks/small_data.py --data cifar10:DIR --minutes 10 --only vitrail
+
+The budget is processor time, minutes x two cores, so that a busy machine costs nobody an epoch.
+First all contestants take steps in turns, and how long those take decides how many steps each may
+plan: the schedules end there. The times are kept in the folder and used again, so that contestants
+can be run one after the other. Data loading and augmentation count; the one evaluation, on all
+test pictures after the last step, does not. What a run really used is written beside it.
+
+timm's ViT-Ti has AdamW, cosine and RandAugment; vit-pytorch's ViT has its README's shape, and the
+README's 64 tokens. The README names no optimiser, so it has timm's, at a rate for its width.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import tyro
+from measure import turn_order
+from peers import OURS, mend_torchvision, versions
+from PIL import Image
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from vitrail import load, recipes
+from vitrail.config import Duration
+from vitrail.data.batches import EvalBatches, TrainBatches
+from vitrail.data.loader import LoaderConfig
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.source import Pixels
+from vitrail.data.sources.open import open_data
+from vitrail.evaluate.accuracy import measure
+from vitrail.run import Session, TrainConfig, train
+from vitrail.train.distributed import join
+from vitrail.train.schedule import Plan, rate_at
+from vitrail.train.signals import Signals
+
+CORES = 2
+MODEL = "Hybrid/1@32,stages=2-2,stem_width=32,depth=4,width=192,heads=3,mlp=384"
+"""Ours: what docs/small-data.md advises for pictures of this size."""
+HALF = (0.5, 0.5, 0.5)
+INPUTS = Preprocess(size=(32, 32), mean=HALF, std=HALF, interpolation="bilinear", fit="stretch")
+"""What all contestants are measured on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """How a peer is trained: AdamW, a linear warm-up and a cosine; crop and flip for everybody."""
+
+    build: Callable[[], nn.Module]
+    lr: float
+    batch: int
+    weight_decay: float = 0.05
+    warmup: float = 0.1
+    """Part of the steps in which the rate rises."""
+    clip: float = 1.0
+    randaugment: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What one contestant reached."""
+
+    contestant: str
+    minutes: float = 0
+    """The budget, in minutes of two cores."""
+    top1: float
+    pictures: int
+    """Test pictures that were measured."""
+    parameters: int
+    steps: int
+    batch: int
+    epochs: float
+    used: float
+    """Processor minutes of training, of all threads; the budget is twice `minutes`."""
+    wall: float
+    """Minutes by the clock, on a machine that others may have used too."""
+    threads: int
+    seed: int
+    versions: dict[str, str]
+
+
+def main(
+    *,
+    data: str = "cifar10",
+    minutes: float = 30,
+    only: tuple[str, ...] = (),
+    threads: int = CORES,
+    seed: int = 0,
+    out: Path = Path("small-data"),
+) -> None:
+    """Train by vitrail's small-data recipe and by its peers' set-ups for the same processor time.
+
+    Args:
+        data: CIFAR-10, or another set of 32 x 32 pictures.
+        minutes: The budget of each, in minutes of two cores.
+        only: Which contestants are run now; all unless given.
+        threads: Of torch; the budget does not depend on it.
+        seed: Of weights, order and augmentation.
+        out: Folder of the results, of which all are shown at the end.
+    """
+    unknown = {*only} - {OURS, *PEERS}
+    assert not unknown, f"no contestant {unknown}; there are {', '.join((OURS, *PEERS))}"
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    torch.set_num_threads(threads)
+    mend_torchvision()
+    out.mkdir(parents=True, exist_ok=True)
+    seconds = measure_steps(data, out)
+    for contestant in only or (OURS, *PEERS):
+        steps = int(60 * CORES * minutes / seconds[contestant])
+        result = replace(run(contestant, data, steps, seed, out), minutes=minutes)
+        name = f"{contestant.replace(' ', '-').replace('/', '')}-{minutes:g}min-{seed}.json"
+        (out / name).write_text(json.dumps(asdict(result), indent=1) + "\n")
+    show([Result(**json.loads(path.read_text())) for path in sorted(out.glob("*min-*.json"))])
+
+
+def run(contestant: str, data: str, steps: int, seed: int, out: Path) -> Result:
+    """Train a contestant and measure it on all test pictures."""
+    pixels = open_pixels(data, "train")
+    start, wall = time.process_time(), time.monotonic()
+    if contestant == OURS:
+        model, batch = train_ours(our_config(data, steps, seed, out))
+    else:
+        model, batch = train_peer(PEERS[contestant], pixels, steps, seed)
+    used, wall = time.process_time() - start, time.monotonic() - wall
+    test = EvalBatches(open_pixels(data, "test"), INPUTS, batch=250)
+    batches = map(test.__getitem__, range(len(test)))
+    reached = measure(model, batches, INPUTS, device=torch.device("cpu"))
+    return Result(
+        contestant=contestant,
+        top1=reached.top1,
+        pictures=reached.pictures,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        steps=steps,
+        batch=batch,
+        epochs=steps * batch / len(pixels),
+        used=used / 60,
+        wall=wall / 60,
+        threads=torch.get_num_threads(),
+        seed=seed,
+        versions=versions(),
+    )
+
+
+def measure_steps(data: str, out: Path, rounds: int = 3) -> dict[str, float]:
+    """Give the processor seconds of each contestant's step, taken in turns, or those kept."""
+    kept = out / "seconds.json"
+    if kept.exists():
+        return json.loads(kept.read_text())
+    pixels = open_pixels(data, "train")
+    steps = {OURS: our_steps(our_config(data, 1000, 0, out))}
+    steps |= {name: peer_steps(peer, peer.build(), pixels, 1000) for name, peer in PEERS.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for turn in range(rounds + 1):
+        for place in turn_order(len(steps), turn):
+            name = list(steps)[place]
+            start = time.process_time()
+            next(steps[name])
+            seconds[name].append(time.process_time() - start)
+    medians = {name: float(np.median(times[1:])) for name, times in seconds.items()}
+    kept.write_text(json.dumps(medians, indent=1) + "\n")
+    return medians
+
+
+def our_config(data: str, steps: int, seed: int, out: Path) -> TrainConfig:
+    """Take the recipe's settings for a run of so many steps; the test split is not looked at."""
+    config = TrainConfig(data=data, model=MODEL, out=out / f"run-{steps}-{seed}", seed=seed)
+    return replace(
+        recipes.small_data(config),
+        length=Duration(steps, "steps"),
+        val="",
+        # Made when they are asked for: whoever made them ahead would run in others' turns too.
+        loader=LoaderConfig(workers=0),
+    )
+
+
+def our_steps(config: TrainConfig) -> Iterator[float]:
+    """Take steps as `vitrail.train` does."""
+    with join(None) as processes:
+        session = Session(config, processes)
+        pixels = open_pixels(config.data, "train")
+        batches = TrainBatches(pixels, config.augment, INPUTS, batch=config.batch, seed=config.seed)
+        for step in range(session.rhythm.total):
+            yield session.trainer.step(step, batches[step], Signals()).loss
+
+
+def train_ours(config: TrainConfig) -> tuple[nn.Module, int]:
+    """Train as a person would; give the model and the batch."""
+    reached = train(config, restart=True)
+    loaded = load(str(reached.folder / "model"))
+    assert loaded.preprocess == INPUTS, loaded.preprocess
+    return loaded.model, config.batch
+
+
+def train_peer(peer: Peer, pixels: Pixels, steps: int, seed: int) -> tuple[nn.Module, int]:
+    """Train a peer's model; give it and the batch."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # timm's RandAugment draws from it
+    model = peer.build()
+    for step, loss in enumerate(peer_steps(peer, model, pixels, steps), 1):
+        if step % 50 == 0 or step == steps:
+            logging.info("step %d of %d, loss %.3f", step, steps, loss)
+    return model, peer.batch
+
+
+def peer_steps(peer: Peer, model: nn.Module, pixels: Pixels, steps: int) -> Iterator[float]:
+    """Take a peer's steps, each picture once in an epoch."""
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=peer.lr, weight_decay=peer.weight_decay, fused=True
+    )
+    plan = Plan(kind="cosine", total=steps, warmup=round(peer.warmup * steps))
+    batches, model = _peer_batches(peer, pixels), model.train()
+    for step in range(steps):
+        pictures, labels = next(batches)
+        loss = F.cross_entropy(model(pictures), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), peer.clip)
+        for group in optimiser.param_groups:
+            group["lr"] = peer.lr * rate_at(step, plan)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        yield loss.item()
+
+
+def _peer_batches(peer: Peer, pixels: Pixels) -> Iterator[tuple[Tensor, Tensor]]:
+    from torchvision.transforms import (
+        Compose,
+        Normalize,
+        RandomCrop,
+        RandomHorizontalFlip,
+        ToTensor,
+    )
+
+    chain: list[Any] = [RandomCrop(32, padding=4), RandomHorizontalFlip()]
+    if peer.randaugment:
+        from timm.data.auto_augment import rand_augment_transform
+
+        # timm's usual one but for "-mstd0.5", which at times asks Pillow for pictures of 0 bits.
+        chain.append(rand_augment_transform("rand-m9-inc1", {}))
+    chain += [ToTensor(), Normalize(HALF, HALF)]
+    transform = cast("Callable[[Image.Image], Tensor]", Compose(chain))
+    while True:
+        order = torch.randperm(len(pixels)).numpy()
+        for start in range(0, len(order) - peer.batch + 1, peer.batch):
+            indices = order[start : start + peer.batch]
+            pictures = [transform(Image.fromarray(picture)) for picture in pixels.take(indices)]
+            yield torch.stack(pictures), torch.from_numpy(pixels.labels[indices])
+
+
+def open_pixels(data: str, split: str) -> Pixels:
+    """Open a split that is held in memory."""
+    source = open_data(data, split=split)
+    assert isinstance(source, Pixels), f"{data} is not held in memory, as CIFAR-10 is"
+    return source
+
+
+def build_timm(patch: int) -> nn.Module:
+    """Build timm's ViT-Ti for small pictures."""
+    import timm
+
+    name = "vit_tiny_patch16_224"
+    return timm.create_model(name, img_size=32, patch_size=patch, num_classes=10)
+
+
+def build_vit_pytorch() -> nn.Module:
+    """Build vit-pytorch's ViT as its README does, at an eighth of the resolution and patch."""
+    from vit_pytorch import ViT
+
+    shape: dict[str, Any] = {"dim": 1024, "depth": 6, "heads": 16, "mlp_dim": 2048}
+    rates: dict[str, Any] = {"dropout": 0.1, "emb_dropout": 0.1}
+    return ViT(image_size=32, patch_size=4, num_classes=10, **shape, **rates)
+
+
+PEERS = {
+    "timm ViT-Ti/4": Peer(build=lambda: build_timm(4), lr=1e-3, batch=128, randaugment=True),
+    "timm ViT-Ti/8": Peer(build=lambda: build_timm(8), lr=1e-3, batch=128, randaugment=True),
+    "vit-pytorch": Peer(build=build_vit_pytorch, lr=3e-4, batch=64),
+}
+
+
+def show(results: list[Result]) -> None:
+    """Print a table of all results."""
+    columns = ("minutes", "seed", "top-1", "parameters", "epochs", "pictures / s", "used min")
+    table = Table("contestant", box=box.SIMPLE_HEAD, title="Equal processor time, two cores' worth")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for each in sorted(results, key=lambda each: (-each.minutes, -each.top1)):
+        table.add_row(
+            each.contestant,
+            f"{each.minutes:g}",
+            f"{each.seed}",
+            f"{each.top1:.2%}",
+            f"{each.parameters:,}",
+            f"{each.epochs:.1f}",
+            f"{each.steps * each.batch / each.used / 60:,.0f}",
+            f"{each.used:.1f}",
+        )
+    table.caption = (
+        "Budget: minutes x 2 cores of processor time; steps planned from times taken in turns. "
+        "Pictures / s and used min: of one core, as it was then."
+    )
+    Console(highlight=False).print(table)
+
+
+if __name__ == "__main__":
+    tyro.cli(main, config=(tyro.conf.FlagCreatePairsOff,))

@@ -1,0 +1,429 @@
+"""Training beside the peers: our loop and loader, their steps and theirs; speed and peak memory.
+
+    python benchmarks/train.py                            # painted JPEGs, and small pictures
+    python benchmarks/train.py --case jpeg --photos DIR   # a folder of your own, DIR/CLASS/…
+
+All train the same shape in float32 with fused AdamW on the same pictures: decoded, cut by
+torchvision's rule, flipped, normalised. A turn is a few batches from the first read to the last
+step, and nothing is made ahead of it. In a round every contestant has one turn; ratios are taken
+within a round, of the processor time of the process and its data workers, so that a busy machine
+slows both sides.
+
+Memory is measured in fresh processes, with all that is imported: the peak of the process that
+trains, and what its data workers hold for themselves. Ours is a whole `vitrail.train` there, which
+also says how much of its time it waited for data.
+"""
+
+from __future__ import annotations
+
+import gc
+import json as json_format
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import tyro
+from data import AREA, MEAN, RATIO, STD, TORCHVISIONS, make_files
+from measure import resident, turn_order
+from peers import AGAIN, OURS, build_contestant, mend_torchvision, versions
+from PIL import Image
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from vitrail.config import Duration
+from vitrail.data.batches import TrainBatches
+from vitrail.data.cache import CacheConfig
+from vitrail.data.loader import Loader, LoaderConfig
+from vitrail.data.source import Source
+from vitrail.models import parse
+from vitrail.models.spec import ViTSpec
+from vitrail.run import Session, TrainConfig, train
+from vitrail.train.distributed import join
+from vitrail.train.optim import OptimConfig
+from vitrail.train.signals import Signals
+
+Turn = Callable[[], None]
+"""Take a turn's steps, and leave nothing behind that runs on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What is trained, and on how many pictures a step."""
+
+    model: str
+    batch: int
+    steps: int
+    """Of a turn."""
+    size: tuple[int, int]
+    """Height and width of the pictures that are painted."""
+    cached: bool
+    """Whether pictures are held decoded, as small sets are."""
+
+    @property
+    def spec(self) -> ViTSpec:
+        """The model's record."""
+        spec = parse(self.model)
+        assert isinstance(spec, ViTSpec)
+        return spec
+
+
+CLASSES = 8
+CASES = {
+    "jpeg": Case(
+        model=f"ViT-Ti/16,activation=gelu,classes={CLASSES}",
+        batch=32,
+        steps=3,
+        size=(375, 500),
+        cached=False,
+    ),
+    "small": Case(
+        model=f"ViT/4@32,depth=6,width=192,heads=3,mlp=768,activation=gelu,classes={CLASSES}",
+        batch=64,
+        steps=6,
+        size=(32, 32),
+        cached=True,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What one contestant reached in a case."""
+
+    case: str
+    contestant: str
+    speed: float
+    """Pictures in a second of processor time, at the median of the rounds."""
+    wall: float
+    """Pictures in a second by the clock, likewise."""
+    ratio: float
+    """The median of the rounds' ratios of its processor time to ours: above 1, ours is faster."""
+    ratio_low: float
+    """Their lower quartile."""
+    ratio_high: float
+    """Their upper quartile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What one contestant needs while it trains, in bytes."""
+
+    case: str
+    contestant: str
+    peak: int
+    """Of the process that trains."""
+    workers: int
+    """What its data workers hold for themselves at the end."""
+    waiting: float | None = None
+    """Part of the time that it waited for data, where it says so."""
+
+
+def main(
+    *,
+    case: tuple[str, ...] = tuple(CASES),
+    rounds: int = 4,
+    threads: int | None = None,
+    photos: Path | None = None,
+    memory: bool = True,
+    json: Path | None = None,
+) -> None:
+    """Compare how fast vitrail and its peers train, from files to weights.
+
+    Args:
+        case: Which cases; all unless given.
+        rounds: Turns that each contestant has in each case.
+        threads: Of torch and of data loading; one a core unless given.
+        photos: A folder DIR/CLASS/… for `jpeg`, in the place of painted pictures.
+        memory: Whether fresh processes measure memory and waiting.
+        json: Write the figures here.
+    """
+    torch.set_num_threads(threads or os.cpu_count() or 1)
+    mend_torchvision()
+    timings: list[Timing] = []
+    memories: list[Memory] = []
+    with tempfile.TemporaryDirectory() as name:
+        for each in case:
+            folder = photos if photos and each == "jpeg" else write_pictures(each, Path(name))
+            timings += measure_time(each, folder, rounds)
+            memories += measure_memories(each, folder) if memory else []
+    show(timings, memories)
+    if json:
+        figures = {"timings": [*map(asdict, timings)], "memories": [*map(asdict, memories)]}
+        figures |= {"versions": versions(), "threads": torch.get_num_threads()}
+        json.write_text(json_format.dumps(figures, indent=1) + "\n")
+
+
+def write_pictures(name: str, folder: Path) -> Path:
+    """Write the pictures of a case, as many as a turn takes, to folders of classes."""
+    case, folder = CASES[name], folder / name
+    painted = make_files(*case.size)
+    for number in range(case.batch * case.steps):
+        file = folder / f"class{number % CLASSES}" / f"{number}.jpg"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(painted[number % len(painted)])
+    return folder
+
+
+def our_config(case: Case, folder: Path, out: Path, steps: int) -> TrainConfig:
+    """Set a run up that does what the peers do, and no more."""
+    return TrainConfig(
+        data=f"folder:{folder}",
+        model=case.model,
+        out=out,
+        val="",
+        length=Duration(steps, "steps"),
+        batch=case.batch,
+        micro=case.batch,
+        augment=TORCHVISIONS,
+        optim=OptimConfig(kind="adamw", lr=1e-4, clip=None),
+        loader=LoaderConfig(workers=torch.get_num_threads()),
+        cache=CacheConfig(limit=float(case.cached)),
+        precision="float32",
+        loggers=(),
+    )
+
+
+def prepare_ours(case: Case, folder: Path) -> Turn:
+    """Build our loop: the trainer and the loader of a run."""
+    config = our_config(case, folder, folder / "run", 10**6)
+    with join(None) as processes:
+        session = Session(config, processes)
+    source = session.train_set
+    assert isinstance(source, Source)
+    batches = TrainBatches(source, config.augment, session.preprocess, batch=case.batch, seed=0)
+    steps, signals = count(), Signals()
+
+    def turn() -> None:
+        numbers = list(islice(steps, case.steps))
+        for step, batch in zip(
+            numbers, Loader(batches.__getitem__, numbers, config.loader), strict=True
+        ):
+            session.trainer.step(step, batch, signals)
+
+    return turn
+
+
+class _Pictures(Dataset[tuple[Any, int]]):
+    """A folder of classes as the peers' users write it; small pictures are held as pixels."""
+
+    def __init__(self, folder: Path, *, cached: bool) -> None:
+        self.files = sorted(folder.glob("*/*.jpg"))
+        self.classes = sorted({file.parent.name for file in self.files})
+        self.cached = [np.asarray(_open(file)) for file in self.files] if cached else None
+        self.transform: Callable[[Any], Any] = lambda image: image
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        held = self.cached
+        image = _open(self.files[index]) if held is None else Image.fromarray(held[index])
+        return self.transform(image), self.classes.index(self.files[index].parent.name)
+
+
+def _open(file: Path) -> Image.Image:
+    return Image.open(file).convert("RGB")
+
+
+def prepare_peer(contestant: str, case: Case, folder: Path) -> Turn:
+    """Build a peer's model and its way to load: timm's own loader, torch's for the others."""
+    model = build_contestant(contestant, case.spec).train()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0, fused=True)
+    pictures = _Pictures(folder, cached=case.cached)
+    load = _timm_loader if contestant == "timm" else _plain_loader
+    loader = load(pictures, case)
+
+    def turn() -> None:
+        for images, labels in loader:
+            F.cross_entropy(model(images), labels).backward()
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+    return turn
+
+
+def _timm_loader(pictures: _Pictures, case: Case) -> Iterable[tuple[Tensor, Tensor]]:
+    from timm.data.loader import create_loader
+
+    options: dict[str, Any] = {"scale": AREA, "ratio": RATIO, "interpolation": "bilinear"}
+    options |= {"color_jitter": None, "mean": MEAN, "std": STD, "persistent_workers": True}
+    return create_loader(
+        pictures,  # pyright: ignore[reportArgumentType]
+        case.spec.image[0],
+        case.batch,
+        is_training=True,
+        num_workers=torch.get_num_threads(),
+        pin_memory=False,
+        device=torch.device("cpu"),
+        **options,
+    )
+
+
+def _plain_loader(pictures: _Pictures, case: Case) -> Iterable[tuple[Tensor, Tensor]]:
+    from torchvision.transforms import (
+        Compose,
+        InterpolationMode,
+        Normalize,
+        RandomHorizontalFlip,
+        RandomResizedCrop,
+        ToTensor,
+    )
+
+    crop = RandomResizedCrop(case.spec.image, AREA, RATIO, InterpolationMode.BILINEAR)
+    pictures.transform = Compose([crop, RandomHorizontalFlip(), ToTensor(), Normalize(MEAN, STD)])
+    return DataLoader(
+        pictures,
+        case.batch,
+        shuffle=True,
+        num_workers=torch.get_num_threads(),
+        persistent_workers=True,
+        drop_last=True,
+    )
+
+
+CONTESTANTS: dict[str, Callable[[Case, Path], Turn]] = {
+    OURS: prepare_ours,
+    AGAIN: prepare_ours,
+    **{peer: partial(prepare_peer, peer) for peer in ("timm", "transformers", "torchvision")},
+}
+
+
+def measure_time(name: str, folder: Path, rounds: int) -> list[Timing]:
+    """Let the contestants train in turns."""
+    case = CASES[name]
+    turns = {contestant: prepare(case, folder) for contestant, prepare in CONTESTANTS.items()}
+    for turn in turns.values():
+        turn()  # imports, workers, the optimiser's state
+    spent: dict[str, list[tuple[float, float]]] = {contestant: [] for contestant in turns}
+    for number in range(rounds):
+        gc.collect()
+        for place in turn_order(len(turns), number):
+            contestant = list(turns)[place]
+            start, clock = processor_seconds(), time.perf_counter()
+            turns[contestant]()
+            spent[contestant].append((processor_seconds() - start, time.perf_counter() - clock))
+    pictures, timings = case.batch * case.steps, []
+    ours = np.array(spent[OURS])[:, 0]
+    for contestant, found in spent.items():
+        processor, clock = np.array(found).T
+        low, middle, high = np.percentile(processor / ours, [25, 50, 75]).tolist()
+        timings.append(
+            Timing(
+                case=name,
+                contestant=contestant,
+                speed=pictures / float(np.median(processor)),
+                wall=pictures / float(np.median(clock)),
+                ratio=middle,
+                ratio_low=low,
+                ratio_high=high,
+            )
+        )
+    return timings
+
+
+def processor_seconds() -> float:
+    """Give the processor time of this process and of those that it has started."""
+    ticks = 0
+    for child in _children():
+        with suppress(OSError):  # it has just ended
+            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _children() -> list[str]:
+    tasks = Path("/proc/self/task").iterdir()
+    return [child for task in tasks for child in (task / "children").read_text().split()]
+
+
+def measure_memories(name: str, folder: Path) -> Iterator[Memory]:
+    """Measure memory, each contestant in a fresh process."""
+    fresh, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
+    for contestant in CONTESTANTS:
+        if contestant != AGAIN:
+            with ProcessPoolExecutor(1, mp_context=fresh) as pool:
+                yield pool.submit(measure_memory, name, contestant, folder, threads).result()
+
+
+def measure_memory(name: str, contestant: str, folder: Path, threads: int) -> Memory:
+    """Train for some turns and give the peak; ours also says how long it waited."""
+    torch.set_num_threads(threads)
+    case, turns, waiting = CASES[name], 3, None
+    if contestant == OURS:
+        waiting = run_ours(case, folder, turns)
+    else:
+        turn = CONTESTANTS[contestant](case, folder)
+        for _ in range(turns):
+            turn()
+    peak = resident("VmHWM")
+    assert peak is not None
+    workers = sum(map(_own_memory, _children()))
+    return Memory(case=name, contestant=contestant, peak=peak, workers=workers, waiting=waiting)
+
+
+def run_ours(case: Case, folder: Path, turns: int) -> float:
+    """Train as a person would; give the part of the time that was spent waiting for data."""
+    with tempfile.TemporaryDirectory() as name:
+        config = our_config(case, folder, Path(name) / "run", turns * case.steps)
+        train(replace(config, log=1))
+        lines = (config.out / "speed.jsonl").read_text().splitlines()
+    rows = [json_format.loads(line) for line in lines]
+    seconds = [1 / row["speed/pictures_per_second"] for row in rows]
+    waits = [row["speed/waiting_for_data"] for row in rows]
+    return float(np.average(waits, weights=seconds))
+
+
+def _own_memory(process: str) -> int:
+    """Give the bytes that a process shares with no other."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Private_"))
+    return 0
+
+
+def show(timings: list[Timing], memories: list[Memory]) -> None:
+    """Print the tables."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    table = Table(
+        "case", "contestant", title="Training, from files to weights", box=box.SIMPLE_HEAD
+    )
+    for column in ("pictures / processor s", "pictures / s", "processor time / ours"):
+        table.add_column(column, justify="right")
+    for timing in timings:
+        ratio = f"{timing.ratio:.3f} ({timing.ratio_low:.3f} to {timing.ratio_high:.3f})"
+        speeds = f"{timing.speed:,.1f}", f"{timing.wall:,.1f}"
+        table.add_row(timing.case, timing.contestant, *speeds, ratio)
+    table.caption = "Above 1, ours is faster; median of the rounds' ratios, and quartiles."
+    console.print(table)
+    if not memories:
+        return
+    table = Table("case", "contestant", title="Peak memory in MiB", box=box.SIMPLE_HEAD)
+    for column in ("training process", "its data workers", "both / ours", "waiting for data"):
+        table.add_column(column, justify="right")
+    ours = {each.case: each.peak + each.workers for each in memories if each.contestant == OURS}
+    for each in memories:
+        sizes = f"{each.peak / 2**20:,.0f}", f"{each.workers / 2**20:,.0f}"
+        ratio = f"{(each.peak + each.workers) / ours[each.case]:.2f}"
+        waiting = "" if each.waiting is None else f"{each.waiting:.1%}"
+        table.add_row(each.case, each.contestant, *sizes, ratio, waiting)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    tyro.cli(main, config=(tyro.conf.FlagCreatePairsOff,))
