@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitrail.evaluate.features import Features as Features
     from vitrail.evaluate.features import extract as extract
+    from vitrail.evaluate.fewshot import FewShot as FewShot
+    from vitrail.evaluate.fewshot import few_shot as few_shot
     from vitrail.evaluate.store import features_folder as features_folder
 
 _LAZY = {
     "Features": "features",
     "extract": "features",
+    "FewShot": "fewshot",
+    "few_shot": "fewshot",
     "features_folder": "store",
 }
 
