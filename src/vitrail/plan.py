@@ -12,9 +12,11 @@ from dataclasses import dataclass, replace
 from vitrail.data.cache import CacheConfig
 from vitrail.models.cost import FLOAT, cost_of
 from vitrail.run import Session, TrainConfig
+from vitrail.run.protocol import RUNGS, Protocol
 from vitrail.train.distributed import join
 from vitrail.train.feed import open_feed
 from vitrail.train.signals import Signals
+from vitrail.train.start import open_sets
 
 _UNTIMED, _TIMED = 2, 3  # steps; the first ones also set things up
 _WORK = 2e11  # operations of a measured step on a CPU: seconds, where a whole batch takes minutes
@@ -87,6 +89,53 @@ def plan(config: TrainConfig) -> Plan:
             flops=float(cost.training_flops) * config.batch * total,
             seconds=_picture_seconds(session, cost.training_flops) * _passes(session),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProtocolPlan:
+    """A protocol in numbers."""
+
+    rates: tuple[float, ...]
+    """Of the grid; a single one needs none."""
+    rungs: tuple[int, ...]
+    """Steps after which hopeless runs of the grid end."""
+    held_out: int
+    """Pictures that the rate is chosen on."""
+    seeds: tuple[int, ...]
+    trial: Plan | None
+    """A run of the grid, if there is one."""
+    final: Plan
+    """A run on all pictures."""
+    measured: int
+    """Pictures that the result is measured on."""
+    folders: tuple[str, ...]
+    """Where each run will be."""
+    seconds: float
+    """Expected time of all runs, if none ends early."""
+
+
+def plan_protocol(protocol: Protocol) -> ProtocolPlan:
+    """Plan all runs of a protocol, by a few steps of one of each kind."""
+    rates, seeds, first = protocol.rates, protocol.all_seeds(), protocol.rates[0]
+    configs = [protocol.trial(rate) for rate in rates] if len(rates) > 1 else []
+    finals = [protocol.final(first, seed) for seed in seeds]
+    trial, final = plan(configs[0]) if configs else None, plan(finals[0])
+    held_out, measured = (
+        len(open_sets(each)[1] or ()) for each in (protocol.trial(first), finals[0])
+    )
+    steps = trial.steps if trial else 0
+    rungs = [max(1, rung.steps(images=0, batch=1, total=steps)) for rung in RUNGS if trial]
+    return ProtocolPlan(
+        rates=rates,
+        rungs=tuple(rung for rung in rungs if rung < steps),
+        held_out=held_out if trial else 0,
+        seeds=tuple(seeds),
+        trial=trial,
+        final=final,
+        measured=measured,
+        folders=tuple(str(config.out) for config in (*configs, *finals)),
+        seconds=len(configs) * (trial.seconds if trial else 0) + len(finals) * final.seconds,
+    )
 
 
 def _passes(session: Session) -> float:

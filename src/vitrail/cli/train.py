@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -12,12 +13,13 @@ import tyro
 
 from vitrail.cli.data import Data
 from vitrail.cli.options import Json
+from vitrail.cli.plans import print_outcome, print_plan, print_protocol_plan
 from vitrail.config import InputError, merge, override, read_file, suggest
 from vitrail.console import print_json, print_line
 
 if TYPE_CHECKING:
-    from vitrail.plan import Plan
     from vitrail.run import TrainConfig
+    from vitrail.run.protocol import Protocol
 
 MORE = """\
 Every other setting is a flag too, such as --average 0.9999, --augment medium1 or
@@ -81,6 +83,9 @@ def finetune(
     weights: Annotated[str, tyro.conf.arg(metavar="SOURCE")],
     model: Model = None,
     tune: Literal["all", "head", "last", "lora"] | None = None,
+    protocol: Literal["paper"] | None = None,
+    rates: Annotated[tuple[float, ...], tyro.conf.arg(metavar="X")] = (),
+    seeds: Annotated[int, tyro.conf.arg(metavar="N")] = 3,
     settings: Settings = (),
 ) -> None:
     """Train a pre-trained model on other pictures, with a new head.
@@ -93,11 +98,28 @@ def finetune(
         model: The model's name, to check the weights and to change resolution or dropout; what
             the weights are unless given.
         tune: What is trained: all, the head, the last block, or low-rank updates.
+        protocol: Choose the learning rate on held-out pictures, then train on all, several times.
+        rates: The learning rates that the protocol chooses from, unless those of the paper.
+        seeds: The protocol's runs on all pictures, whose mean and deviation it reports.
     """
-    recipe = flags.recipe or "finetune-default"
+    row = None
+    if protocol is not None:
+        from vitrail.recipes import transfer_of
+
+        row = transfer_of(flags.recipe.partition(":")[2] if flags.recipe else data)
+    recipe = flags.recipe or (f"finetune:{row}" if row else "finetune-default")
     tuned = () if tune is None else (("tune.what", tune),)
     settings = (*tuned, *settings)
-    _run(resolve(data, flags, settings, model=model, recipe=recipe, weights=weights), flags)
+    config = resolve(data, flags, settings, model=model, recipe=recipe, weights=weights)
+    if protocol is None:
+        if rates:
+            raise InputError("--rates are of --protocol paper; without it, give one --lr")
+        return _run(config, flags)
+    if flags.lr is not None or any(path == "optim.lr" for path, _ in settings):
+        raise InputError("the protocol chooses the learning rate: give --rates instead of --lr")
+    from vitrail.recipes import paper_protocol
+
+    return _follow(paper_protocol(config, row, rates=rates or None, seeds=seeds), flags)
 
 
 def resolve(
@@ -198,7 +220,7 @@ def _run(config: TrainConfig, flags: Daily) -> None:
 
         planned = plan(config)
         if first:
-            print_json(asdict(planned)) if flags.json else _print_plan(planned)
+            print_json(asdict(planned)) if flags.json else print_plan(planned)
         return
     from vitrail.run import describe
     from vitrail.run import train as run
@@ -213,36 +235,18 @@ def _run(config: TrainConfig, flags: Daily) -> None:
         print_line(f"{done.folder}: {describe(done)}")
 
 
-def _print_plan(plan: Plan) -> None:
-    """Print a plan, a line a question."""
-    turns = f"{plan.accumulation} x {plan.micro}" if plan.accumulation > 1 else str(plan.micro)
-    many = f" in each of {plan.processes} processes" if plan.processes > 1 else ""
-    state, kept = map(_show_bytes, (plan.state_bytes, plan.activation_bytes))
-    print_line(f"model    {plan.model}, {plan.trained:,} of {plan.parameters:,} parameters trained")
-    pictures = "unknown" if plan.pictures is None else f"{plan.pictures:,}"
-    epochs = "" if plan.epochs is None else f", {plan.epochs:.4g} epochs"
-    print_line(f"data     {pictures} pictures of {plan.classes:,} classes")
-    print_line(f"length   {plan.steps:,} steps{epochs}")
-    print_line(f"rate     {plan.lr:g} after a warm-up of {plan.warmup:,} steps")
-    print_line(f"batch    {plan.batch:,} pictures, {turns} at a time{many}")
-    print_line(f"memory   {state} of weights and optimiser, {kept} of activations")
-    print_line(f"work     {_show_flops(plan.flops)}")
-    print_line(f"time     about {_show_time(plan.seconds)}, by a few steps just taken")
+def _follow(protocol: Protocol, flags: Daily) -> None:
+    """Follow a protocol, or plan to, and print what came of it."""
+    first = os.environ.get("RANK", "0") == "0"
+    if flags.dry_run:
+        from vitrail.plan import plan_protocol
 
+        planned = plan_protocol(protocol)
+        if first:
+            print_json(asdict(planned)) if flags.json else print_protocol_plan(planned)
+        return
+    from vitrail.run.protocol import follow
 
-def _show_bytes(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
-
-
-def _show_flops(flops: float) -> str:
-    for size, unit in ((1e18, "exa"), (1e15, "peta"), (1e12, "tera")):
-        if flops >= size:
-            return f"{flops / size:,.3g} {unit}FLOPs"
-    return f"{flops / 1e9:.3g} gigaFLOPs"
-
-
-def _show_time(seconds: float) -> str:
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
+    done = follow(protocol, restart=flags.restart, say=lambda text: sys.stderr.write(f"{text}\n"))
+    if first:
+        print_outcome(done, json=flags.json)

@@ -6,6 +6,7 @@ import logging
 from contextlib import ExitStack
 from typing import Any
 
+from vitrail.config import Duration
 from vitrail.run.result import Run, describe
 from vitrail.run.session import Session
 from vitrail.train.claim import claim
@@ -23,9 +24,13 @@ def train(config: TrainConfig, *, restart: bool = False) -> Run:
 
 
 def train_among(
-    processes: Processes, config: TrainConfig, *, restart: bool = False, pause: int | None = None
+    processes: Processes,
+    config: TrainConfig,
+    *,
+    restart: bool = False,
+    pause: Duration | None = None,
 ) -> Run:
-    """Train as `train` does, in processes that have met; rest at the step `pause` if one is given.
+    """Train as `train` does, in processes that have met; rest after `pause` if that is given.
 
     A run that rests is evaluated and saved, and the next call goes on.
     """

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from vitrail.config import InputError, to_dict
+from vitrail.config import Duration, InputError, to_dict
 from vitrail.data.batches import BadPicture, Batch, EvalBatches
 from vitrail.data.cache import keep_decoded
 from vitrail.data.ledger import Ledger
@@ -59,7 +59,7 @@ class Session:
     """One process's part of a run, from opening the data to the model folder."""
 
     def __init__(
-        self, config: TrainConfig, processes: Processes, *, pause: int | None = None
+        self, config: TrainConfig, processes: Processes, *, pause: Duration | None = None
     ) -> None:
         self.config, self.processes = config, processes
         self.train_set, self.val_set = open_sets(config)
@@ -86,7 +86,10 @@ class Session:
         self.model = model.to(processes.device)
         task = self.objective.make_task(self.preprocess, processes.device)
         self.trainer, rhythm = make_trainer(config, self.model, task, self.pictures or 0, processes)
-        self.rhythm = replace(rhythm, pause=pause)
+        if pause is not None:
+            size = {"images": self.pictures or 0, "batch": config.batch, "total": rhythm.total}
+            rhythm = replace(rhythm, pause=max(1, pause.steps(**size)))
+        self.rhythm = rhythm
         self.feed = open_feed(self.train_set, config, self.preprocess)
         self.standing = Standing()
         self.saved = 0  # the step of the newest state
