@@ -45,6 +45,7 @@ def heights(line: Any) -> list[float]:
 
 EXAMPLES: dict[str, Callable[[], Plot]] = {
     "overlays": lambda: plots.draw_overlays([picture()], [noise(20, 30)], WILD[:1]),
+    "pictures": lambda: plots.draw_pictures([picture()], WILD[:1]),
     "heads": lambda: plots.draw_heads(noise(2, 3, 4, 5), [0, 7]),
     "distances": lambda: plots.draw_distances({WILD[1]: 100 * noise(4, 3), "b": noise(3, 2)}),
     "filters": lambda: plots.draw_filters(noise(10, 4, 4, 3)),

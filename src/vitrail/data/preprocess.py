@@ -43,3 +43,9 @@ class Preprocess:
     def channels(self) -> int:
         """Count the channels of the model's input."""
         return len(self.mean)
+
+
+def plain_preprocess(size: tuple[int, int], channels: int) -> Preprocess:
+    """Give what the paper's models take: the whole picture, from -1 to 1."""
+    half = (0.5,) * channels
+    return Preprocess(size=size, mean=half, std=half, interpolation="bilinear", fit="stretch")

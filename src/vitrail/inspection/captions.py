@@ -17,7 +17,11 @@ CAPTIONS = {
         "Where the model looks",
         "Attention from the output back to the picture, by rollout over all layers: the picture, "
         "the mask (bright: attended more) and the picture lit by it. The paper's Figures 6 "
-        "and 14.",
+        "and 14. The scale goes from the least to the 98th of a hundred patches; what the model "
+        "was not shown is black.",
+    ),
+    "pictures": Caption(
+        "The picture", "As it was given; this model has no attention to show on it."
     ),
     "heads": Caption(
         "Attention by layer and head",

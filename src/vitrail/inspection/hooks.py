@@ -7,6 +7,7 @@ would be compiled into it and stay there.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -123,6 +124,8 @@ def listening(
 
 
 def _is_compiled(module: nn.Module) -> bool:
+    if "torch._dynamo" not in sys.modules:  # compiling imports it, and importing it takes seconds
+        return False
     return any(
         isinstance(part, torch._dynamo.OptimizedModule) or part._compiled_call_impl is not None
         for part in module.modules()

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from vitrail.data.sources.names import printable
 from vitrail.inspection.captions import CAPTIONS
@@ -32,7 +32,7 @@ INK, LIGHT_INK = "#6e7781", "#c9d1d9"
 COLOURS = ("#2584d8", "#e0701a", "#23966d", "#c251a5", "#8a7bd8")
 """Models and classes, apart for the colour-blind and on either background."""
 MAP = "inferno"
-WIDTH = 5.2
+WIDTH = 4.6
 """Inches across, with text of 10 points: still legible at a phone's width."""
 
 _STYLE = rc_context(
@@ -68,14 +68,18 @@ class Plot(Figure):
         self.title, self.caption = CAPTIONS[name]
         self.key = name
         """What its files are called; of several with one name, each has its own."""
+        self._svg = ""
 
     @_STYLE
     def svg(self) -> str:
         """Write the figure as SVG, whose ink follows the viewer's light or dark."""
-        nothing: dict[str, None] = {"Date": None, "Creator": None, "Format": None, "Type": None}
-        text = self._save("svg", nothing).decode().replace(INK, "currentColor")
-        ink = f"svg{{color:{INK}}}@media(prefers-color-scheme:dark){{svg{{color:{LIGHT_INK}}}}}"
-        return text.replace('<style type="text/css">', f'<style type="text/css">{ink}', 1)
+        if not self._svg:
+            nothing: dict[str, None] = {"Date": None, "Creator": None, "Format": None, "Type": None}
+            text = self._save("svg", nothing).decode().replace(INK, "currentColor")
+            dark = f"@media(prefers-color-scheme:dark){{svg{{color:{LIGHT_INK}}}}}"
+            style = f'<style type="text/css">svg{{color:{INK}}}{dark}'
+            self._svg = text.replace('<style type="text/css">', style, 1)
+        return self._svg
 
     @_STYLE
     def png(self) -> bytes:
@@ -122,12 +126,23 @@ def draw_overlays(
 
 
 @_STYLE
+def draw_pictures(pictures: Sequence[np.ndarray], names: Sequence[str]) -> Plot:
+    """Draw pictures (height, width, 3) side by side, for models that have no attention."""
+    plot = Plot("pictures", f"The pictures {', '.join(names)}", WIDTH / 2)
+    for axes, picture, name in zip(_grid(plot, 1, len(pictures))[0], pictures, names, strict=True):
+        _show(axes, picture, _shorten(name))
+    return plot
+
+
+@_STYLE
 def draw_heads(maps: np.ndarray, layers: Sequence[int]) -> Plot:
     """Draw attention maps (layers, heads, rows, columns) as tiles, each to its own scale."""
     count, heads, rows, columns = maps.shape
     sheet = mosaic(maps / np.maximum(maps.max((2, 3), keepdims=True), 1e-12))
     alt = f"Tiles of attention: {heads} heads across, layers {', '.join(map(str, layers))} down"
-    plot = Plot("heads", alt, min(12, 0.6 + WIDTH * sheet.shape[0] / sheet.shape[1]))
+    tile = min(0.75, (WIDTH - 0.6) / heads)
+    tall = tile * heads * sheet.shape[0] / sheet.shape[1]
+    plot = Plot("heads", alt, tall + 0.6, tile * heads + 0.6)
     axes = plot.add_subplot()
     _show(axes, sheet, "", cmap=MAP, vmin=0, vmax=1)
     _number(axes.xaxis, middles(heads, columns))
@@ -179,7 +194,7 @@ def draw_positions(similarities: Mapping[str, np.ndarray]) -> Plot:
     grids = (f"{each.shape[0]} by {each.shape[1]}" for each in similarities.values())
     alt = f"{' and '.join(grids)} tiles of cosine similarity, each brightest at its own patch"
     tall = sum(sheet.shape[0] / sheet.shape[1] for sheet in sheets.values())
-    plot = Plot("positions", alt, (WIDTH - 1) * tall + 0.7 * len(sheets))
+    plot = Plot("positions", alt, (WIDTH - 1.3) * tall + 0.8 * len(sheets))
     least = min(0.0, *(each.min() for each in similarities.values()))
     for axes, (name, sheet) in zip(_grid(plot, len(sheets), 1)[:, 0], sheets.items(), strict=True):
         rows, columns, height, width = similarities[name].shape
@@ -258,8 +273,8 @@ def draw_norms(norms: np.ndarray, prefix: int) -> Plot:
         before = norms[..., :prefix].reshape(len(norms), -1).mean(1)
         axes.plot(layers, before, ":", color=COLOURS[2], label="tokens before the patches: mean")
     axes.set(xlabel="layer", ylabel="norm", yscale="log")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
+    axes.yaxis.set_major_formatter(LogFormatter())
+    axes.yaxis.set_minor_formatter(LogFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _add_legend(axes)
     return plot

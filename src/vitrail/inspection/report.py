@@ -1,0 +1,178 @@
+"""The report: one HTML page that needs nothing else, and its figures and numbers beside it.
+
+DIR/report.html          opens offline, on a phone, light and dark
+DIR/report.json          what the figures show, in numbers
+DIR/figures/NAME.png, NAME.svg
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail import __version__
+from vitrail.config import InputError
+from vitrail.inspection import parts
+from vitrail.inspection.curves import read_curves
+from vitrail.inspection.page import make_page
+from vitrail.inspection.parts import Part
+from vitrail.inspection.plots import Plot, draw_curves
+from vitrail.inspection.view import Viewed, find_run, open_view
+from vitrail.models import BiT
+from vitrail.models.spec import Size
+
+PAGE, NUMBERS, FIGURES = "report.html", "report.json", "figures"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was seen of a model, part by part."""
+
+    title: str
+    summary: str
+    parts: Sequence[Part]
+
+    @property
+    def plots(self) -> list[Plot]:
+        """List all figures."""
+        return [plot for part in self.parts for plot in part.plots]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Give what was seen as plain data."""
+        said = [{"title": part.title, "note": part.note, **part.data} for part in self.parts]
+        about = ("key", "title", "caption", "alt")
+        figures = [{name: getattr(plot, name) for name in about} for plot in self.plots]
+        return {"title": self.title, "summary": self.summary, "parts": said, "figures": figures}
+
+    def html(self) -> str:
+        """Write the page."""
+        sections = [part.section() for part in self.parts]
+        return make_page(self.title, self.summary, sections, f"Made by vitrail {__version__}.")
+
+    def _repr_html_(self) -> str:
+        page = html.escape(self.html())
+        return f'<iframe srcdoc="{page}" style="width:100%;height:40rem;border:0"></iframe>'
+
+    def write(self, folder: Path, *, figures: bool = True) -> list[Path]:
+        """Write the page, and unless told otherwise figures and numbers beside it; list all.
+
+        All is made before anything is written; each file is written whole or not at all, the page
+        last. Figures of an earlier report that this one lacks are removed.
+        """
+        files: dict[Path, bytes] = {}
+        if figures:
+            for plot in self.plots:
+                files[folder / FIGURES / f"{plot.key}.png"] = plot.png()
+                files[folder / FIGURES / f"{plot.key}.svg"] = plot.svg().encode()
+            files[folder / NUMBERS] = json.dumps(self.data, indent=1).encode() + b"\n"
+        files[folder / PAGE] = self.html().encode()
+        stale = [path for path in _earlier(folder) if path not in files] if figures else []
+        for path, content in files.items():
+            _write(path, content)
+        for path in stale:
+            path.unlink(missing_ok=True)
+        return list(files)
+
+
+def _earlier(folder: Path) -> Iterator[Path]:
+    """List the figures of an earlier report in a folder, and nothing else that may be there."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        for figure in json.loads((folder / NUMBERS).read_text(encoding="utf-8"))["figures"]:
+            if re.fullmatch(r"[a-z]+(-\d+)?", figure["key"]):
+                yield folder / FIGURES / f"{figure['key']}.png"
+                yield folder / FIGURES / f"{figure['key']}.svg"
+
+
+def _write(path: Path, content: bytes) -> None:
+    part = path.with_name(f".{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def make_report(
+    view: Viewed,
+    *,
+    other: Viewed | None = None,
+    layers: Sequence[int] | None = None,
+    detail: int = 4,
+    run: Path | None = None,
+) -> Report:
+    """Look at a model: its answers and attention on pictures, its embeddings and features.
+
+    `other` is a second model, on the same pictures; `layers` are those whose heads are drawn, of
+    so many pictures as `detail` says; `run` is the folder of a run, for its curves.
+    """
+    made = [
+        *parts.show_pictures(view, layers, detail),
+        parts.show_attention(view, other),
+        parts.show_embeddings(view),
+        parts.show_features(view, other),
+        parts.show_mistakes(view),
+    ]
+    if run is not None:
+        curves = read_curves(run)
+        part = Part("Training")
+        if curves.values:
+            ends = {name: float(values[-1]) for name, (_, values) in curves.values.items()}
+            part.draw(draw_curves(curves), last=ends)
+        made.append(part)
+    kept = [part for part in (*made, parts.show_card(view)) if part.cards or part.note]
+    return Report(view.name, _summarise(view, other), kept)
+
+
+def _summarise(view: Viewed, other: Viewed | None) -> str:
+    provenance = view.loaded.provenance
+    said = [f"A look inside{f' {provenance.source}' if provenance else ''}"]
+    if other is not None:
+        said.append(f"beside {other.name}")
+    said.append(f"with {len(view.measured):,} pictures" if view.measured else "without pictures")
+    text = f"{', '.join(said)}."
+    if isinstance(view.model, BiT):
+        text += " It is a ResNet: it has no tokens, and so no overlays, positions or token norms."
+    if view.loaded.preprocess is None:
+        text += " Its weights do not say how pictures are prepared: the paper's way was taken."
+    return text
+
+
+def inspect_model(
+    model: str,
+    pictures: Sequence[Path] = (),
+    *,
+    data: str | None = None,
+    split: str | None = None,
+    layers: Sequence[int] | None = None,
+    against: str | None = None,
+    image: Size | None = None,
+    count: int = 128,
+) -> Report:
+    """Look at a model with pictures, a data set, or a run's own pictures."""
+    given: dict[str, Any] = {"data": data, "split": split, "count": count}
+    view = open_view(model, pictures, **given, image=image)
+    if layers is not None:
+        parts.check_layers(view, layers)
+    other = None if against is None else open_view(against, pictures, **given)
+    return make_report(view, other=other, layers=layers, run=find_run(model))
+
+
+def report_run(folder: Path) -> Path:
+    """Write the page of a run into its folder, with some of its validation pictures."""
+    view = open_view(f"run:{folder}", count=32)
+    make_report(view, detail=1, run=folder).write(folder, figures=False)
+    return folder / PAGE

@@ -1,0 +1,133 @@
+"""What is looked at: a model by its text, and pictures prepared for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitrail.config import InputError, read_file
+from vitrail.data.preprocess import Preprocess, plain_preprocess
+from vitrail.data.source import Source
+from vitrail.data.sources.names import expand
+from vitrail.data.sources.open import open_data
+from vitrail.inspection.curves import METRICS
+from vitrail.inspection.subjects import Subject, batches_of, read_subjects, take_subjects
+from vitrail.models import BiT, ViT
+from vitrail.models.spec import Size, check_division
+from vitrail.weights.load import Loaded, load
+
+FEW = 16
+"""Pictures that go through a model at once, and that are enough for norms."""
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """A model and pictures prepared for it: those to show one by one, those to measure on."""
+
+    loaded: Loaded
+    preprocess: Preprocess
+    shown: Sequence[Subject]
+    measured: Sequence[Subject]
+    labels: Sequence[str] | None = None
+    """The data's classes, where the pictures are of a data set."""
+
+    @property
+    def model(self) -> ViT | BiT:
+        """Give the model itself."""
+        return self.loaded.model
+
+    @property
+    def name(self) -> str:
+        """Name the model, without its options."""
+        return self.model.spec.name.partition(",")[0]
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Name the head's outputs, by their numbers if need be."""
+        return self.loaded.classes or tuple(f"class {n}" for n in range(self.model.spec.classes))
+
+    def label_of(self, subject: Subject) -> str | None:
+        """Name a picture's true class, where it is known."""
+        known = self.labels is not None and subject.label is not None
+        return self.labels[subject.label] if known else None  # type: ignore[index]
+
+    def batches(self, subjects: Sequence[Subject], batch: int = FEW) -> list[Tensor]:
+        """Make the model's input of pictures."""
+        return batches_of(subjects, self.preprocess, batch=batch)
+
+    @torch.no_grad()
+    def run(self, call: Callable[[Tensor], Tensor], subjects: Sequence[Subject]) -> Tensor:
+        """Call the model, or a part of it, on pictures, a few at a time."""
+        return torch.cat([call(batch).float().cpu() for batch in self.batches(subjects)])
+
+
+def open_view(
+    model: str,
+    pictures: Sequence[Path] = (),
+    *,
+    data: str | None = None,
+    split: str | None = None,
+    image: Size | None = None,
+    count: int = 128,
+    shown: int = 4,
+) -> Viewed:
+    """Load a model and prepare pictures for it: files, and up to `count` of a data set.
+
+    Files are all shown, of the data so many as `shown` says where there are no files. A run that
+    is given neither is looked at with its own validation pictures. With `image`, pictures have
+    another size than the model was trained at.
+    """
+    if count < 1 or shown < 1:
+        raise InputError(f"at least 1 picture is measured and shown, not {min(count, shown)}")
+    source = None if data is None else _open_source(data, split or "val", 0)
+    folder = find_run(model)
+    if source is None and not pictures:
+        source = None if folder is None else _open_own(folder)
+        if source is None:
+            raise InputError(
+                "no picture to look at; name some files, or give --data, such as a folder or shapes"
+            )
+    loaded = load(model)
+    spec = loaded.model.spec
+    preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
+    if image is not None:
+        if isinstance(loaded.model, ViT):
+            check_division(image, loaded.model.spec.stride)
+        preprocess = replace(preprocess, size=image)
+    own = read_subjects(pictures, preprocess)
+    if source is None:
+        return Viewed(loaded, preprocess, own, own)
+    measured = take_subjects(source, count, preprocess)
+    some = own or measured[:: max(1, len(measured) // shown)][:shown]
+    return Viewed(loaded, preprocess, some, measured, source.classes)
+
+
+def find_run(model: str) -> Path | None:
+    """Find the run's folder that a model's text leads to, or into."""
+    folder = expand(model.removeprefix("run:"))
+    for place in (folder, folder.parent):
+        if (place / METRICS).is_file() and (place / "config.yaml").is_file():
+            return place
+    return None
+
+
+def _open_own(folder: Path) -> Source | None:
+    """Open the pictures that a run was evaluated on, if it was."""
+    settings = read_file(folder / "config.yaml")
+    if not settings["val"]:
+        return None
+    return _open_source(settings["data"], settings["val"], settings["seed"])
+
+
+def _open_source(data: str, split: str, seed: int) -> Source:
+    source = open_data(data, split=split, seed=seed)
+    if not isinstance(source, Source):
+        raise InputError(
+            f"{data} is a stream, which pictures can't be chosen from; name some files"
+        )
+    return source
