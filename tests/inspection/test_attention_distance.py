@@ -1,0 +1,75 @@
+"""Mean attention distance against a loop over every pair of patches, and closed forms."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vitrail
+from tests.inspection.test_record import make, pictures
+from tests.shelf import refusal
+from vitrail.inspection import record
+from vitrail.inspection.distance import attention_distance, grid_distances
+from vitrail.models import ViT
+
+
+@pytest.mark.parametrize("name", ["plain", "registers", "relative", "axial", "hybrid", "pooling"])
+def test_distance_is_the_mean_over_all_pairs_of_patches(name: str) -> None:
+    model = make(name)
+    assert isinstance(model, ViT)
+    x = pictures(model, 3)
+    with torch.no_grad(), record(model, attention="all") as tape:
+        model(x)
+    (rows, columns), (down, across), prefix = model.spec.grid, model.spec.stride, model.spec.prefix
+    sums = np.zeros((len(tape.attention), model.spec.heads))
+    for layer, weights in tape.attention.items():
+        patches = weights[:, :, prefix:, prefix:].double()
+        patches = patches / patches.sum(-1, keepdim=True)
+        for q in range(rows * columns):
+            for k in range(rows * columns):
+                dy, dx = q // columns - k // columns, q % columns - k % columns
+                far = math.hypot(dy * down, dx * across)
+                sums[layer] += far * patches[:, :, q, k].mean(0).numpy() / (rows * columns)
+    found = attention_distance(model, [x[:2], x[2:]])
+    np.testing.assert_allclose(found.pixels, sums, rtol=1e-5)
+    assert (found.pictures, found.name) == (3, model.spec.name)
+
+
+def test_heads_that_look_everywhere_have_the_grids_mean_distance() -> None:
+    model = vitrail.build("ViT/8@16x32,depth=1,width=12,heads=3,mlp=8").eval()
+    nn.init.zeros_(model.get_parameter("blocks.0.attention.qkv.weight"))
+    far = attention_distance(model, [torch.randn(2, 3, 16, 32)]).pixels
+    expected = float(grid_distances((2, 4), (8, 8)).mean())
+    np.testing.assert_allclose(far, np.full((1, 3), expected), rtol=1e-6)
+
+
+def test_every_picture_counts_once_whatever_its_size_and_batch() -> None:
+    model = make("plain")
+    small, large = torch.randn(1, 3, 32, 32), torch.randn(2, 3, 48, 40)
+    apart = [attention_distance(model, [x]).pixels for x in (small, large)]
+    together = attention_distance(model, [small, large]).pixels
+    np.testing.assert_allclose(together, (apart[0] + 2 * apart[1]) / 3, rtol=1e-6)
+
+
+def test_axial_resnet_measures_pixels_at_every_stage() -> None:
+    model = make("AxialResNet-50@32,stages=1-1,width=32,heads=2,classes=3")
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)  # each cell of a line looks at all of it alike
+    far = attention_distance(model, [pictures(model)]).pixels
+    line = np.abs(np.subtract.outer(np.arange(8), np.arange(8))).mean() * 4
+    np.testing.assert_allclose(far, np.full((4, 2), line), rtol=1e-6)
+
+
+def test_grid_distances_are_euclidean() -> None:
+    table = grid_distances((2, 3), (16, 10))
+    assert float(table[0, 5]) == pytest.approx(math.hypot(16, 20))
+    assert float(table[3, 4]) == 10
+    assert torch.equal(table, table.T)
+
+
+def test_what_has_no_distance_is_refused() -> None:
+    model = make("BiT-R50x1@32,stages=1,width=32,classes=3")
+    assert "has no attention" in refusal(attention_distance, model, [pictures(model)])
+    assert "no picture" in refusal(attention_distance, make("plain"), [])
