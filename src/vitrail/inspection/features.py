@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Threshold = float | Literal["otsu"] | None
 
+_PART = 65_536
+"""Rows of a bank that are normalised at once, so that a large one is never copied whole."""
+
 
 @dataclass(frozen=True, eq=False)
 class PatchColours:
@@ -173,8 +176,8 @@ def nearest(queries: Tensor, bank: Tensor, count: int = 5) -> Neighbours:
     asked = F.normalize(queries.float(), dim=1)
     best = torch.full((len(asked), 0), 0.0, device=asked.device)
     places = best.long()
-    for start in range(0, len(bank), 65_536):  # so that a large bank is never copied whole
-        part = F.normalize(bank[start : start + 65_536].float(), dim=1)
+    for start in range(0, len(bank), _PART):
+        part = F.normalize(bank[start : start + _PART].float(), dim=1)
         near = torch.cat([best, asked @ part.T], dim=1)
         numbers = torch.arange(start, start + len(part), device=near.device)
         indices = torch.cat([places, numbers.expand(len(asked), -1)], dim=1)
