@@ -56,12 +56,12 @@ def test_greedy_soup_keeps_what_does_not_lower_the_score() -> None:
     candidates = [{"x": torch.tensor(value)} for value in (5.0, -1.0, 2.0, -4.0)]
     # Alone: 5, -1, 2, -4. Order -1, 2, -4, 5. With 2: mean 0.5, better. With -4: mean -1, worse.
     # With 5: mean 2, worse.
-    soup, chosen = greedy_soup(candidates, score)
+    soup = greedy_soup(candidates, score)
     assert tried == [5, -1, 2, -4, 0.5, -1, 2]
-    assert chosen == [1, 2]
-    assert soup["x"].item() == 0.5
+    assert (soup.chosen, soup.alone, soup.score) == ([1, 2], [-5, -1, -2, -4], -0.5)
+    assert soup.tensors["x"].item() == 0.5
 
 
 def test_greedy_soup_takes_equals() -> None:
     candidates = [{"x": torch.tensor(1.0)}, {"x": torch.tensor(1.0)}]
-    assert greedy_soup(candidates, lambda tensors: tensors["x"].item())[1] == [0, 1]
+    assert greedy_soup(candidates, lambda tensors: tensors["x"].item()).chosen == [0, 1]

@@ -25,6 +25,7 @@ from vitrail.cli.demo import demo
 from vitrail.cli.deploy import predict
 from vitrail.cli.evaluate import evaluate
 from vitrail.cli.models import describe, models
+from vitrail.cli.soup import soup
 from vitrail.cli.train import MORE, Daily, finetune, train
 from vitrail.cli.weights import convert, weights_list, weights_show
 from vitrail.config import InputError, suggest
@@ -43,6 +44,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "data show": data_show,
     "train": train,
     "finetune": finetune,
+    "soup": soup,
     "evaluate": evaluate,
     "predict": predict,
     "demo": demo,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,18 @@ from torch import Tensor
 from vitrail.config import InputError
 
 Tensors = Mapping[str, Tensor]
+
+
+class Greedy(NamedTuple):
+    """A greedy soup, and how it came about."""
+
+    tensors: dict[str, Tensor]
+    chosen: list[int]
+    """The candidates that are in it, the best first."""
+    alone: list[float]
+    """Each candidate's own score."""
+    score: float
+    """The soup's."""
 
 
 def uniform_soup(ingredients: Iterable[Tensors]) -> dict[str, Tensor]:
@@ -25,8 +38,8 @@ def uniform_soup(ingredients: Iterable[Tensors]) -> dict[str, Tensor]:
 
 def greedy_soup(
     candidates: Sequence[Tensors], score: Callable[[dict[str, Tensor]], float]
-) -> tuple[dict[str, Tensor], list[int]]:
-    """Average those models that do not lower the held-out score; say which, the best first.
+) -> Greedy:
+    """Average those models that do not lower the held-out score.
 
     The best model is in. Each other, from better to worse, stays if the mean with it scores at
     least what the mean without it does (the paper's recipe 1).
@@ -43,7 +56,7 @@ def greedy_soup(
             best = reached
             chosen.append(index)
             pot.add(candidates[index])
-    return pot.mean(), chosen
+    return Greedy(pot.mean(), chosen, scores, best)
 
 
 class _Pot:

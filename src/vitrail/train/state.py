@@ -121,6 +121,20 @@ def newest_state(folder: Path) -> Saved | None:
     return None
 
 
+def sound_states(folder: Path) -> list[Saved]:
+    """Give all states whose every byte is as it was saved, the oldest first.
+
+    Damaged ones are left out, each with a warning.
+    """
+    found: list[Saved] = []
+    for step, path in reversed(_find_states(folder).items()):
+        try:
+            found.append(_verify(path, step))
+        except _Damage as damage:
+            log.warning("checkpoint step %d is damaged (%s) and left out", step, damage)
+    return found
+
+
 def prune_states(folder: Path, keep: int = 2, *, upto: int | None = None) -> None:
     """Delete all states but the newest `keep`; what can't be deleted is only warned of.
 
