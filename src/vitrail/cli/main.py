@@ -20,13 +20,16 @@ from typing import Any
 import tyro
 
 from vitrail import __version__
+from vitrail.cli.compare import compare
 from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
 from vitrail.cli.deploy import predict
 from vitrail.cli.evaluate import evaluate
+from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models
 from vitrail.cli.soup import soup
 from vitrail.cli.train import MORE, Daily, finetune, train
+from vitrail.cli.vtab import vtab
 from vitrail.cli.weights import convert, weights_list, weights_show
 from vitrail.config import InputError, suggest
 from vitrail.console import print_line
@@ -46,6 +49,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "finetune": finetune,
     "soup": soup,
     "evaluate": evaluate,
+    "compare": compare,
+    "vtab": vtab,
+    "inspect": inspect_command,
     "predict": predict,
     "demo": demo,
 }

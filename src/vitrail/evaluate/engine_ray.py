@@ -44,12 +44,13 @@ def ask_ray(
         cores = int(ray.cluster_resources().get("CPU", 1))
         crew = max(1, min(workers or cores, cores, steps))
         shared = ray.put((exam, batch))
-        numbers = ray.data.range(steps, override_num_blocks=min(steps, 4 * crew))
+        # From memory: a source that is read would wait for a core, which the workers have.
+        numbers = ray.data.from_items(
+            [{"step": step} for step in range(steps)], override_num_blocks=min(steps, 4 * crew)
+        )
+        pool = ray.data.ActorPoolStrategy(size=crew)
         found = numbers.map_batches(
-            _Worker,
-            batch_size=1,
-            concurrency=crew,
-            fn_constructor_args=(shared,),
+            _Worker, batch_size=1, compute=pool, fn_constructor_args=([shared],)
         )
         parts: list[Answers] = []
         done = 0
@@ -67,12 +68,12 @@ def ask_ray(
 class _Worker:
     """One of Ray's workers, with the model in its memory."""
 
-    def __init__(self, shared: Any) -> None:
+    def __init__(self, shared: list[Any]) -> None:
         import ray
         import torch
 
         torch.set_num_threads(1)
-        self.exam, self.batch = ray.get(shared)
+        self.exam, self.batch = ray.get(shared[0])
         self.batches = self.exam.batches(self.batch)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.exam.model.to(self.device)
@@ -81,7 +82,7 @@ class _Worker:
         """Answer the batches of these numbers."""
         from vitrail.evaluate.answers import collect
 
-        made = (self.batches[int(step)] for step in rows["id"])
+        made = (self.batches[int(step)] for step in rows["step"])
         exam = self.exam
         found = collect(exam.model, made, exam.preprocess, exam.matching, device=self.device)
         return {"answers": [pickle.dumps(each) for each in found]}
@@ -99,6 +100,8 @@ def _import_ray() -> Any:
 def _start(ray: Any, workers: int | None) -> None:
     """Join the Ray that runs, or start a small one without a page or reports to its makers."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its files have all that it says
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if os.environ.get("RAY_ADDRESS"):
         ray.init(**quiet)

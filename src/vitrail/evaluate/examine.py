@@ -61,13 +61,13 @@ def prepare(
     The split is `val` unless given, of a subset all. With `image` the model is fitted to another
     resolution than it was trained at.
     """
-    loaded = load_classifier(model, image=image)
+    loaded = load(model, image=image)
+    check_head(model, loaded)
     return match(loaded, data, split=split, subset=subset, classes=classes, real=real)
 
 
-def load_classifier(source: str, *, image: Size | None = None) -> Loaded:
-    """Load a model that has a head to classify with, as trained."""
-    loaded = load(source, image=image)
+def check_head(source: str, loaded: Loaded) -> None:
+    """Refuse a model that has no head to classify with, or one that was never trained."""
     features = "measure its features: vitrail fewshot, probe or knn"
     train = "or train a head: vitrail finetune"
     output = loaded.model.head.output
@@ -75,7 +75,6 @@ def load_classifier(source: str, *, image: Size | None = None) -> Loaded:
         raise InputError(f"{source} has no head, so no classes; {features}, {train}")
     if not any(parameter.any() for parameter in output.parameters()):
         raise InputError(f"the head of {source} is all zeros, as published; {features}, {train}")
-    return loaded
 
 
 def match(

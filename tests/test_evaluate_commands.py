@@ -1,0 +1,296 @@
+"""`vitrail evaluate` and `vitrail compare` as a user meets them."""
+
+import csv
+import io
+import json
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.evaluate.sets import CLASSES, save_tiny, write_pictures
+from tests.forks import in_processes
+from tests.test_cli import run
+from vitrail.cli import main
+from vitrail.data.batches import EvalBatches
+from vitrail.data.source import Source
+from vitrail.data.sources.open import open_data
+from vitrail.data.transforms import normalise
+from vitrail.evaluate.significance import mcnemar
+from vitrail.models.cost import cost_of
+from vitrail.weights.classes import imagenet_classes, imagenet_wnids
+from vitrail.weights.load import load
+
+Capture = pytest.CaptureFixture[str]
+CPU = ("--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("data") / "photos")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def predict(model: Path, data: Path, image: tuple[int, int] | None = None) -> np.ndarray:
+    """Say by hand whether each readable picture is right."""
+    loaded = load(str(model), image=image)
+    source = open_data(str(data), split="all")
+    assert isinstance(source, Source)
+    assert loaded.preprocess
+    batch = EvalBatches(source, loaded.preprocess, batch=len(source))[0]
+    logits = loaded.model(normalise(batch.pictures, loaded.preprocess)).detach().numpy()
+    good = batch.weights.numpy() > 0
+    return (logits.argmax(1) == batch.labels.numpy())[good]
+
+
+def evaluated(capsys: Capture, *command: str) -> dict[str, Any]:
+    code, said, err = run(capsys, "evaluate", *command, *CPU, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(said)
+
+
+@pytest.mark.parametrize("image", [None, (12, 16)])
+def test_every_readable_picture_counts_at_any_resolution(
+    capsys: Capture, photos: Path, model: Path, image: tuple[int, int] | None
+) -> None:
+    size = () if image is None else ("--image", "12x16")
+    found = evaluated(capsys, str(model), str(photos), "--split", "all", "--batch", "4", *size)
+    right = predict(model, photos, image)
+    assert (found["pictures"], found["skipped"]) == (13, 1)
+    assert found["top1"] == pytest.approx(right.mean())
+    assert found["image"] == ("8x8" if image is None else "12x16")
+    assert sum(row["pictures"] for row in found["classes"]) == 13
+    assert sum(cell["pictures"] for cell in found["confusion"]) == 13
+    assert sum(each["pictures"] for each in found["bins"]) == 13
+    assert len(found["bins"]) == 15
+
+
+def test_the_table_says_how_many_could_not_be_read(
+    capsys: Capture, photos: Path, model: Path
+) -> None:
+    code, said, _ = run(capsys, "evaluate", str(model), str(photos), "--split", "all", *CPU)
+    assert code == 0
+    assert "on 13 of 14 pictures (1 unreadable)" in said
+    assert "top-5" in said
+    assert "calibration" in said
+
+
+def test_files_have_what_was_printed(
+    capsys: Capture, photos: Path, model: Path, tmp_path: Path
+) -> None:
+    table, out = tmp_path / "classes.csv", tmp_path / "report"
+    where = ("--csv", str(table), "--out", str(out))
+    found = evaluated(capsys, str(model), str(photos), "--split", "all", *where)
+    assert json.loads((out / "report.json").read_text()) == found
+    assert table.read_bytes() == (out / "classes.csv").read_bytes()
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [row["class"] for row in rows] == list(CLASSES)
+    assert [float(row["top1"]) for row in rows] == [row["top1"] for row in found["classes"]]
+    pictures = list(csv.DictReader((out / "pictures.csv").read_text().splitlines()))
+    assert len(pictures) == 14
+    assert np.mean([row["class"] == row["predicted"] for row in pictures[:13]]) == pytest.approx(
+        found["top1"]
+    )
+    assert (pictures[13]["picture"], pictures[13]["predicted"]) == ("b/broken.png", "")
+    assert pictures[13]["error"]
+    for name in ("confusion", "reliability"):
+        with Image.open(out / f"{name}.png") as drawn:
+            assert min(drawn.size) > 500
+        assert "<svg" in (out / f"{name}.svg").read_text()
+    kept = (out / "confusion.svg").read_bytes()
+    evaluated(capsys, str(model), str(photos), "--split", "all", *where)
+    assert (out / "confusion.svg").read_bytes() == kept
+
+
+def test_several_processes_count_each_picture_once(photos: Path, model: Path) -> None:
+    command = ["evaluate", str(model), str(photos), "--split", "all", "--batch", "3", "--json"]
+
+    def work() -> str:
+        with redirect_stdout(io.StringIO()) as said:
+            main([*command, *CPU])
+        return said.getvalue()
+
+    first, second = in_processes(work, 2)
+    assert (first.code, second.code, second.value) == (0, 0, ""), (first, second)
+    one, two = json.loads(work()), json.loads(first.value)
+    for key in ("pictures", "skipped", "top1", "top5", "classes", "confusion"):
+        assert one[key] == two[key], key
+    assert one["loss"] == pytest.approx(two["loss"], abs=1e-6)
+
+
+def test_classes_go_by_name_whatever_their_order(
+    capsys: Capture, photos: Path, tmp_path: Path
+) -> None:
+    """The same weights under names in another order are another model, and another accuracy."""
+    plain = save_tiny(tmp_path / "plain")
+    loaded = load(str(plain))
+    turned = save_tiny(tmp_path / "turned", ("b", "c", "a"))
+    source = open_data(str(photos), split="all")
+    assert isinstance(source, Source)
+    assert loaded.preprocess
+    batch = EvalBatches(source, loaded.preprocess, batch=14)[0]
+    logits = loaded.model(normalise(batch.pictures, loaded.preprocess)).detach().numpy()
+    good = batch.weights.numpy() > 0
+    answer = np.array([1, 2, 0])[logits.argmax(1)]  # output 0 is `b`, the data's class 1
+    found = evaluated(capsys, str(turned), str(photos), "--split", "all")
+    assert found["top1"] == pytest.approx((answer == batch.labels.numpy())[good].mean())
+
+
+@pytest.mark.parametrize(
+    ("classes", "more", "problem"),
+    [
+        (("a", "b", "x"), (), "does not know 1 of 3 classes of"),
+        (CLASSES, ("--split", "tset"), "has no split 'tset'"),
+        (CLASSES, ("--image", "9"), "9"),
+        (CLASSES, ("--batch", "0"), "--batch is at least 1"),
+        (CLASSES, ("--subset", "imagenet-x"), "unknown --subset 'imagenet-x'"),
+        (CLASSES, ("--subset", "imagenet-a"), "ImageNet-A has 200 classes"),
+        (CLASSES, ("--map", "none.yaml"), "none.yaml"),
+        (CLASSES, ("--real", "real.json"), "ReaL needs ImageNet's 1,000 classes"),
+        (CLASSES, ("--engine", "spark"), "engine"),
+    ],
+)
+def test_bad_input_is_one_line(
+    capsys: Capture,
+    photos: Path,
+    tmp_path: Path,
+    classes: tuple[str, ...],
+    more: tuple[str, ...],
+    problem: str,
+) -> None:
+    folder = save_tiny(tmp_path / "model", classes)
+    code, said, err = run(capsys, "evaluate", str(folder), str(photos), *CPU, *more)
+    assert (code, said) == (2, "")
+    assert err.count("\n") == 1
+    assert problem in err
+
+
+def test_a_head_of_zeros_is_no_classifier(capsys: Capture, photos: Path, tmp_path: Path) -> None:
+    import torch
+
+    from vitrail.models import build
+    from vitrail.weights.checkpoint import Bundle, save_folder
+
+    made = build("ViT/4@8,depth=1,width=16,heads=2,mlp=32", classes=3)
+    with torch.no_grad():
+        for parameter in made.head.parameters():
+            parameter.zero_()
+    save_folder(Bundle(spec=made.spec, tensors=dict(made.state_dict())), tmp_path / "zeros")
+    code, _, err = run(capsys, "evaluate", str(tmp_path / "zeros"), str(photos), *CPU)
+    assert code == 2
+    assert "is all zeros" in err
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    capsys: Capture, photos: Path, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    for option, place in (("--out", "file/report"), ("--csv", "none/classes.csv")):
+        command = (str(model), str(photos), "--split", "all", option, str(tmp_path / place))
+        code, _, err = run(capsys, "evaluate", *command, *CPU)
+        assert code == 2
+        assert err.count("\n") == 1
+        assert "cannot be" in err
+
+
+def test_imagenets_test_sets_let_the_model_choose_among_their_classes_only(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    wnids, names = imagenet_wnids(1000), imagenet_classes(1000)
+    assert wnids
+    chosen = wnids[3:1000:5]
+    data = tmp_path / "imagenet-a"
+    for number, wnid in enumerate(chosen):
+        (data / wnid).mkdir(parents=True)
+        pixels = np.full((8, 8, 3), number, np.uint8)
+        Image.fromarray(pixels).save(data / wnid / "0.png")
+    folder = save_tiny(tmp_path / "model", names, outputs=1000)
+    found = evaluated(capsys, str(folder), str(data), "--subset", "imagenet-a")
+    loaded = load(str(folder))
+    source = open_data(str(data), split="all")
+    assert isinstance(source, Source)
+    assert loaded.preprocess
+    batch = EvalBatches(source, loaded.preprocess, batch=200)[0]
+    logits = loaded.model(normalise(batch.pictures, loaded.preprocess)).detach().numpy()
+    few = logits[:, 3:1000:5]
+    assert found["pictures"] == 200
+    assert found["top1"] == pytest.approx((few.argmax(1) == np.arange(200)).mean())
+    best = np.argsort(-few, axis=1)[:, :5]
+    assert found["top5"] == pytest.approx((best == np.arange(200)[:, None]).any(1).mean())
+    powers = np.exp(few.astype(np.float64))
+    loss = -np.log(powers[np.arange(200), np.arange(200)] / powers.sum(1)).mean()
+    assert found["loss"] == pytest.approx(loss, abs=1e-5)
+    assert all(cell["predicted"] is not None for cell in found["confusion"])
+
+
+def compared(capsys: Capture, *command: str) -> dict[str, Any]:
+    code, said, _ = run(capsys, "compare", *command, *CPU, "--json")
+    assert code == 0
+    return json.loads(said)
+
+
+def test_models_are_held_against_each_other_on_the_same_pictures(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    data = tmp_path / "photos"
+    write_pictures(data / "train", broken=False)
+    write_pictures(data / "test")
+    first, second = save_tiny(tmp_path / "one"), save_tiny(tmp_path / "two", seed=1)
+    other = save_tiny(tmp_path / "other", ("x", "y", "z"), seed=2)
+    command = (str(first), str(second), str(other), "--data", str(data), "--shots", "2")
+    found = compared(capsys, *command)
+    one, two = predict(first, data / "test"), predict(second, data / "test")
+    rows, (held,) = found["models"], found["pairs"]
+    assert [row.get("top1") for row in rows] == [
+        pytest.approx(one.mean()), pytest.approx(two.mean()), None
+    ]  # fmt: skip
+    assert found["pictures"] == 13
+    lost, won = int((one & ~two).sum()), int((two & ~one).sum())
+    assert (held["only_first"], held["only_second"]) == (lost, won)
+    assert held["difference"] == pytest.approx(two.mean() - one.mean())
+    assert (held["p"], held["p_mid"]) == pytest.approx(mcnemar(lost, won))
+    assert (held["first"], held["second"]) == (str(first), str(second))
+    cost = cost_of(load(str(first)).model.spec)
+    for row in rows:
+        assert (row["parameters"], row["flops"]) == (cost.parameters, cost.flops)
+        assert row["speed"] > 0
+        assert 0 <= row["shots"]["2"]["mean"] <= 1
+    assert rows[0]["ratio"] == 1
+    assert "does not know 3 of 3 classes" in rows[2]["notes"][0]
+    code, said, _ = run(capsys, "compare", *command, *CPU)
+    assert code == 0
+    assert "2 against 1: " in said
+    assert "McNemar" in said
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ((), "two models or more"),
+        (("{other}", "--shots"), "none of the models has the classes"),
+        (("{other}", "--shots", "9"), "fewer than 9 shots; a bare --shots leaves few-shot out"),
+        (("{other}", "--batch", "0"), "--batch is at least 1"),
+    ],
+)
+def test_bad_comparisons_are_one_line(
+    capsys: Capture,
+    tmp_path: Path,
+    photos: Path,
+    more: tuple[str, ...],
+    problem: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    other = str(save_tiny(tmp_path / "other", ("x", "y", "z")))
+    command = (other, *(part.format(other=other) for part in more))
+    code, _, err = run(capsys, "compare", "--data", str(photos), *command, *CPU)
+    assert code == 2
+    assert problem in err.splitlines()[-1]
