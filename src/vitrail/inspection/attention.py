@@ -23,6 +23,7 @@ from vitrail.inspection.hooks import (
 )
 from vitrail.inspection.record import Chunk, chunks_of, join_chunks, record, spread
 from vitrail.inspection.shown import Shown
+from vitrail.inspection.tiles import stretch
 from vitrail.models import ViT
 from vitrail.models.spec import Size
 
@@ -48,9 +49,8 @@ class Masks(Shown):
 
         each = self.values.mean(1) if self.values.ndim == 4 else self.values
         names = [f"{self.method} {number}" for number in range(len(each))]
-        return draw_overlays(
-            list(self.inputs), list(resize_masks(each, self.inputs.shape[1:3])), names
-        )
+        masks = resize_masks(np.stack([stretch(mask) for mask in each]), self.inputs.shape[1:3])
+        return draw_overlays(list(self.inputs), list(masks), names)
 
     def resized(self, size: Size) -> np.ndarray:
         """Resize to the model's input or another size, bilinearly, each mask's maximum to 1."""

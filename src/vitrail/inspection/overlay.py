@@ -10,6 +10,7 @@ from vitrail.data.decoding.decode import decode
 from vitrail.data.geometry import Box, fit
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.source import Content
+from vitrail.inspection.tiles import stretch
 
 _HEAT = np.array(
     [(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], np.float32
@@ -56,13 +57,12 @@ def overlay(
     """Blend a mask's heat into the whole picture: uint8 (height, width, 3).
 
     The picture is a file's bytes, which are turned upright as the model saw them, or upright
-    pixels. The mask (rows, columns) is scaled so that its maximum is the hottest.
+    pixels. The mask (rows, columns) is stretched first, so that few cells don't outshine the rest.
     """
     picture = decode(content, channels=3) if isinstance(content, bytes) else content
     height, width = picture.shape[:2]
     picture = np.broadcast_to(picture, (height, width, 3)).astype(np.float32)
-    placed = place_mask(mask, height, width, preprocess)
-    heat = colour_heat(placed / max(float(mask.max()), np.finfo(np.float32).tiny))
+    heat = colour_heat(place_mask(stretch(mask), height, width, preprocess))
     return np.rint(picture + opacity * (heat - picture)).astype(np.uint8)
 
 
