@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
+from vitrail.cli.options import Json
 from vitrail.config import InputError
 from vitrail.console import new_table, print_json, print_line, print_table, show_progress
 
@@ -90,3 +91,45 @@ def predict(
             print_line(f"{path}: {len(files) - len(unread):,} of {len(files):,} pictures")
     for where, error in unread:
         print_line(f"not read: {printable(where)}: {error}")
+
+
+def export(
+    model: Model,
+    out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")],
+    *,
+    to: str,
+    input: Literal["float", "uint8-nchw", "uint8-nhwc"] = "float",
+    any_size: bool = False,
+    aot: bool = False,
+    data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
+    json: Json = False,
+) -> None:
+    """Write a model for other programs, checked against PyTorch first.
+
+    Example: vitrail export runs/photos photos.onnx --to onnx --data photos/
+
+    Args:
+        model: A run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, or a path.
+        out: The file (onnx, pt2, executorch) or folder (openvino) to write.
+        to: onnx, openvino, pt2 or executorch.
+        input: Normalised pictures, or bytes of 0 to 255 that are normalised inside, with the
+            channels first or last; of the model's size always.
+        any_size: Take pictures of any height and width that the patch divides.
+        aot: Compile a pt2 ahead of time, for this kind of processor.
+        data: The pictures to check on, such as a folder; drawn ones unless given.
+    """
+    from vitrail.deploy.export import Options
+    from vitrail.deploy.export import export as write
+    from vitrail.predictor import Predictor
+
+    options = Options(form=input, any_size=any_size, aot=aot)
+    written = write(Predictor.load(model), out, to, options, data=data)
+    if json:
+        print_json({**asdict(written), "files": [str(file) for file in written.files]})
+        return
+    for file in written.files:
+        print_line(str(file))
+    print_line(
+        f"{written.format}: logits differ from PyTorch's by {written.max_difference:.1e} at most, "
+        f"on {written.pictures} at {' and '.join(written.sizes)}"
+    )

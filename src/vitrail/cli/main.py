@@ -23,7 +23,7 @@ from vitrail import __version__
 from vitrail.cli.compare import compare
 from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
-from vitrail.cli.deploy import predict
+from vitrail.cli.deploy import export, predict
 from vitrail.cli.evaluate import evaluate
 from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models
@@ -53,6 +53,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "vtab": vtab,
     "inspect": inspect_command,
     "predict": predict,
+    "export": export,
     "demo": demo,
 }
 

@@ -119,7 +119,8 @@ class ViT(Model[ViTSpec]):
     def embed_tokens(self, patches: Tensor, grid: Size) -> Tensor:
         """Join the class token and its like with patch embeddings, and add positions."""
         prefix = (self.class_token, self.distillation_token, self.registers)
-        prefix = [token.expand(len(patches), -1, -1) for token in prefix if token is not None]
+        count = patches.shape[0]  # not len, which torch.export would take for a constant
+        prefix = [token.expand(count, -1, -1) for token in prefix if token is not None]
         tokens = torch.cat([*prefix, patches], dim=1) if prefix else patches.contiguous()
         return self.pre_norm(self.dropout(self.add_positions(tokens, grid, 0)))
 
