@@ -9,17 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch._dynamo  # which FSDP imports: once here, and not in each process
-import torch.distributed.fsdp
 from PIL import Image
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
-from tests.faults.toy import leftovers, steps, warm_up
+from tests.faults.toy import leftovers, steps
 from tests.faults.worker import group
 from tests.forks import Ended, in_processes
 from vitrail.run import Run, TrainConfig, train
@@ -29,24 +28,24 @@ from vitrail.train.loop import Trainer
 from vitrail.train.optim import OptimConfig
 from vitrail.train.sharding import load_shards
 
-pytestmark = pytest.mark.skipif(
-    "VITRAIL_PROCESSES" not in os.environ,
-    reason="two minutes, and a signal to one process of two still hangs now and then; "
-    "set VITRAIL_PROCESSES=1 to run them",
-)
 FULL = {"sharding": "full"}
 GOOD = (0, 0)
-CASES = pytest.mark.parametrize(
-    ("sharding", "rank"),
-    [("none", 0), ("none", 1), ("full", 1), pytest.param("full", 0, marks=pytest.mark.slow)],
-)
+LONG = {"length": steps(50), "evaluate": steps(25), "save": steps(25)}
+SLOW = [
+    pytest.mark.slow,
+    pytest.mark.skipif("VITRAIL_SLOW" not in os.environ, reason="minutes; VITRAIL_SLOW=1 runs it"),
+]
+"""Other processes, and real launchers, of what is tested quickly already."""
+
+
+def slow(*case: object) -> Any:
+    return pytest.param(*case, marks=SLOW)
 
 
 def run(config: TrainConfig, count: int = 2, before: Callable[[int], None] | None = None) -> Any:
     """Train in so many processes; `before` gets the number of each step before it is taken."""
 
     def work() -> Run:
-        torch.set_num_threads(1)  # before there are others, whom it would trip
         real = Trainer.step
 
         def step(self: Trainer, number: int, *args: Any) -> Any:
@@ -92,22 +91,27 @@ def state_of(out: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
-    warm_up(tmp_path_factory.mktemp("warm") / "run")
+PEACEFUL: dict[str, tuple[int, dict[str, Any]]] = {
+    "long-1": (1, LONG),
+    "long-2": (2, LONG),
+    "long-full": (2, {**LONG, **FULL}),
+    "none": (2, {}),
+    "full": (2, FULL),
+}
 
 
 @pytest.fixture(scope="module")
-def peace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train undisturbed: alone, in two processes, and in two that share the weights."""
+def peace(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Train undisturbed: alone, in two processes, or in two that share the weights."""
     folder = tmp_path_factory.mktemp("peace")
-    long = {"length": steps(50), "evaluate": steps(25), "save": steps(25)}
-    assert codes(run(group(folder / "long-1", **long), 1)) == (0,)
-    assert codes(run(group(folder / "long-2", **long))) == GOOD
-    assert codes(run(group(folder / "long-full", **long, **FULL))) == GOOD
-    assert codes(run(group(folder / "none"))) == GOOD
-    assert codes(run(group(folder / "full", **FULL))) == GOOD
-    return folder
+
+    @cache
+    def train_in_peace(name: str) -> Path:
+        count, settings = PEACEFUL[name]
+        assert codes(run(group(folder / name, **settings), count)) == (0,) * count
+        return folder / name
+
+    return train_in_peace
 
 
 def assert_close(
@@ -120,33 +124,34 @@ def assert_close(
 
 
 @pytest.mark.parametrize("many", ["long-2", "long-full"])
-def test_two_processes_train_as_one_does(peace: Path, many: str) -> None:
-    one, two = rows_of(peace / "long-1"), rows_of(peace / many)
+def test_two_processes_train_as_one_does(peace: Callable[[str], Path], many: str) -> None:
+    one, two = rows_of(peace("long-1")), rows_of(peace(many))
     assert_close(two[:1], one[:1], 1e-6)
     assert_close(two, one, 1e-4)
-    results = [json.loads((peace / out / "result.json").read_text()) for out in ("long-1", many)]
+    results = [json.loads((peace(out) / "result.json").read_text()) for out in ("long-1", many)]
     assert [each["pictures"] for each in results] == [355, 355]  # each one once
 
 
-def test_the_first_process_alone_writes(peace: Path) -> None:
+def test_the_first_process_alone_writes(peace: Callable[[str], Path]) -> None:
     def names(out: str) -> set[str]:
-        return {str(path.relative_to(peace / out)) for path in (peace / out).rglob("*")}
+        return {str(path.relative_to(peace(out))) for path in (peace(out)).rglob("*")}
 
     assert names("long-1") == names("long-2")
-    logs = [(peace / out / "log.txt").read_text().splitlines() for out in ("long-1", "long-2")]
+    logs = [(peace(out) / "log.txt").read_text().splitlines() for out in ("long-1", "long-2")]
     assert len(logs[0]) == len(logs[1])
 
 
-@pytest.mark.parametrize("sharding", ["none", "full"])
-def test_the_number_of_processes_may_change(peace: Path, tmp_path: Path, sharding: str) -> None:
+@pytest.mark.parametrize("sharding", ["none", slow("full")])
+def test_the_number_of_processes_may_change(
+    peace: Callable[[str], Path], tmp_path: Path, sharding: str
+) -> None:
     out = tmp_path / "run"
-    settings = {"length": steps(50), "evaluate": steps(25), "save": steps(25)}
-    first = {"sharding": sharding}
+    settings = {**LONG, "sharding": sharding}
 
-    assert codes(run(group(out, **settings, **first), 2, stop_at(16))) == (143, 143)
-    assert codes(run(group(out, **settings), 1, stop_at(33))) == (143,)
-    assert codes(run(group(out, **settings, **first), 2)) == GOOD
-    assert_close(rows_of(out), rows_of(peace / "long-2"), 1e-5)
+    assert codes(run(group(out, **settings), 2, stop_at(16))) == (143, 143)
+    assert codes(run(group(out, **LONG), 1, stop_at(33))) == (143,)
+    assert codes(run(group(out, **settings), 2)) == GOOD
+    assert_close(rows_of(out), rows_of(peace("long-2")), 1e-5)
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
@@ -193,9 +198,11 @@ def test_three_processes_go_on_to_the_same_bytes(tmp_path: Path) -> None:
     assert print_of(halves.out) == print_of(whole.out)
 
 
-@CASES
+@pytest.mark.parametrize(
+    ("sharding", "rank"), [("none", 0), ("full", 1), slow("none", 1), slow("full", 0)]
+)
 def test_a_signal_to_one_process_stops_all(
-    peace: Path, tmp_path: Path, sharding: str, rank: int
+    peace: Callable[[str], Path], tmp_path: Path, sharding: str, rank: int
 ) -> None:
     config = group(tmp_path / "run", sharding=sharding)
 
@@ -206,12 +213,14 @@ def test_a_signal_to_one_process_stops_all(
     for each in run(config, 2, stop):
         assert (each.code, each.error) == (143, "SIGTERM: saved step 5")
     assert codes(run(config)) == GOOD
-    assert print_of(config.out) == print_of(peace / sharding)
+    assert print_of(config.out) == print_of(peace(sharding))
 
 
-@CASES
+@pytest.mark.parametrize(
+    ("sharding", "rank"), [("none", 1), ("full", 0), slow("none", 0), slow("full", 1)]
+)
 def test_a_killed_process_ends_the_others_and_changes_no_byte(
-    peace: Path, tmp_path: Path, sharding: str, rank: int
+    peace: Callable[[str], Path], tmp_path: Path, sharding: str, rank: int
 ) -> None:
     config = group(tmp_path / "run", sharding=sharding)
 
@@ -227,11 +236,13 @@ def test_a_killed_process_ends_the_others_and_changes_no_byte(
     assert state_of(config.out) == states  # no half-done step was saved
     assert "step-00000006/manifest.json" in states
     assert codes(run(config)) == GOOD
-    assert print_of(config.out) == print_of(peace / sharding)
+    assert print_of(config.out) == print_of(peace(sharding))
 
 
-@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_a_process_killed_in_a_save_changes_no_byte(peace: Path, tmp_path: Path, rank: int) -> None:
+@pytest.mark.parametrize("rank", [1, slow(0)])
+def test_a_process_killed_in_a_save_changes_no_byte(
+    peace: Callable[[str], Path], tmp_path: Path, rank: int
+) -> None:
     config = group(tmp_path / "run", **FULL)
 
     def work() -> None:
@@ -252,7 +263,7 @@ def test_a_process_killed_in_a_save_changes_no_byte(peace: Path, tmp_path: Path,
     assert "LostError" in ended[0].error
     assert "step-00000003/manifest.json" in state_of(config.out)
     assert codes(run(config)) == GOOD
-    assert print_of(config.out) == print_of(peace / "full")
+    assert print_of(config.out) == print_of(peace("full"))
     assert not leftovers(config.out)
 
 
@@ -301,13 +312,9 @@ def launch(
     )
 
 
-@pytest.mark.parametrize(
-    ("sharding", "rank"),
-    [("none", 1)]
-    + [pytest.param(*case, marks=pytest.mark.slow) for case in (("none", 0), ("full", 1))],
-)
+@pytest.mark.parametrize(("sharding", "rank"), [("none", 1), slow("none", 0), slow("full", 1)])
 def test_torchrun_restarts_a_killed_process(
-    peace: Path, tmp_path: Path, sharding: str, rank: int
+    peace: Callable[[str], Path], tmp_path: Path, sharding: str, rank: int
 ) -> None:
     out = tmp_path / "run"
     with launch(out, sharding, rank, signal.SIGKILL, "--max-restarts", "1") as started:
@@ -315,12 +322,13 @@ def test_torchrun_restarts_a_killed_process(
     assert started.returncode == 0, said
     assert said.count("resuming") == 1
     assert f"resuming {out} at step 6 of 10" in said
-    assert print_of(out) == print_of(peace / sharding)
+    assert print_of(out) == print_of(peace(sharding))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_torchrun_ends_with_a_killed_process(peace: Path, tmp_path: Path, rank: int) -> None:
+@pytest.mark.parametrize("rank", [slow(0), slow(1)])
+def test_torchrun_ends_with_a_killed_process(
+    peace: Callable[[str], Path], tmp_path: Path, rank: int
+) -> None:
     out = tmp_path / "run"
     with launch(out, "none", rank, signal.SIGKILL) as started:
         _, said = started.communicate()
@@ -330,7 +338,7 @@ def test_torchrun_ends_with_a_killed_process(peace: Path, tmp_path: Path, rank: 
     assert "Signal 9 (SIGKILL)" in said
     assert "step-00000006/manifest.json" in state_of(out)
     assert codes(run(group(out))) == GOOD
-    assert print_of(out) == print_of(peace / "none")
+    assert print_of(out) == print_of(peace("none"))
 
 
 def note_hang(line: str, out: Path) -> bool:
@@ -341,9 +349,10 @@ def note_hang(line: str, out: Path) -> bool:
     return noted
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_torchrun_ends_with_a_process_that_hangs(peace: Path, tmp_path: Path, rank: int) -> None:
+@pytest.mark.parametrize("rank", [slow(0), slow(1)])
+def test_torchrun_ends_with_a_process_that_hangs(
+    peace: Callable[[str], Path], tmp_path: Path, rank: int
+) -> None:
     out = tmp_path / "run"
     with launch(out, "none", rank, signal.SIGSTOP) as started:
         assert started.stderr is not None
@@ -351,16 +360,18 @@ def test_torchrun_ends_with_a_process_that_hangs(peace: Path, tmp_path: Path, ra
     assert started.returncode != 0
     assert f"those that hang: {rank}" in said[0]
     assert codes(run(group(out))) == GOOD
-    assert print_of(out) == print_of(peace / "none")
+    assert print_of(out) == print_of(peace("none"))
 
 
-@pytest.mark.slow
-def test_a_signal_to_torchrun_saves_the_run(peace: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rank", [slow(0)])
+def test_a_signal_to_torchrun_saves_the_run(
+    peace: Callable[[str], Path], tmp_path: Path, rank: int
+) -> None:
     out = tmp_path / "run"
-    with launch(out, "none", 0, signal.SIGTERM) as started:
+    with launch(out, "none", rank, signal.SIGTERM) as started:
         _, said = started.communicate()
     assert started.returncode != 0
     assert said.count("stopped at step 8") == 1
     assert "step-00000008/manifest.json" in state_of(out)
     assert codes(run(group(out))) == GOOD
-    assert print_of(out) == print_of(peace / "none")
+    assert print_of(out) == print_of(peace("none"))

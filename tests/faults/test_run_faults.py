@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.faults.toy import in_child, print_of, steps, toy, train_in_child, warm_up
+from tests.faults.toy import in_child, print_of, steps, toy, train_in_child
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, TrainBatches
 from vitrail.data.loader import LoaderConfig
+from vitrail.data.source import Source
 from vitrail.run import Session, TrainConfig, train
 from vitrail.train import resume
 from vitrail.train.claim import claim
@@ -36,7 +37,6 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 def peace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give the folder of a toy run that nobody disturbed."""
     out = tmp_path_factory.mktemp("peace") / "run"
-    warm_up(out.with_name("warm"))
     assert train_in_child(toy(out)).code == 0
     return out
 
@@ -176,6 +176,7 @@ def blamed(config: TrainConfig, step: int) -> list[str]:
 def names_of(config: TrainConfig, step: int) -> list[str]:
     """Name the pictures of a step, counted from 1."""
     session = Session(config, Processes(0, 1, torch.device("cpu")))
+    assert isinstance(session.train_set, Source)
     batches = TrainBatches(
         session.train_set,
         config.augment,
@@ -183,9 +184,7 @@ def names_of(config: TrainConfig, step: int) -> list[str]:
         batch=config.batch,
         seed=config.seed,
     )
-    indices = batches[
-        step - 1
-    ].indices.tolist()  # the first one, the partner of the second, is last
+    indices = batches[step - 1].indices.tolist()  # the first, partner of the second, is last
     return [session.train_set.where(index) for index in [indices[-1], *indices[1:-1]]]
 
 

@@ -15,15 +15,7 @@ import pytest
 
 import vitrail.run.objective
 import vitrail.run.session
-from tests.faults.toy import (
-    in_child,
-    leftovers,
-    print_of,
-    steps,
-    toy,
-    train_in_child,
-    warm_up,
-)
+from tests.faults.toy import in_child, leftovers, print_of, steps, toy, train_in_child
 from tests.forks import Ended
 from vitrail.data.batches import Batch, EvalBatches
 from vitrail.data.loader import LoaderConfig
@@ -39,7 +31,6 @@ from vitrail.train.state import newest_state
 def peace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Hash what the toy computes when nobody disturbs it."""
     out = tmp_path_factory.mktemp("peace") / "run"
-    warm_up(out.with_name("warm"))
     assert train_in_child(toy(out)).code == 0
     return print_of(out)
 
@@ -260,11 +251,22 @@ def test_a_killed_data_worker_changes_no_byte(tmp_path: Path, peace: dict[str, s
 def test_a_killed_run_leaves_no_worker(tmp_path: Path, peace: dict[str, str]) -> None:
     """All processes of a run hold a pipe open, which is at its end when the last has gone."""
     config = toy(tmp_path / "run", loader=LoaderConfig(workers=2, kind="processes"))
-    reading, writing = os.pipe()
-    ended = disturb(config, Trainer, "step", 3, signal.SIGKILL)
-    os.close(writing)
-    assert ended.code == -signal.SIGKILL
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    def kill(*_: object) -> None:
+        assert len(multiprocessing.active_children()) == 2
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work() -> None:
+        os.open(pipe, os.O_WRONLY)
+        pytest.MonkeyPatch().setattr(Trainer, "step", kill)  # of the child only
+        train(config)
+
+    assert in_child(work).code == -signal.SIGKILL
     assert select([reading], [], [], 10)[0], "a worker is still there after 10 seconds"
+    assert os.read(reading, 1) == b""
     os.close(reading)
     assert train_in_child(config) == Ended(0)
     assert print_of(config.out) == peace

@@ -1,16 +1,13 @@
 """A run so small that it can be killed twenty times in some seconds, and what is left of it."""
 
 import hashlib
-import os
-import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.forks import Ended, in_processes
 from vitrail.config import Duration
@@ -78,31 +75,15 @@ def leftovers(out: Path) -> list[str]:
 
 
 def in_child(work: Callable[[], object], *, kill_after: float | None = None) -> Ended:
-    """Work in a forked child, which has torch already; kill it, if asked, after some seconds."""
+    """Work in a child that has torch already; kill it, if asked, after some seconds."""
 
-    def strike(pids: list[int]) -> None:
-        """Kill the child unless it has ended; until waited for, it keeps its number."""
-        deadline = time.monotonic() + (kill_after or 0)
-        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        while kill_after is not None and os.waitid(os.P_PID, pids[0], look) is None:
-            if time.monotonic() >= deadline:
-                os.kill(pids[0], signal.SIGKILL)
-                return
-            time.sleep(0.001)
+    def strike(processes: list[ForkServerProcess]) -> None:
+        if kill_after is not None:
+            processes[0].join(kill_after)
+            processes[0].kill()
 
-    def clean() -> None:
-        """Let torch make its threads anew before there are others, whom it would trip."""
-        torch.set_num_threads(1)
-        work()
-
-    (ended,) = in_processes(clean, 1, meanwhile=strike)
-    return ended
-
-
-def warm_up(folder: Path) -> None:
-    """Import what torch imports when it is first used, so that each child has it."""
-    short = {"length": steps(1), "evaluate": steps(1), "loader": LoaderConfig(workers=0)}
-    train(toy(folder, **short))
+    (ended,) = in_processes(work, 1, meanwhile=strike)
+    return replace(ended, value=None)
 
 
 def train_in_child(config: TrainConfig, *, kill_after: float | None = None) -> Ended:

@@ -1,5 +1,6 @@
 """One of torchrun's processes: it trains the toy and may, in its first life, get a signal."""
 
+import faulthandler
 import os
 import signal
 import sys
@@ -27,9 +28,11 @@ def group(out: Path, **changes: Any) -> TrainConfig:
 
 def main(out: str, sharding: str, rank: str, step: str, signal_number: str) -> None:
     """Train in this process, which gets a signal before a step, at most once, if it has a rank."""
+    faulthandler.dump_traceback_later(100, exit=True)  # so that no test waits for ever
     torch.set_num_threads(1)
-    distributed.PATIENCE = timedelta(seconds=8)
     number = int(signal_number)
+    if number == signal.SIGSTOP:
+        distributed.PATIENCE = timedelta(seconds=20)
     chosen = os.environ["RANK"] == rank and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     real = Trainer.step
 

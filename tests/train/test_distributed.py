@@ -2,26 +2,25 @@
 
 import os
 import signal
+import socket
+import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.nn.parallel import DistributedDataParallel
 
-from tests.forks import free_port, in_processes
+from tests.forks import in_processes
 from vitrail.config import InputError
 from vitrail.data.batches import Shard
 from vitrail.train import distributed
 from vitrail.train.distributed import LostError, Processes, join
-
-
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let processes wait a second for each other, not minutes."""
-    monkeypatch.setattr(distributed, "PATIENCE", timedelta(seconds=1))
-    monkeypatch.setattr(distributed, "NOTICE", timedelta(seconds=1))
 
 
 def test_one_process_agrees_with_itself() -> None:
@@ -126,6 +125,7 @@ def test_an_error_in_one_process_ends_the_others_at_once(rank: int) -> None:
 
 
 def hang_in_one(rank: int, ready: Path) -> None:
+    distributed.PATIENCE, distributed.NOTICE = timedelta(seconds=4), timedelta(seconds=2)
     with join("cpu") as processes:
         processes.wait()
         if processes.rank == rank:
@@ -134,18 +134,18 @@ def hang_in_one(rank: int, ready: Path) -> None:
         processes.wait()
 
 
-@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_that_hangs_is_named(rank: int, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
 
-    def stop(pids: list[int]) -> None:
-        while not ready.exists():
+    def stop(processes: list[ForkServerProcess]) -> None:
+        hanging = processes[rank]
+        while hanging.is_alive() and not ready.exists():
             time.sleep(0.05)
-        os.kill(pids[rank], signal.SIGSTOP)
-        for other in {*pids} - {pids[rank]}:
-            os.waitid(os.P_PID, other, os.WEXITED | os.WNOWAIT)
-        os.kill(pids[rank], signal.SIGKILL)
+        os.kill(hanging.pid or 0, signal.SIGSTOP)
+        for other in {*processes} - {hanging}:
+            other.join(60)
+        hanging.kill()
 
     ended = in_processes(lambda: hang_in_one(rank, ready), 3, meanwhile=stop)
     assert ended.pop(rank).code == -signal.SIGKILL
@@ -154,19 +154,56 @@ def test_a_process_that_hangs_is_named(rank: int, tmp_path: Path) -> None:
     assert all(error.startswith("LostError: ") for error in errors), errors
 
 
-def test_a_port_from_before_a_restart_is_not_used() -> None:
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Find a port where nobody listens, and keep others from taking it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        yield held.getsockname()[1]
+
+
+def meet() -> list[int]:
+    if os.environ["RANK"] == "0":
+        time.sleep(0.5)  # the others begin before there is a store
+    with join("cpu") as processes:
+        return processes.gather(processes.rank)
+
+
+def test_a_port_from_before_a_restart_is_not_used(port: int) -> None:
     """As torchrun's store leaves it; a new port is told some time after the others have begun."""
     agent = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    agent.set("vitrail/port", str(free_port()))
-    variables = {"MASTER_PORT": str(agent.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    agent.set("vitrail/port", str(port))
+    ended = in_processes(meet, variables={"MASTER_PORT": str(agent.port)})
+    assert [each.value for each in ended] == [[0, 1], [0, 1]], ended
 
-    def meet() -> list[int]:
-        if os.environ["RANK"] == "0":
-            time.sleep(0.5)
+
+def test_processes_meet_without_torchrun(port: int) -> None:
+    variables = {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "False"}
+    ended = in_processes(meet, variables=variables)
+    assert [each.value for each in ended] == [[0, 1], [0, 1]], ended
+
+
+def meet_and_train(times: int) -> list[list[int]]:
+    """Meet again and again, with a model that refers to the group for longer than `join` does."""
+    sys.setswitchinterval(10)  # gloo's threads get Python's lock late, as on a busy machine
+    met = []
+    for _ in range(times):
         with join("cpu") as processes:
-            return processes.gather(processes.rank)
+            model = DistributedDataParallel(nn.Linear(2, 2))
+            model(torch.ones(1, 2)).sum().backward()
+            met.append(processes.gather(processes.rank))
+    return met
 
-    assert [each.value for each in in_processes(meet, variables=variables)] == [[0, 1], [0, 1]]
+
+@pytest.mark.parametrize("agent", ["True", "False"])
+def test_processes_part_and_meet_again(port: int, agent: str) -> None:
+    """Group after group ends, and gloo's threads are waited for while they wait for Python."""
+    variables = {"TORCHELASTIC_USE_AGENT_STORE": agent}
+    if agent == "False":
+        variables |= {"MASTER_PORT": str(port)}
+    ended = in_processes(lambda: meet_and_train(30), variables=variables)
+    assert [each.value for each in ended] == [[[0, 1]] * 30] * 2, ended
 
 
 def test_a_count_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

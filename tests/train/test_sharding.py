@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch._dynamo  # which FSDP imports: once here, and not in each process
 from torch import Tensor, nn
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from torch.distributed.device_mesh import init_device_mesh

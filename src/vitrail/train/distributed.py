@@ -6,6 +6,7 @@ processes on CPUs, NCCL on GPUs.
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import threading
@@ -14,19 +15,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore
 
 from vitrail.config import InputError
 from vitrail.data.batches import Shard
 from vitrail.train.signals import Stopped
 
 T = TypeVar("T")
-_PORT, _NOTICED = "vitrail/port", "vitrail/noticed/"
+_PORT, _NOTICED = "vitrail/port", "noticed/"
+_meetings = itertools.count()
+_left: list[Any] = []
 
 PATIENCE = timedelta(minutes=10)
 """How long a process waits for the others before it gives up; they may be saving."""
@@ -153,7 +157,7 @@ class Processes:
 
 @contextmanager
 def join(device: str | None = None) -> Iterator[Processes]:
-    """Meet the other processes, and part from them at the end.
+    """Meet the other processes, and part from them at the end, once or again and again.
 
     Where one fails, none waits for it: the others get a LostError.
     """
@@ -165,7 +169,7 @@ def join(device: str | None = None) -> Iterator[Processes]:
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     backend = "nccl" if chosen.type == "cuda" else "gloo"
-    store = _open_store(rank)
+    store = PrefixStore(f"vitrail/{next(_meetings)}", _open_store(rank))
     dist.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
     stopped: Stopped | None = None
     try:
@@ -180,6 +184,9 @@ def join(device: str | None = None) -> Iterator[Processes]:
         if (lost := _describe_loss(error, store, rank, count)) is None:
             raise
         raise LostError(lost) from error
+    # Whoever lets go of a group last ends its threads. DDP would do so holding Python's lock, for
+    # which they may wait. So a group lives until the next one ends, when they have long had it.
+    _left[:] = [dist.group.WORLD]
     dist.destroy_process_group()
     if stopped is not None:
         raise stopped
@@ -206,8 +213,9 @@ def _choose_device(device: str | None, local: int) -> torch.device:
     return torch.device("cuda", local)
 
 
+@cache
 def _open_store(rank: int) -> Store:
-    """Open what the processes find each other with, in the first of them.
+    """Open what the processes find each other with, in the first of them, for as long as it lives.
 
     torchrun's own store outlives a restart, and what is left in it from before makes gloo hang
     (pytorch issue 135712). So it only tells the new one's port: that from before is closed.
