@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from vitrail.evaluate.features import extract as extract
     from vitrail.evaluate.fewshot import FewShot as FewShot
     from vitrail.evaluate.fewshot import few_shot as few_shot
+    from vitrail.evaluate.knn import nearest_neighbours as nearest_neighbours
+    from vitrail.evaluate.probe import probe_lbfgs as probe_lbfgs
+    from vitrail.evaluate.probe import probe_sgd as probe_sgd
     from vitrail.evaluate.store import features_folder as features_folder
 
 _LAZY = {
@@ -17,6 +20,9 @@ _LAZY = {
     "extract": "features",
     "FewShot": "fewshot",
     "few_shot": "fewshot",
+    "nearest_neighbours": "knn",
+    "probe_lbfgs": "probe",
+    "probe_sgd": "probe",
     "features_folder": "store",
 }
 
