@@ -21,11 +21,13 @@ from vitrail.data.source import Source
 from vitrail.data.sources.open import open_data
 from vitrail.evaluate.accuracy import Accuracy, measure
 from vitrail.run import Run, Session, TrainConfig, describe, train
+from vitrail.run.job import train_among
 from vitrail.train.adapt import TuneConfig
 from vitrail.train.distributed import Processes
 from vitrail.train.loop import Trainer
 from vitrail.train.optim import OptimConfig
 from vitrail.train.resume import TENSORS
+from vitrail.train.settings import PreprocessConfig
 from vitrail.train.tensors import load_tensors
 from vitrail.weights.load import Loaded, load
 
@@ -302,3 +304,50 @@ def test_a_run_in_another_thread_hears_no_signals_but_ends(tmp_path: Path) -> No
     config = toy(tmp_path / "run", length=steps(2))
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(train, config).result().steps == 2
+
+
+def test_a_small_part_of_a_short_run_is_a_step(tmp_path: Path) -> None:
+    """10 % of 3 steps are none when rounded, but an evaluation that was asked for is made."""
+    rare = Duration(10, "%")
+    assert train(toy(tmp_path / "run", length=steps(3), evaluate=rare, save=rare)).pictures == 355
+    assert (tmp_path / "run" / "states" / "step-00000003").exists()
+
+
+def test_a_run_that_rested_ends_as_any_other(tmp_path: Path) -> None:
+    """It rests where it evaluates anyway; what else it saves is forgotten by the end."""
+    train(toy(tmp_path / "whole"))
+    config = toy(tmp_path / "rested")
+    for pause in (Duration(40, "%"), steps(4), None):
+        result = train_among(Processes(0, 1, CPU), config, pause=pause)
+        assert (result.ending, result.steps) == (
+            ("finished", 10) if pause is None else ("paused", 4)
+        )
+        assert result.pictures == 355
+        assert (config.out / "result.json").exists() == (pause is None)
+    assert print_of(config.out) == print_of(tmp_path / "whole")
+
+
+def test_pictures_are_fitted_as_settings_say_and_the_model_folder_knows(tmp_path: Path) -> None:
+    fit = PreprocessConfig(fit="crop", crop=0.5, interpolation="bicubic")
+    config = toy(tmp_path / "run", **{**LEARNS, "length": steps(4), "preprocess": fit})
+    result = train(config)
+    loaded = load(str(config.out))
+    assert loaded.preprocess is not None
+    found = (loaded.preprocess.fit, loaded.preprocess.crop, loaded.preprocess.interpolation)
+    assert found == ("crop", 0.5, "bicubic")
+    assert measure_on_digits(loaded).top1 == result.top1
+    again = finetune(tmp_path / "again", result, preprocess=PreprocessConfig(crop=0.75))
+    train(again)
+    tuned = load(str(again.out)).preprocess
+    assert tuned == replace(loaded.preprocess, crop=0.75)  # the rest is as the weights have it
+
+
+def test_an_average_that_is_still_its_start_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(toy(tmp_path / "run", average=0.99, length=steps(2)))
+    said = [text for text in caplog.messages if "average" in text]
+    assert said == [
+        "an average of 0.99 is still 98% the starting weights after 2 steps; "
+        "a smaller one forgets sooner"
+    ]

@@ -323,6 +323,20 @@ def test_a_resumed_run_asks_first_for_the_evaluation_of_its_step() -> None:
     assert run.events == ["evaluate 5"]  # and it is not saved again
 
 
+def test_a_run_that_rests_is_evaluated_and_saved_there() -> None:
+    resting = replace(RHYTHM, pause=3)
+    run = Pretended()
+    assert run.fit(resting) == ("paused", 3)
+    assert run.events[-3:] == ["record 3", "evaluate 3", "save 3"]
+    run = Pretended()  # an evaluation that was put off is saved too
+    assert run.fit(resting, start=3) == ("paused", 3)
+    assert run.events == ["evaluate 3", "save 3"]
+    run = Pretended()
+    assert run.fit(replace(RHYTHM, pause=5), start=3) == ("finished", 5)
+    run = Pretended(stop_at=3)
+    assert run.fit(resting) == ("stopped", 3)
+
+
 def test_a_stop_saves_at_once_and_leaves_the_evaluation() -> None:
     run = Pretended(stop_at=2)
     assert run.fit(RHYTHM) == ("stopped", 2)

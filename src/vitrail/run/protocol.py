@@ -59,6 +59,8 @@ class Protocol:
             raise InputError(f"expected at least one seed, got {self.seeds}")
         if self.config.keep != "last" or self.config.patience:
             raise InputError("the protocol keeps the last weights; leave --keep and --patience out")
+        if not self.config.evaluate.amount:
+            raise InputError("the protocol compares runs; leave --evaluate out, or above 0")
         if self.config.hold_out or not self.config.val:
             raise InputError("the protocol itself says what is held out; leave --hold-out, --val")
 

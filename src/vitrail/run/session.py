@@ -202,8 +202,9 @@ class Session:
         self.feed.advance()
         self.ledger.note(self._gather(batch.bad) if taken.bad else ())
         values = {"train/loss": taken.loss, "lr": taken.lr, "norm": taken.norm}
-        if self.pictures is not None:
-            values = {"epoch": taken.step * self.config.batch / self.pictures, **values}
+        if isinstance(self.train_set, Source):  # a stream may know its length one day, not another
+            epoch = taken.step * self.config.batch / len(self.train_set)
+            values = {"epoch": epoch, **values}
         waited, self.waited = self.loader.waited - self.waited, self.loader.waited
         self.journal.train(taken.step, values, pictures=self.config.batch, waited=waited)
 
@@ -307,7 +308,7 @@ def count_pictures(data: Source | Stream) -> int | None:
 
 
 def _identify(data: Source | Stream) -> dict[str, Any]:
-    """Say by what a resumed run knows its pictures again; of a stream, only what it says."""
+    """Say by what a resumed run knows its pictures again; of a stream, by name and classes."""
     if isinstance(data, Source):
         return {"name": data.name, "pictures": len(data), "hash": data.fingerprint()}
-    return {"name": data.name, "pictures": data.length or 0, "hash": repr(data.classes)}
+    return {"name": data.name, "pictures": 0, "hash": repr(data.classes)}

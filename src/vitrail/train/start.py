@@ -143,7 +143,9 @@ def make_trainer(
         autocast=autocast_type(config.precision, processes.device),
         average=Average(model, config.average) if config.average else None,
     )
-    evaluate, save = (steps(each, total) for each in (config.evaluate, config.save))
+    evaluate, save = (
+        max(steps(each, total), int(each.amount > 0)) for each in (config.evaluate, config.save)
+    )
     return trainer, Rhythm(total=total, evaluate=evaluate, save=save)
 
 

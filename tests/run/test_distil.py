@@ -1,0 +1,119 @@
+"""A teacher's part of the loss through a whole run, against the closed form."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.faults.toy import MODEL, steps, toy
+from tests.shelf import refusal
+from vitrail.data.augment import Augment
+from vitrail.data.batches import TrainBatches
+from vitrail.data.loader import LoaderConfig
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.source import Source
+from vitrail.data.sources.open import open_data
+from vitrail.data.transforms import normalise
+from vitrail.run import TrainConfig, train
+from vitrail.train.optim import OptimConfig
+from vitrail.train.tasks import DistilConfig
+from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.load import load, read
+
+PLAIN = Augment(crop="whole", flip=0.0, mixup=0.5)
+
+
+def student(out: Path, distil: DistilConfig | None, **changes: Any) -> TrainConfig:
+    settings: dict[str, Any] = {
+        "length": steps(1),
+        "augment": PLAIN,
+        "optim": OptimConfig(lr=0.0),
+        "distil": distil,
+        "log": 1,
+        "loader": LoaderConfig(workers=0),
+        "average": 0.0,
+    }
+    return toy(out, **{**settings, **changes})
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a little, then say that pictures are taken with another mean and deviation."""
+    out = tmp_path_factory.mktemp("teacher")
+    learns = OptimConfig(lr=1e-2)
+    train(student(out / "run", None, length=steps(8), batch=64, optim=learns))
+    bundle = read(str(out / "run"))
+    assert bundle.preprocess is not None
+    odd = replace(bundle.preprocess, mean=(0.3,), std=(0.2,))
+    save_folder(replace(bundle, preprocess=odd), out / "odd")
+    return out / "odd"
+
+
+def first_loss(config: TrainConfig) -> float:
+    train(config)
+    return json.loads((config.out / "metrics.jsonl").read_text().splitlines()[0])["train/loss"]
+
+
+def taught(teacher: Path, config: TrainConfig) -> np.ndarray:
+    """Give the teacher's logits for the first batch, mixed pixels with its own normalisation."""
+    loaded = load(str(teacher))
+    source = open_data("digits", split="train")
+    assert isinstance(source, Source)
+    half = Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,), interpolation="bilinear", fit="stretch")
+    batch = TrainBatches(source, PLAIN, half, batch=config.batch, seed=config.seed)[0]
+    assert batch.mix is not None
+    assert loaded.preprocess is not None
+    inputs = normalise(batch.pictures, loaded.preprocess, device=torch.device("cpu"))
+    mixed = batch.mix.share * inputs[1:] + (1 - batch.mix.share) * inputs[:-1]
+    with torch.inference_mode():
+        return loaded.model(mixed).double().numpy()
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_the_first_loss_is_the_closed_form(teacher: Path, tmp_path: Path, share: float) -> None:
+    """A head of zeros says that all classes are as likely, so that all but the teacher is known."""
+    config = student(tmp_path / "run", DistilConfig(teacher=str(teacher), share=share))
+    logits = taught(teacher, config) / 3
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    apart = 9 * (p * (np.log(p) - math.log(0.1))).sum(1).mean()
+    expected = (1 - share) * math.log(10) + share * apart
+    assert first_loss(config) == pytest.approx(expected, abs=1e-5)
+
+
+def reordered(bundle: Bundle, order: list[int]) -> Bundle:
+    """Give a model's classes other numbers."""
+    assert bundle.classes is not None
+    names = ("head.output.weight", "head.output.bias")
+    moved = {name: bundle.tensors[name][order] for name in names}
+    classes = tuple(bundle.classes[number] for number in order)
+    spec = replace(bundle.spec, classes=len(order))
+    return replace(bundle, spec=spec, tensors={**bundle.tensors, **moved}, classes=classes)
+
+
+def test_classes_are_known_by_their_names(teacher: Path, tmp_path: Path) -> None:
+    order = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
+    save_folder(reordered(read(str(teacher)), order), tmp_path / "other")
+    losses = [
+        first_loss(student(tmp_path / name, DistilConfig(teacher=str(source))))
+        for name, source in {"a": teacher, "b": tmp_path / "other"}.items()
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    save_folder(reordered(read(str(teacher)), order[:9]), tmp_path / "nine")
+    distil = DistilConfig(teacher=str(tmp_path / "nine"))
+    said = refusal(train, student(tmp_path / "c", distil))
+    assert "tells 9 classes apart, but not '7'; fine-tune it on the data first" in said
+
+
+def test_a_teacher_of_other_channels_or_patches_is_refused(teacher: Path, tmp_path: Path) -> None:
+    model = MODEL.replace("channels=1", "channels=3")
+    distil = DistilConfig(teacher=str(teacher))
+    said = refusal(train, student(tmp_path / "a", distil, model=model))
+    assert "takes 1 channels, the student 3" in said
+    model = MODEL.replace("ViT/4@8", "ViT/3@9")
+    said = refusal(train, student(tmp_path / "b", distil, model=model))
+    assert "9x9 picture does not split into 4x4 patches" in said

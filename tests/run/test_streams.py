@@ -1,0 +1,113 @@
+"""Runs on streams: stopped anywhere they end with the same bytes; what needs a length says so."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.data.sources.hub_sets import own_cache, table, write_parquet
+from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
+from tests.shelf import refusal
+from vitrail.config import Duration
+from vitrail.data.augment import Augment
+from vitrail.data.cache import CacheConfig
+from vitrail.data.loader import LoaderConfig
+from vitrail.data.source import Stream
+from vitrail.data.sources.open import open_data
+from vitrail.plan import plan
+from vitrail.run import Session, TrainConfig, train
+from vitrail.train.distributed import Processes
+from vitrail.train.loop import DivergedError
+from vitrail.train.optim import OptimConfig
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path) -> Iterator[None]:
+    with own_cache(tmp_path / "cache"):
+        yield
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> Path:
+    """Write 20 pictures to learn from and 7 to measure on."""
+    write_parquet(tmp_path / "set", "train", table(range(20)), files=2)
+    return write_parquet(tmp_path / "set", "validation", table(range(20, 27)))
+
+
+def streamed(sets: Path, out: Path, **changes: Any) -> TrainConfig:
+    """Train for 4 epochs, measured on what can be reached by number."""
+    settings: dict[str, Any] = {
+        "data": f"hf:{sets},stream=true,buffer=6",
+        "val_data": f"hf:{sets}",
+        "model": MODEL.replace("channels=1", "channels=3"),
+        "batch": 8,
+        "augment": Augment(mixup=0.2),
+        "log": 1,
+    }
+    return toy(out, **{**settings, **changes})
+
+
+@pytest.mark.parametrize(("stop", "repeats"), [(3, 1), (7, 3)])
+def test_a_stopped_run_goes_on_where_it_was(
+    sets: Path, tmp_path: Path, stop: int, repeats: int
+) -> None:
+    whole = streamed(sets, tmp_path / "whole", repeats=repeats)
+    result = train(whole)
+    assert (result.steps, result.pictures) == (10, 7)
+    begun = replace(whole, out=tmp_path / "begun", loader=LoaderConfig(workers=0))
+    with pytest.MonkeyPatch.context() as patch:
+        fail_at(patch, stop)
+        with pytest.raises(ZeroDivisionError):
+            train(begun)
+    assert train(begun).top1 == result.top1
+    assert print_of(begun.out) == print_of(whole.out)
+
+
+def test_the_pictures_of_a_bad_step_are_named(sets: Path, tmp_path: Path) -> None:
+    """The step and the state before it know the same place."""
+    wild = OptimConfig(kind="sgd", lr=1e30, clip=None)
+    config = streamed(sets, tmp_path / "run", optim=wild, average=0.0, save=steps(1))
+    with pytest.raises(DivergedError) as caught:
+        train(config)
+    (file,) = config.out.glob("bad_batch_*.txt")
+    step = int(file.stem.removeprefix("bad_batch_")) - 1
+    assert str(file) in str(caught.value)
+    stream = open_data(config.data, split="train")
+    assert isinstance(stream, Stream)
+    names = [item.where for epoch in range(4) for item in stream.items(config.seed, epoch)]
+    expected = names[8 * step : 8 * step + 8]
+    found = file.read_text().splitlines()
+    assert sorted(found) == sorted(expected)
+
+
+def test_epochs_need_a_length(sets: Path, tmp_path: Path) -> None:
+    config = streamed(
+        sets, tmp_path / "run", length=Duration(2, "epochs"), save=Duration(1, "epochs")
+    )
+    said = refusal(Session, config, Processes(0, 1, torch.device("cpu")))
+    assert "does not say how many pictures it has" in said
+    assert "give --length, --save as '1000 steps'" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"val_data": None}, "is a stream, which can't be evaluated on; give --val-data"),
+        ({"hold_out": 0.1}, "is a stream, of which no part can be held out"),
+        ({"cache": CacheConfig(limit=1)}, "is a stream, which no cache keeps"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_refused(
+    sets: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    assert said in refusal(train, streamed(sets, tmp_path / "run", **changes))
+
+
+def test_a_stream_needs_no_evaluation_and_has_a_plan(sets: Path, tmp_path: Path) -> None:
+    config = streamed(sets, tmp_path / "run", val_data=None, val="", length=steps(2))
+    planned = plan(config)
+    assert (planned.pictures, planned.epochs, planned.steps, planned.classes) == (None, None, 2, 3)
+    assert train(config).top1 is None
