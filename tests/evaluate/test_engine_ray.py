@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from tests.evaluate.sets import save_tiny, write_pictures
 from tests.shelf import refusal
-from vitrail.evaluate.answers import Answers, join_answers
-from vitrail.evaluate.engine_ray import ask_ray
+from vitrail.evaluate.answers import join_answers
+from vitrail.evaluate.engine_ray import ask_ray, encode_on_ray
 from vitrail.evaluate.examine import ask, prepare
+from vitrail.evaluate.features import extract
 
 ray = pytest.importorskip("ray")
 
@@ -27,8 +29,6 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_quiet")
 def test_rays_answers_are_those_of_one_process(tmp_path: Path) -> None:
-    import torch
-
     data, model = write_pictures(tmp_path / "photos"), save_tiny(tmp_path / "model")
     exam = prepare(str(model), str(data), split="all")
     done: list[int] = []
@@ -41,7 +41,14 @@ def test_rays_answers_are_those_of_one_process(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(there, name), getattr(here, name), err_msg=name)
     assert len(there.indices) == 13
     assert {bad.where for bad in there.bad} == {bad.where for bad in here.bad} == {"b/broken.png"}
-    assert isinstance(there, Answers)
+    plain = extract(exam.model, exam.source, exam.preprocess, batch=4)
+    cache, engine = tmp_path / "features", encode_on_ray(2)
+    values = extract(
+        exam.model, exam.source, exam.preprocess, batch=4, cache=cache, engine=engine
+    ).values
+    np.testing.assert_array_equal(values, plain.values)
+    kept = extract(exam.model, exam.source, exam.preprocess, batch=4, cache=cache)
+    np.testing.assert_array_equal(kept.values, plain.values)
 
 
 def test_a_crew_of_none_is_refused(tmp_path: Path) -> None:

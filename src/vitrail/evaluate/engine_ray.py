@@ -1,8 +1,8 @@
-"""The same questions asked by Ray Data's workers, on this machine or on many.
+"""Batches worked on by Ray Data's workers, on this machine or on many.
 
-A worker gets the numbers of batches and makes them itself, so that only numbers and answers travel;
+A worker gets the numbers of batches and makes them itself, so that only numbers and results travel;
 the pictures lie where every machine sees them. Batches are those of one process, and so are the
-answers.
+results.
 """
 
 from __future__ import annotations
@@ -10,16 +10,21 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from vitrail.config import InputError
-from vitrail.evaluate.answers import Answers
+from vitrail.evaluate.answers import Answers, collect
 from vitrail.evaluate.examine import BATCH, Exam
+from vitrail.evaluate.features import Engine
 
-_STORE = 200_000_000  # bytes of shared memory of a Ray that is started here; answers are small
+R = TypeVar("R")
+_STORE = 200_000_000  # bytes of shared memory of a Ray that is started here
 
 
 def ask_ray(
@@ -29,63 +34,85 @@ def ask_ray(
     workers: int | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> list[Answers]:
-    """Ask the model about every picture on so many workers, one a core unless given.
+    """Ask the model about every picture on so many workers, one a core unless given."""
+    parts: list[Answers] = []
+    done = 0
+    for part in map_on_ray(_Ask(exam, batch), range(len(exam.batches(batch))), workers=workers):
+        parts.append(part)
+        done += len(part.indices) + len(part.bad)
+        report(done)
+    return parts
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """The question about one batch."""
+
+    exam: Exam
+    batch: int
+
+    def __call__(self, step: int) -> Answers:
+        """Answer the batch of this number."""
+        exam, device = self.exam, torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        made = [exam.batches(self.batch)[step]]
+        model = exam.model.to(device)
+        return collect(model, made, exam.preprocess, exam.matching, device=device)[0]
+
+
+def map_on_ray(
+    work: Callable[[int], R], steps: Sequence[int], *, workers: int | None = None
+) -> Iterator[R]:
+    """Give what `work` makes of each number, in their order, made by Ray's workers.
 
     It joins the Ray that runs already (RAY_ADDRESS says where), or starts one here for as long.
     """
     ray = _import_ray()
     if workers is not None and workers < 1:
         raise InputError(f"--workers is at least 1 with --engine ray, not {workers}")
-    steps = len(exam.batches(batch))
+    if not steps:
+        return
     started = not ray.is_initialized()
     if started:
         _start(ray, workers)
     try:
         cores = int(ray.cluster_resources().get("CPU", 1))
-        crew = max(1, min(workers or cores, cores, steps))
-        shared = ray.put((exam, batch))
+        crew = max(1, min(workers or cores, cores, len(steps)))
+        ray.data.DataContext.get_current().execution_options.preserve_order = True
         # From memory: a source that is read would wait for a core, which the workers have.
         numbers = ray.data.from_items(
-            [{"step": step} for step in range(steps)], override_num_blocks=min(steps, 4 * crew)
+            [{"step": step} for step in steps], override_num_blocks=min(len(steps), 4 * crew)
         )
-        pool = ray.data.ActorPoolStrategy(size=crew)
-        found = numbers.map_batches(
-            _Worker, batch_size=1, compute=pool, fn_constructor_args=([shared],)
+        made = numbers.map_batches(
+            _Worker,
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=crew),
+            fn_constructor_args=([ray.put(work)],),
+            num_gpus=1 if ray.cluster_resources().get("GPU") else None,
         )
-        parts: list[Answers] = []
-        done = 0
-        for row in found.iter_rows():
-            part: Answers = pickle.loads(row["answers"])
-            parts.append(part)
-            done += len(part.indices) + len(part.bad)
-            report(done)
-        return parts
+        for row in made.iter_rows():
+            yield pickle.loads(row["made"])
     finally:
         if started:
             ray.shutdown()
 
 
+def encode_on_ray(workers: int | None = None) -> Engine:
+    """Give what `features.extract` takes to compute on so many of Ray's workers."""
+    return partial(map_on_ray, workers=workers)
+
+
 class _Worker:
-    """One of Ray's workers, with the model in its memory."""
+    """One of Ray's workers, with the work (and so the model) in its memory."""
 
     def __init__(self, shared: list[Any]) -> None:
         import ray
-        import torch
 
         torch.set_num_threads(1)
-        self.exam, self.batch = ray.get(shared[0])
-        self.batches = self.exam.batches(self.batch)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.exam.model.to(self.device)
+        self.work: Any = ray.get(shared[0])
 
     def __call__(self, rows: dict[str, np.ndarray]) -> dict[str, list[bytes]]:
-        """Answer the batches of these numbers."""
-        from vitrail.evaluate.answers import collect
-
-        made = (self.batches[int(step)] for step in rows["step"])
-        exam = self.exam
-        found = collect(exam.model, made, exam.preprocess, exam.matching, device=self.device)
-        return {"answers": [pickle.dumps(each) for each in found]}
+        """Do the work for these numbers."""
+        return {"made": [pickle.dumps(self.work(int(step))) for step in rows["step"]]}
 
 
 def _import_ray() -> Any:
@@ -113,5 +140,4 @@ def _start(ray: Any, workers: int | None) -> None:
             include_dashboard=False,
             **quiet,
         )
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
+    ray.data.DataContext.get_current().enable_progress_bars = False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,24 @@ class Features:
             raise InputError(f"{self.name}: {labels.shape[1]} labels a picture, {known} classes")
 
 
+@dataclass(frozen=True)
+class EncodeBatch:
+    """The work on one batch, which can be sent to another process."""
+
+    model: Model[Any]
+    batches: EvalBatches
+    kind: Kind
+    device: torch.device
+
+    def __call__(self, step: int) -> Part:
+        """Compute the features of the batch of this number."""
+        return _encode_batch(self.model, self.batches[step], self.batches, self.kind, self.device)
+
+
+Engine = Callable[[EncodeBatch, Sequence[int]], Iterator[Part]]
+"""Who does the work for batches of these numbers, and gives what comes of it in their order."""
+
+
 def check_pair(train: Features, test: Features) -> None:
     """Refuse two sets that do not mean the same by a label, or have several labels a picture."""
     for each in (train, test):
@@ -99,12 +118,14 @@ def extract(
     device: torch.device | str = "cpu",
     loader: LoaderConfig | None = None,
     cache: Path | None = None,
+    engine: Engine | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> Features:
     """Run a model over all pictures of a set that can be read, and give their features.
 
     `kind` is as kinds.py says. With a `cache` folder (`features_folder()` is the usual one) what is
-    there is taken and what is computed is kept, part by part. `report` is told of pictures done.
+    there is taken and what is computed is kept, part by part. An `engine`, such as Ray's workers,
+    computes elsewhere. `report` is told of pictures done.
     """
     kind = parse_kind(kind) if isinstance(kind, str) else kind
     check_kind(model, kind)
@@ -115,7 +136,9 @@ def extract(
         facts = [_VERSION, str(kind), batch, device.type, to_dict(preprocess)]
         facts += [spec_to_dict(model.spec), hash_weights(model), hash_data(source)]
         entry = Entry(cache / key_of(facts))
-    parts = list(_complete(entry, model.to(device), batches, kind, loader, device, report))
+    work = EncodeBatch(model.to(device), batches, kind, device)
+    here: Engine = partial(_encode_here, loader=loader or LoaderConfig())
+    parts = list(_complete(entry, work, engine or here, report))
     entry.finish()
     ledger = Ledger(source.name, len(source), allowed=1.0)
     ledger.note(each for part in parts for each in part.bad)
@@ -134,23 +157,18 @@ def _join(arrays: list[np.ndarray], nothing: np.ndarray) -> np.ndarray:
 
 
 def _complete(
-    entry: Entry,
-    model: Model[Any],
-    batches: EvalBatches,
-    kind: Kind,
-    loader: LoaderConfig | None,
-    device: torch.device,
-    report: Callable[[int], None],
+    entry: Entry, work: EncodeBatch, engine: Engine, report: Callable[[int], None]
 ) -> Iterator[Part]:
     """Give all parts in order: those that are kept, and the others as they are computed."""
+    batches, model = work.batches, work.model
     runs = [
         range(start, min(start + _PER_PART, len(batches)))
         for start in range(0, len(batches), _PER_PART)
     ]
     kept = {number: part for number in range(len(runs)) if (part := entry.get(number))}
     steps = [step for number, run in enumerate(runs) if number not in kept for step in run]
-    made = iter(Loader(batches.__getitem__, steps, loader or LoaderConfig()))
     was_training = model.training
+    made = engine(work, steps)
     model.eval()
     for number, run in enumerate(runs):
         done = run.start * batches.batch
@@ -158,15 +176,23 @@ def _complete(
             yield kept.pop(number)
         else:
             rows = []
-            for batch in islice(made, len(run)):
-                rows.append(_encode_batch(model, batch, batches, kind, device))
-                done += len(batch.labels)
+            for encoded in islice(made, len(run)):
+                rows.append(encoded)
+                done += len(encoded.values) + len(encoded.bad)
                 report(done)
             part = _merge(rows)
             entry.put(number, part)
             yield part
         report(min(run.stop * batches.batch, len(batches.source)))
     model.train(was_training)
+
+
+def _encode_here(
+    work: EncodeBatch, steps: Sequence[int], *, loader: LoaderConfig
+) -> Iterator[Part]:
+    """Compute the features of batches in this process, of which others are made meanwhile."""
+    for batch in Loader(work.batches.__getitem__, steps, loader):
+        yield _encode_batch(work.model, batch, work.batches, work.kind, work.device)
 
 
 @torch.inference_mode()
