@@ -204,3 +204,14 @@ def test_rollout_of_no_attention_but_to_oneself_stays_where_it_was() -> None:
 def test_bad_requests_are_refused(name: str, options: dict[str, Any], said: str) -> None:
     model = make(name)
     assert said in refusal(attention_masks, model, pictures(model), **options)
+
+
+@pytest.mark.parametrize("by_head", [False, True])
+def test_masks_show_themselves_in_a_notebook(by_head: bool) -> None:
+    model = make(f"{MODELS['plain']},channels=1")
+    masks = attention_masks(model, torch.randn(2, 1, 32, 32), by_head=by_head)
+    assert masks.inputs.shape == (2, 32, 32, 3)
+    assert (masks.inputs.min(), masks.inputs.max()) == (0, 255)
+    shown = masks._repr_html_()
+    assert shown is not None
+    assert "<img" in shown

@@ -73,3 +73,19 @@ def test_what_has_no_distance_is_refused() -> None:
     model = make("BiT-R50x1@32,stages=1,width=32,classes=3")
     assert "has no attention" in refusal(attention_distance, model, [pictures(model)])
     assert "no picture" in refusal(attention_distance, make("plain"), [])
+
+
+def test_a_model_in_training_is_measured_without_its_noise_and_left_as_it_was() -> None:
+    model = vitrail.build("ViT/8@16,depth=2,width=12,heads=3,mlp=8,dropout=0.5,classes=4").train()
+    x = torch.randn(2, 3, 16, 16)
+    model.norm.training = False  # as of a part that is frozen
+    found = attention_distance(model, [x]).pixels
+    assert [name for name, part in model.named_modules() if not part.training] == ["norm"]
+    np.testing.assert_array_equal(found, attention_distance(model.eval(), [x]).pixels)
+
+
+def test_the_result_shows_itself_in_a_notebook() -> None:
+    model = make("plain")
+    shown = attention_distance(model, [pictures(model)])._repr_html_()
+    assert shown is not None
+    assert "<img" in shown

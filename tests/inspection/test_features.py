@@ -1,8 +1,11 @@
 """Colours of patches, nearest neighbours, token norms and the logit lens against plain versions."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 import vitrail
@@ -59,6 +62,14 @@ def test_a_token_has_one_colour_in_whichever_picture() -> None:
     found = patch_colours(tokens, (3, 4), threshold=None)
     assert found.foreground.all()
     np.testing.assert_allclose(found.colours[1], found.colours[0][::-1, ::-1], atol=1e-6)
+
+
+def test_colours_show_themselves_in_a_notebook() -> None:
+    tokens, inside = blobs(2, 8)
+    shown = np.array(Image.open(io.BytesIO(patch_colours(tokens, (8, 8))._repr_png_())))
+    assert shown.shape == (64, 8 * 17, 4)
+    np.testing.assert_array_equal(shown[4::8, 4:64:8, 3] > 0, inside[0])
+    assert shown[:, 64:72, 3].max() == 0  # between the pictures
 
 
 def test_otsu_is_the_best_of_all_thresholds() -> None:

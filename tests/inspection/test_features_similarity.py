@@ -90,3 +90,10 @@ def test_too_few_or_different_pictures_are_refused() -> None:
         compare_layers, model, model, [pair]
     )
     assert "four pictures, not 3" in refusal(linear_cka, torch.randn(3, 2), torch.randn(3, 2))
+
+
+def test_the_result_shows_itself_in_a_notebook() -> None:
+    model = make("plain")
+    shown = compare_layers(model, model, [torch.randn(4, 3, 32, 32)])._repr_html_()
+    assert shown is not None
+    assert "<img" in shown

@@ -17,6 +17,7 @@ from vitrail.inspection.hooks import (
     Layers,
     attention_layers,
     choose_layers,
+    evaluating,
     find_model,
     listening,
     patches_of,
@@ -108,7 +109,6 @@ def _follow(weights: Tensor, read: Tensor) -> Tensor:
     return (read[..., None, :] @ weights)[..., 0, :]
 
 
-@torch.no_grad()
 def attention_maps(
     model: nn.Module, x: Tensor, *, layers: Layers = "all", by_head: bool = False
 ) -> tuple[list[Tensor], Tensor]:
@@ -117,7 +117,8 @@ def attention_maps(
     Attention is the mean of the heads, or by head (batch, heads, tokens, tokens).
     """
     sums = _Sums()
-    with record(model, attention=layers, each=None if by_head else sums.add) as tape:
+    each = None if by_head else sums.add
+    with evaluating(model), record(model, attention=layers, each=each) as tape:
         model(x)
     maps = dict(tape.attention) if by_head else sums.means()
     inner = find_model(model)
@@ -138,7 +139,7 @@ def gradient_maps(
         raise InputError(f"{model.spec.name} has no head, so no class to take the gradient of")
     found: list[Attended] = []
     layers = range(len(attention_layers(model)))
-    with torch.inference_mode(False), torch.enable_grad():
+    with evaluating(model), torch.inference_mode(False), torch.enable_grad():
         x = x.detach().clone().requires_grad_()
         with (
             torch.compiler.set_stance("force_eager"),

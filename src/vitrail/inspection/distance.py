@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.inspection.hooks import Attended, attention_layers, find_model, listening
+from vitrail.inspection.hooks import (
+    Attended,
+    attention_layers,
+    evaluating,
+    find_model,
+    listening,
+    patches_of,
+)
 from vitrail.inspection.record import chunks_of
 from vitrail.inspection.shown import Shown
 from vitrail.models import BiT
@@ -39,7 +46,6 @@ class AttentionDistance(Shown):
         return draw_distances({self.name: self.pixels})
 
 
-@torch.no_grad()
 def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> AttentionDistance:
     """Average how far a patch's attention reaches, over all patches of pictures.
 
@@ -54,23 +60,23 @@ def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> Attention
     prefix = 0 if isinstance(inner, BiT) else inner.spec.prefix
     sums = torch.zeros(len(sites), sites[0].heads, dtype=torch.float64)
     tables: dict[tuple[Size, Size], Tensor] = {}
-    image: Size = (0, 0)
+    image, patches, pictures = (0, 0), (0, 0), 0
 
     def attended(found: Attended) -> None:
         for chunk in chunks_of(found, skip=prefix):
-            side = inner.spec.grid if chunk.grid is None else chunk.grid
-            if chunk.grid is None and not isinstance(inner, BiT):
-                side = image[0] // inner.spec.stride[0], image[1] // inner.spec.stride[1]
-            if (side, image) not in tables:
-                steps = image[0] / side[0], image[1] / side[1]
-                tables[side, image] = grid_distances(side, steps).to(chunk.weights)
-            far = chunk.weights.flatten(2) @ tables[side, image].flatten() / (side[0] * side[1])
+            grid = chunk.grid or patches
+            if (grid, image) not in tables:
+                steps = image[0] / grid[0], image[1] / grid[1]
+                mean = grid_distances(grid, steps) / (grid[0] * grid[1])
+                tables[grid, image] = mean.flatten().to(chunk.weights)
+            far = chunk.weights.flatten(2) @ tables[grid, image]
             sums[found.layer, chunk.heads] += far.sum(0, dtype=torch.float64).cpu()
 
-    pictures = 0
-    with listening(model, attention=range(len(sites)), attended=attended):
+    everything = range(len(sites))
+    with evaluating(model), listening(model, attention=everything, attended=attended):
         for batch in batches:
             image = (batch.shape[2], batch.shape[3])
+            patches = image if isinstance(inner, BiT) else patches_of(inner, batch)
             model(batch)
             pictures += len(batch)
     if not pictures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -9,13 +10,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.inspection.embeddings import principal_components
-from vitrail.inspection.hooks import find_model, patches_of
+from vitrail.inspection.hooks import evaluating, find_model, patches_of
 from vitrail.inspection.record import record
 from vitrail.inspection.shown import Shown
+from vitrail.inspection.tiles import hide_missing, mosaic
 from vitrail.models import BiT, ViT
 from vitrail.models.spec import Size
 
@@ -34,8 +37,19 @@ class PatchColours:
 
     colours: np.ndarray
     """(pictures, rows, columns, 3) from 0 to 1; the background is NaN."""
-    foreground: np.ndarray
-    """Which patches are not background (pictures, rows, columns)."""
+
+    @property
+    def foreground(self) -> np.ndarray:
+        """Say which patches are not background (pictures, rows, columns)."""
+        return ~np.isnan(self.colours[..., 0])
+
+    def _repr_png_(self) -> bytes:
+        """Show the pictures' tiles side by side in a notebook, eight pixels a patch."""
+        strip = hide_missing(mosaic(self.colours[None].astype(np.float64)))
+        pixels = np.rint(255 * strip).astype(np.uint8).repeat(8, 0).repeat(8, 1)
+        file = io.BytesIO()
+        Image.fromarray(pixels, "RGBA").save(file, "PNG")
+        return file.getvalue()
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +123,7 @@ def patch_colours(tokens: Tensor, grid: Size, *, threshold: Threshold = "otsu") 
         raise InputError(f"{patches} tokens are no {grid[0]} x {grid[1]} grid; leave out the class "
                          "token and registers")  # fmt: skip
     rows = tokens.detach().double().flatten(0, 1)
-    front = torch.ones(len(rows), dtype=torch.bool)
+    front = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
     if threshold is not None:
         scores = _foreground_scores(rows, grid)
         front = scores > (otsu(scores) if threshold == "otsu" else threshold)
@@ -121,10 +135,7 @@ def patch_colours(tokens: Tensor, grid: Size, *, threshold: Threshold = "otsu") 
     low, high = places.amin(0), places.amax(0)
     colours = torch.full((len(rows), 3), torch.nan, dtype=rows.dtype, device=rows.device)
     colours[front] = (places - low) / (high - low)
-    return PatchColours(
-        colours.float().cpu().numpy().reshape(pictures, *grid, 3),
-        front.cpu().numpy().reshape(pictures, *grid),
-    )
+    return PatchColours(colours.float().cpu().numpy().reshape(pictures, *grid, 3))
 
 
 def _foreground_scores(rows: Tensor, grid: Size) -> Tensor:
@@ -160,7 +171,7 @@ def patch_tokens(model: nn.Module, x: Tensor, *, layer: int = -1) -> tuple[Tenso
     inner = find_model(model)
     grid = patches_of(inner, x)
     assert isinstance(inner, ViT)
-    with record(model, tokens=[layer]) as tape:
+    with evaluating(model), record(model, tokens=[layer]) as tape:
         model(x)
     (tokens,) = tape.tokens.values()
     if layer in (-1, inner.spec.depth - 1):
@@ -191,7 +202,7 @@ def token_norms(model: nn.Module, x: Tensor) -> TokenNorms:
     """Measure the length of each token after each block."""
     inner = find_model(model)
     grid = patches_of(inner, x)
-    with record(model, tokens="all") as tape:
+    with evaluating(model), record(model, tokens="all") as tape:
         model(x)
     norms = torch.stack([tokens.float().norm(dim=-1) for tokens in tape.tokens.values()])
     return TokenNorms(norms.cpu().numpy(), 0 if isinstance(inner, BiT) else inner.spec.prefix, grid)
@@ -206,7 +217,7 @@ def logit_lens(model: nn.Module, x: Tensor, classes: Sequence[str] | None = None
         raise InputError(f"{spec.name}'s stages have other widths than its head; take a ViT")
     if not spec.classes:
         raise InputError(f"{spec.name} has no head to look through; load one that has classes")
-    with record(model, tokens="all") as tape:
+    with evaluating(model), record(model, tokens="all") as tape:
         model(x)
     logits = torch.stack([inner.classify(tokens) for tokens in tape.tokens.values()])
     names = tuple(classes or map(str, range(spec.classes)))

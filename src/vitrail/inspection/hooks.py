@@ -123,6 +123,20 @@ def listening(
         yield
 
 
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Run a module as evaluation does, without noise or gradients; its parts stay as they were."""
+    training = [part for part in module.modules() if part.training]
+    try:
+        for part in training:
+            part.training = False
+        with torch.no_grad():
+            yield
+    finally:
+        for part in training:
+            part.training = True
+
+
 def _is_compiled(module: nn.Module) -> bool:
     if "torch._dynamo" not in sys.modules:  # compiling imports it, and importing it takes seconds
         return False

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.inspection.hooks import find_model
+from vitrail.inspection.hooks import evaluating, find_model
 from vitrail.inspection.record import record
 from vitrail.inspection.shown import Shown
 
@@ -39,7 +39,6 @@ class LayerSimilarity(Shown):
         return draw_similarity(self.cka, self.names)
 
 
-@torch.no_grad()
 def compare_layers(
     first: nn.Module, second: nn.Module, batches: Iterable[Tensor | tuple[Tensor, Tensor]]
 ) -> LayerSimilarity:
@@ -93,7 +92,7 @@ def covariances(first: Tensor, second: Tensor) -> Tensor:
 
 def _grams(model: nn.Module, x: Tensor) -> Tensor:
     """Give each block's gram matrix of a batch (layers, pictures, pictures)."""
-    with record(model, tokens="all") as tape:
+    with evaluating(model), record(model, tokens="all") as tape:
         model(x)
     rows = (tokens.float().flatten(1) for tokens in tape.tokens.values())
     # Centring changes no covariance, but leaves float32 its digits for what differs.
