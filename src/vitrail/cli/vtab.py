@@ -116,5 +116,11 @@ def _print(score: Score) -> None:
         if each.unseen:
             print_line(f"{each.task.name}: {each.unseen:,} test pictures are of classes that no "
                        "training picture is of; they count as wrong")  # fmt: skip
+        count = each.pictures + each.skipped
+        if each.top1 is not None and count != each.task.test:
+            print_line(
+                f"{each.task.name}: measured on {count:,} pictures; VTAB's test split has "
+                f"{each.task.test:,}"
+            )
         if each.why:
             print_line(f"not run: {each.task.name}: {each.why}")

@@ -63,7 +63,10 @@ def open_subset(
         found = f"{source.name} has {len(source.classes):,}"
         raise InputError(f"{subset.title} has {subset.classes:,} classes, {found}; is it whole?")
     matching = match_classes(source, names, outputs)
-    return source, replace(matching, restricted=subset.restricted)
+    among = "its classes only" if subset.restricted else "all classes"
+    note = f"{subset.title} ({subset.paper}): the model chooses among {among}"
+    notes = (*matching.notes, note)
+    return source, replace(matching, notes=notes, restricted=subset.restricted)
 
 
 def find_subset(name: str) -> Subset:
