@@ -1,5 +1,6 @@
 """Processes agree on numbers, facts and errors, and none waits for one that is gone."""
 
+import gc
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.forks import in_processes
 from vitrail.config import InputError
 from vitrail.data.batches import Shard
+from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.train import distributed
 from vitrail.train.distributed import LostError, Processes, join
 
@@ -204,6 +206,27 @@ def test_processes_part_and_meet_again(port: int, agent: str) -> None:
         variables |= {"MASTER_PORT": str(port)}
     ended = in_processes(lambda: meet_and_train(30), variables=variables)
     assert [each.value for each in ended] == [[[0, 1]] * 30] * 2, ended
+
+
+def collect(task: int) -> int:
+    gc.collect()
+    return task
+
+
+def load_after_parting() -> list[int]:
+    gc.disable()
+    for _ in range(2):  # the first group is garbage when the second has ended
+        with join("cpu"):
+            model = DistributedDataParallel(nn.Linear(2, 2))
+            model.cycle = [model]  # pyright: ignore
+            del model
+    return list(Loader(collect, range(2), LoaderConfig(workers=1, kind="processes")))
+
+
+def test_data_workers_leave_groups_alone_that_they_inherit() -> None:
+    """The end of a group waits for its threads, which a forked worker does not have."""
+    ended = in_processes(load_after_parting)
+    assert [each.value for each in ended] == [[0, 1], [0, 1]], ended
 
 
 def test_a_count_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ A worker that is killed is replaced and its batches are made again: they are pur
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -147,6 +148,7 @@ _make_in_worker: Callable[[Any], Any]
 def _begin_worker(make: Callable[[Any], Any]) -> None:
     """Prepare a worker process: one thread, and an end when its parent ends, however that ends."""
     global _make_in_worker
+    gc.freeze()  # what a fork inherits is not its own to end, such as threads it does not have
     _make_in_worker = make
     torch.set_num_threads(1)
     parent = multiprocessing.parent_process()
