@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vitrail.config import Duration
 from vitrail.data.augment import Augment
+from vitrail.inspection.report import leave_report
 from vitrail.run import Run, TrainConfig, train
 from vitrail.train.optim import OptimConfig
 from vitrail.train.schedule import ScheduleConfig
@@ -31,6 +32,8 @@ class Row:
     top1: float
     steps: int
     folder: Path
+    report: Path | None
+    """The page that shows what the model has learnt."""
 
 
 def run(out: Path, say: Callable[[str], object]) -> list[Row]:
@@ -43,8 +46,9 @@ def run(out: Path, say: Callable[[str], object]) -> list[Row]:
     say("3 of 3: the same on digits from scratch")
     scratch = _train("digits", "scratch", out, f"ViT/4@48,{_SHAPE}", _FEW)
     rows = [("shapes, pre-trained", 1 / 6, pretrained), ("digits, fine-tuned", 1 / 10, finetuned)]
+    say("looking inside")
     return [
-        Row(what, chance, done.top1 or 0.0, done.steps, done.folder)
+        Row(what, chance, done.top1 or 0.0, done.steps, done.folder, leave_report(done.folder))
         for what, chance, done in [*rows, ("digits, from scratch", 1 / 10, scratch)]
     ]
 

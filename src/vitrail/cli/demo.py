@@ -27,13 +27,14 @@ def demo(
 
     rows = run(out, lambda text: sys.stderr.write(f"{text}\n"))
     if json:
-        print_json([{**asdict(row), "folder": str(row.folder)} for row in rows])
+        plain = [(row, str(row.folder), row.report and str(row.report)) for row in rows]
+        print_json([{**asdict(row), "folder": at, "report": page} for row, at, page in plain])
         return
     table = new_table("what", "steps", "top-1", "guessing")
     for row in rows:
         table.add_row(row.what, f"{row.steps:,}", f"{row.top1:.1%}", f"{row.chance:.1%}")
     print_table(table)
-    _, finetuned, scratch = rows
+    pretrained, finetuned, scratch = rows
     gain = 100 * (finetuned.top1 - scratch.top1)
     said = "helped by" if gain > 0 else "did not help:"
     print_line(
@@ -42,3 +43,6 @@ def demo(
     print_line(
         f"The runs are in {out}; a model is used by its folder, such as run:{scratch.folder}"
     )
+    pages = [str(row.report) for row in (pretrained, finetuned) if row.report]
+    if pages:
+        print_line(f"What they have learnt: open {' and '.join(pages)} in a browser.")

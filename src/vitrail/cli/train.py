@@ -222,12 +222,14 @@ def _run(config: TrainConfig, flags: Daily) -> None:
         if first:
             print_json(asdict(planned)) if flags.json else print_plan(planned)
         return
+    from vitrail.inspection.report import leave_report
     from vitrail.run import describe
     from vitrail.run import train as run
 
     done = run(config, restart=flags.restart)
     if not first:
         return
+    leave_report(done.folder)
     if flags.json:
         said = asdict(done)
         print_json({"run": str(said.pop("folder")), **said})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -24,9 +25,12 @@ from vitrail.inspection.curves import read_curves
 from vitrail.inspection.page import make_page
 from vitrail.inspection.parts import Part
 from vitrail.inspection.plots import Plot, draw_curves
-from vitrail.inspection.view import Viewed, find_run, open_view
+from vitrail.inspection.view import Viewed, find_run, open_own, open_view, prepare
 from vitrail.models import BiT
 from vitrail.models.spec import Size
+from vitrail.weights.load import load
+
+log = logging.getLogger("vitrail")
 
 PAGE, NUMBERS, FIGURES = "report.html", "report.json", "figures"
 
@@ -172,7 +176,26 @@ def inspect_model(
 
 
 def report_run(folder: Path) -> Path:
-    """Write the page of a run into its folder, with some of its validation pictures."""
-    view = open_view(f"run:{folder}", count=32)
+    """Write a run's page into its folder, with some of its own pictures where they can be had."""
+    source = None
+    with suppress(InputError):  # such as a stream, or pictures that have moved
+        source = open_own(folder)
+    view = prepare(load(f"run:{folder}"), source=source, count=32)
     make_report(view, detail=1, run=folder).write(folder, figures=False)
     return folder / PAGE
+
+
+def leave_report(folder: Path) -> Path | None:
+    """Write a finished run's page unless it is there; no run fails for it, but a warning says why.
+
+    Of several processes, the first one calls it.
+    """
+    page, result = folder / PAGE, folder / "result.json"
+    try:
+        if page.exists() and page.stat().st_mtime >= result.stat().st_mtime:
+            return page
+        return report_run(folder)
+    except Exception as error:  # whatever it be, the run is finished and its model is there
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        log.warning("%s has no report: %s", folder, said)
+        return None

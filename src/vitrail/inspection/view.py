@@ -23,6 +23,8 @@ from vitrail.weights.load import Loaded, load
 
 FEW = 16
 """Pictures that go through a model at once, and that are enough for norms."""
+SHOWN = 4
+"""Pictures of a data set that are shown one by one."""
 
 
 @dataclass(frozen=True)
@@ -74,25 +76,36 @@ def open_view(
     split: str | None = None,
     image: Size | None = None,
     count: int = 128,
-    shown: int = 4,
 ) -> Viewed:
     """Load a model and prepare pictures for it: files, and up to `count` of a data set.
 
-    Files are all shown, of the data so many as `shown` says where there are no files. A run that
-    is given neither is looked at with its own validation pictures. With `image`, pictures have
-    another size than the model was trained at.
+    A run that is given neither is looked at with its own validation pictures.
     """
-    if count < 1 or shown < 1:
-        raise InputError(f"at least 1 picture is measured and shown, not {min(count, shown)}")
-    source = None if data is None else _open_source(data, split or "val", 0)
-    folder = find_run(model)
-    if source is None and not pictures:
-        source = None if folder is None else _open_own(folder)
-        if source is None:
-            raise InputError(
-                "no picture to look at; name some files, or give --data, such as a folder or shapes"
-            )
-    loaded = load(model)
+    if count < 1:
+        raise InputError(f"at least 1 picture is measured, not {count}")
+    source, folder = None, find_run(model)
+    if data is not None:
+        source = _open_source(data, split or "val", 0)
+    elif not pictures and folder is not None:
+        source = open_own(folder)
+    elif not pictures:
+        hint = "name some files, or give --data, such as a folder of pictures or shapes"
+        raise InputError(f"no picture to look at; {hint}")
+    return prepare(load(model), pictures, source, image=image, count=count)
+
+
+def prepare(
+    loaded: Loaded,
+    pictures: Sequence[Path] = (),
+    source: Source | None = None,
+    *,
+    image: Size | None = None,
+    count: int,
+) -> Viewed:
+    """Prepare files and pictures of a data set for a model; of the set a few are shown, or none.
+
+    With `image`, pictures have another size than the model was trained at.
+    """
     spec = loaded.model.spec
     preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
     if image is not None:
@@ -103,7 +116,7 @@ def open_view(
     if source is None:
         return Viewed(loaded, preprocess, own, own)
     measured = take_subjects(source, count, preprocess)
-    some = own or measured[:: max(1, len(measured) // shown)][:shown]
+    some = own or measured[:: max(1, len(measured) // SHOWN)][:SHOWN]
     return Viewed(loaded, preprocess, some, measured, source.classes)
 
 
@@ -116,12 +129,10 @@ def find_run(model: str) -> Path | None:
     return None
 
 
-def _open_own(folder: Path) -> Source | None:
-    """Open the pictures that a run was evaluated on, if it was."""
+def open_own(folder: Path) -> Source:
+    """Open the pictures that a run was evaluated on, or if it was not, those it was trained on."""
     settings = read_file(folder / "config.yaml")
-    if not settings["val"]:
-        return None
-    return _open_source(settings["data"], settings["val"], settings["seed"])
+    return _open_source(settings["data"], settings["val"] or "train", settings["seed"])
 
 
 def _open_source(data: str, split: str, seed: int) -> Source:

@@ -1,0 +1,120 @@
+"""`vitrail inspect` as a user meets it: a report, or one line that says what is possible."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.inspection.reports import BIT, TINY, save_model, save_pictures, save_set
+from tests.test_cli import run
+from vitrail.inspection.report import leave_report
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Keep a ViT, a BiT and a picture."""
+    place = tmp_path_factory.mktemp("inspect")
+    save_model(place / "vit")
+    save_model(place / "bit", BIT)
+    save_pictures(place, "a.png")
+    (place / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no more")
+    save_set(place / "set", count=2)
+    return place
+
+
+def test_a_report_with_json(place: Path, tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "out"
+    arguments = ("--layers", "0", "-1", "--out", str(out), "--json")
+    code, said, err = run(capsys, "inspect", str(place / "vit"), str(place / "a.png"), *arguments)
+    assert (code, err) == (0, "")
+    result = json.loads(said)
+    assert result["report"] == str(out / "report.html")
+    assert result["numbers"] == str(out / "report.json")
+    names = {Path(figure).stem for figure in result["figures"]}
+    assert {"overlays-0", "heads-0", "lens-0", "distances", "filters", "positions"} <= names
+    assert all(Path(path).stat().st_size > 500 for path in result["figures"])
+    assert json.loads((out / "report.json").read_text())["parts"][0]["layers"] == [0, 1]
+
+
+def test_a_bit_is_reported_as_far_as_it_goes(place: Path, tmp_path: Path, capsys: Capture) -> None:
+    """It stands beside a ViT, on a data set, with what both have."""
+    data = ("--data", str(place / "set"), "--split", "all", "--against", str(place / "vit"))
+    code, said, err = run(capsys, "inspect", str(place / "bit"), *data, "--out", str(tmp_path))
+    assert (code, err) == (0, "")
+    page = f"{tmp_path / 'report.html'}: "
+    assert said.startswith(page)
+    names = {path.stem for path in (tmp_path / "figures").iterdir()}
+    both = {"filters", "neighbours", "similarity", "distances"}
+    assert names == {*(f"picture-{n}" for n in range(4)), *both}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["vit"], "no picture to look at; name some files, or give --data"),
+        (["vit", "none.png"], "none.png: No such file or directory"),
+        (["vit", "broken.jpg"], "broken.jpg: "),
+        (["vit", "set"], "set is a folder; give pictures, or --data "),
+        (["vit", "a.png", "--layers", "2"], "has no attention layer 2; it has 2: 0 to 1"),
+        (["bit", "a.png", "--layers", "0"], "has no tokens that heads could be drawn of"),
+        (["vit", "a.png", "--image", "18"], "does not split into 4x4 patches"),
+        (["vit", "--data", "nowhere"], "no folder or data set"),
+        (["vit", "--data", "digits", "--count", "0"], "at least 1 picture is measured, not 0"),
+        (["vit", "a.png", "--against", "none"], "none"),
+        (["none", "a.png"], "none"),
+    ],
+)
+def test_bad_input_gets_one_line_and_leaves_nothing(
+    place: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(place)
+    out = tmp_path / "out"
+    code, said, err = run(capsys, "inspect", *arguments, "--out", str(out))
+    assert (code, said) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_file_in_the_way_is_named(place: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "out").write_text("mine")
+    arguments = (str(place / "vit"), str(place / "a.png"), "--out", str(tmp_path / "out"))
+    code, _, err = run(capsys, "inspect", *arguments)
+    assert code == 2
+    assert "cannot be written" in err
+    assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_training_leaves_a_report_once(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "run"
+    model = ("--model", TINY.replace("@16", "@8"), "--batch", "32", "--steps", "2")
+    command = ("train", "digits", *model, "--out", str(out), "--loggers", "", "--json")
+    code, said, err = run(capsys, *command)
+    assert code == 0, err
+    assert json.loads(said)["steps"] == 2
+    page = out / "report.html"
+    before = page.read_bytes()
+    assert b"Confusion matrix of 10 classes" in before
+    assert leave_report(out) == page
+    page.write_text("seen")
+    assert run(capsys, *command)[0] == 0
+    assert page.read_text() == "seen"
+    # Its own pictures do for a look at it, too.
+    code, _, err = run(capsys, "inspect", str(out), "--count", "8", "--out", str(tmp_path / "look"))
+    assert code == 0, err
+    assert (tmp_path / "look" / "figures" / "curves.svg").exists()
+
+
+def test_no_report_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "result.json").write_text("{}")
+    assert leave_report(tmp_path) is None
+    (line,) = caplog.messages
+    assert "has no report: " in line
+    assert "\n" not in line
