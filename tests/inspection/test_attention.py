@@ -215,3 +215,18 @@ def test_masks_show_themselves_in_a_notebook(by_head: bool) -> None:
     shown = masks._repr_html_()
     assert shown is not None
     assert "<img" in shown
+
+
+@pytest.mark.parametrize("method", ["rollout", "gradient", "raw"])
+def test_autocast_is_the_models_not_the_masks(method: Any) -> None:
+    model = make("plain")
+    x = pictures(model)
+    exact = attention_masks(model, x, method=method).values
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attention_masks(model, x, method=method).values
+        maps, _ = attention_of(model, x)  # type: ignore[arg-type]
+    assert np.abs(found - exact).max() > 1e-7  # the model's numbers are others
+    np.testing.assert_allclose(found, exact, rtol=0.2, atol=0.02)
+    if method == "rollout":
+        expected = multiply_out([each.mean(1) for each in maps])[:, 0, 1:]
+        np.testing.assert_allclose(found.reshape(2, -1), expected, atol=1e-6)

@@ -89,3 +89,18 @@ def test_the_result_shows_itself_in_a_notebook() -> None:
     shown = attention_distance(model, [pictures(model)])._repr_html_()
     assert shown is not None
     assert "<img" in shown
+
+
+def test_autocast_is_the_models_not_the_measures() -> None:
+    model = make("registers")
+    x = pictures(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = attention_distance(model, [x]).pixels
+        with torch.no_grad(), record(model, attention="all") as tape:
+            model(x)
+    table = grid_distances((4, 4), (8, 8))
+    for layer, weights in tape.attention.items():
+        patches = weights[:, :, 3:, 3:].double()
+        patches = patches / patches.sum(-1, keepdim=True)
+        expected = (patches * table).sum(-1).mean((0, 2)).numpy()
+        np.testing.assert_allclose(found[layer], expected, rtol=1e-6)

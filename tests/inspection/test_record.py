@@ -321,6 +321,7 @@ def test_nothing_stays_behind_after_an_exception() -> None:
         ({"tokens": [-4]}, "has no block -4"),
         ({"attention": [0], "heads": [3]}, "has no head 3; it has 3"),
         ({"attention": "last"}, "layers are numbers or 'all', not 'last'"),
+        ({"heads": [0]}, "heads and rows are of attention layers; say which: attention='all'"),
     ],
 )
 def test_what_is_out_of_range_is_refused(asked: dict[str, Any], said: str) -> None:

@@ -88,7 +88,8 @@ def attention_masks(
         maps, read = attention_maps(model, x, layers=layers, by_head=by_head)
     if by_head:
         read = read[:, None].expand(-1, inner.spec.heads, -1)
-    values = _follow(maps[0], read) if method == "raw" else rollout(maps, read)
+    with torch.autocast(x.device.type, enabled=False):
+        values = _follow(maps[0], read) if method == "raw" else rollout(maps, read)
     patches = values[..., inner.spec.prefix :].unflatten(-1, grid)
     return Masks(patches.float().cpu().numpy(), _to_pixels(x), method)
 
@@ -150,7 +151,8 @@ def gradient_maps(
         classes = _targets(logits, target)
         score = logits.gather(1, classes[:, None]).sum()
         gradients = torch.autograd.grad(score, [layer.mixed for layer in found])
-    maps = [_weigh(*pair, by_head=by_head) for pair in zip(found, gradients, strict=True)]
+    with torch.autocast(x.device.type, enabled=False):
+        maps = [_weigh(*pair, by_head=by_head) for pair in zip(found, gradients, strict=True)]
     return maps, _read(model, maps[0], tape.pooling)
 
 
@@ -163,10 +165,11 @@ def _weigh(found: Attended, gradient: Tensor, *, by_head: bool) -> Tensor:
     whole: list[Chunk] = []
     for chunk in chunks_of(found):
         lines = slice(chunk.pictures.start * found.lines, chunk.pictures.stop * found.lines)
-        slope = gradient[lines, chunk.heads] @ found.value[lines, chunk.heads].mT
+        sides = (side[lines, chunk.heads].to(chunk.weights) for side in (gradient, found.value))
+        slope = next(sides) @ next(sides).mT
         if found.axis != "grid":
             slope, _ = spread(slope, found)
-        weighed = chunk._replace(weights=chunk.weights * slope.to(chunk.weights).clamp(min=0))
+        weighed = chunk._replace(weights=chunk.weights * slope.clamp(min=0))
         if by_head:
             whole.append(weighed)
         else:

@@ -70,7 +70,7 @@ def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> Attention
                 mean = grid_distances(grid, steps) / (grid[0] * grid[1])
                 tables[grid, image] = mean.flatten().to(chunk.weights)
             far = chunk.weights.flatten(2) @ tables[grid, image]
-            sums[found.layer, chunk.heads] += far.sum(0, dtype=torch.float64).cpu()
+            sums[found.layer, chunk.heads] += far.cpu().double().sum(0)
 
     everything = range(len(sites))
     with evaluating(model), listening(model, attention=everything, attended=attended):

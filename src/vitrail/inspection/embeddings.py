@@ -70,10 +70,10 @@ def embedding_filters(model: nn.Module, count: int = 28) -> Filters:
     most = min(filters - 1, channels * height * width)
     if not 1 <= count <= most:
         raise InputError(f"its {filters} filters have 1 to {most} components, not {count}")
-    rows, strengths = principal_components(weight.double().flatten(1), count)
+    rows, strengths = principal_components(weight.cpu().double().flatten(1), count)
     tiles = rows.unflatten(1, (channels, height, width)).permute(0, 2, 3, 1)
     tiles = 0.5 + 0.5 * tiles / tiles.abs().amax((1, 2, 3), keepdim=True)
-    return Filters(tiles.expand(-1, -1, -1, 3).float().cpu().numpy(), strengths.cpu().numpy())
+    return Filters(tiles.expand(-1, -1, -1, 3).float().numpy(), strengths.numpy())
 
 
 def principal_components(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -110,10 +110,10 @@ def position_similarity(
     else:
         assert isinstance(table, Positions)
         like = inner.embedding.weight.float()
-        places = table((rows, columns), like).double()[spec.prefix :]
+        places = table((rows, columns), like).cpu().double()[spec.prefix :]
         places = F.normalize(places, dim=1)
         tiles = places @ places.T
-    tiles = tiles.view(rows, columns, rows, columns).float().cpu().numpy()
+    tiles = tiles.view(rows, columns, rows, columns).float().numpy()
     return PositionSimilarity(tiles, f"{spec.position}, {rows} x {columns}")
 
 
@@ -127,7 +127,7 @@ def _table_number(model: ViT, layer: int) -> int:
 
 def _compare_offsets(table: RelativePositions, prefix: int, patches: int) -> Tensor:
     tokens = prefix + patches
-    rows = resize_grid(table.table, (len(table.table), 1), (2 * tokens - 1, 1)).double()
+    rows = resize_grid(table.table, (len(table.table), 1), (2 * tokens - 1, 1)).cpu().double()
     near = F.normalize(rows, dim=1) @ F.normalize(rows[tokens - 1], dim=0)
-    places = torch.arange(patches, device=near.device)
+    places = torch.arange(patches)
     return near[places[:, None] - places + tokens - 1]

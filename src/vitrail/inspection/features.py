@@ -122,8 +122,8 @@ def patch_colours(tokens: Tensor, grid: Size, *, threshold: Threshold = "otsu") 
     if patches != grid[0] * grid[1]:
         raise InputError(f"{patches} tokens are no {grid[0]} x {grid[1]} grid; leave out the class "
                          "token and registers")  # fmt: skip
-    rows = tokens.detach().double().flatten(0, 1)
-    front = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+    rows = tokens.detach().cpu().double().flatten(0, 1)
+    front = torch.ones(len(rows), dtype=torch.bool)
     if threshold is not None:
         scores = _foreground_scores(rows, grid)
         front = scores > (otsu(scores) if threshold == "otsu" else threshold)
@@ -133,9 +133,9 @@ def patch_colours(tokens: Tensor, grid: Size, *, threshold: Threshold = "otsu") 
     basis, _ = principal_components(kept, 3)
     places = (kept - kept.mean(0)) @ basis.T
     low, high = places.amin(0), places.amax(0)
-    colours = torch.full((len(rows), 3), torch.nan, dtype=rows.dtype, device=rows.device)
+    colours = torch.full((len(rows), 3), torch.nan, dtype=rows.dtype)
     colours[front] = (places - low) / (high - low)
-    return PatchColours(colours.float().cpu().numpy().reshape(pictures, *grid, 3))
+    return PatchColours(colours.float().numpy().reshape(pictures, *grid, 3))
 
 
 def _foreground_scores(rows: Tensor, grid: Size) -> Tensor:
@@ -189,7 +189,8 @@ def nearest(queries: Tensor, bank: Tensor, count: int = 5) -> Neighbours:
     places = best.long()
     for start in range(0, len(bank), _PART):
         part = F.normalize(bank[start : start + _PART].float(), dim=1)
-        near = torch.cat([best, asked @ part.T], dim=1)
+        with torch.autocast(asked.device.type, enabled=False):
+            near = torch.cat([best, asked @ part.T], dim=1)
         numbers = torch.arange(start, start + len(part), device=near.device)
         indices = torch.cat([places, numbers.expand(len(asked), -1)], dim=1)
         best, order = near.topk(min(count, near.shape[1]), dim=1)

@@ -182,8 +182,9 @@ def _hear_attention(
         qkv = heard.pop("qkv")
         value = qkv.view(-1, x.shape[-2], 3, site.heads, x.shape[-1] // site.heads)[:, :, 2]
         query, key, mixed = (heard.pop(name) for name in ("query", "key", "mixed"))
-        lines = x.shape[1] if axis != "grid" else 1
-        tell(Attended(layer, query, key, value.transpose(1, 2), mixed, relative, axis, lines))
+        value, lines = value.transpose(1, 2), x.shape[1] if axis != "grid" else 1
+        with torch.autocast(x.device.type, enabled=False):  # it is the model's, not the listener's
+            tell(Attended(layer, query, key, value, mixed, relative, axis, lines))
 
     stack.callback(heard.clear)
     for name, part in (("qkv", site.qkv), ("query", site.query_norm), ("key", site.key_norm)):
@@ -207,7 +208,8 @@ def _hear_pooling(
     def finish(_: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
         query, both = heard
         heard.clear()
-        tell(query, both.chunk(2, dim=-1)[0])
+        with torch.autocast(query.device.type, enabled=False):
+            tell(query, both.chunk(2, dim=-1)[0])
 
     stack.callback(heard.clear)
     for name in ("query", "key_value"):  # in the order of their calls

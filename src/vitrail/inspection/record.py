@@ -92,6 +92,8 @@ def record(
         raise InputError(
             f"{name} has no attention to record; its blocks' outputs can be: tokens='all'"
         )
+    if attention is None and not (heads is rows is each is None):
+        raise InputError("heads and rows are of attention layers; say which: attention='all'")
     layers = choose_layers(attention, len(sites), "attention layer", name)
     chosen = None if heads is None else choose_layers(heads, sites[0].heads, "head", name)
     tape = Tape(inner)
@@ -114,8 +116,7 @@ def record(
         exact = torch.promote_types(query.dtype, torch.float32)
         sides = (side.detach().to(exact) for side in (query, key))
         query, key = (side.unflatten(-1, (inner.spec.heads, -1)).transpose(1, 2) for side in sides)
-        with torch.autocast(query.device.type, enabled=False):
-            logits = query @ key.mT * query.shape[-1] ** -0.5
+        logits = query @ key.mT * query.shape[-1] ** -0.5
         tape.pooling = logits.softmax(-1)[:, :, 0]
 
     with listening(
@@ -167,16 +168,15 @@ def _compute(
     """Compute the weights of some pictures' heads."""
     lines = slice(pictures.start * found.lines, pictures.stop * found.lines)
     some = slice(skip, None) if rows is None or found.axis != "grid" else list(rows)
-    # Not under autocast, and at least in float32: so does the fused kernel, even of halves.
+    # At least in float32: so does the fused kernel, even of halves.
     exact = torch.promote_types(found.query.dtype, torch.float32)
-    with torch.autocast(found.query.device.type, enabled=False):
-        query, key = found.query[lines].to(exact), found.key[lines].to(exact)
-        bias = None if found.relative is None else found.relative(query)
-        query = query[:, heads][:, :, some] * query.shape[-1] ** -0.5
-        logits = query @ key[:, heads, skip:].mT
-        if bias is not None:
-            logits += bias[:, heads][:, :, some, skip:]
-        weights = logits.softmax(-1)
+    query, key = found.query[lines].to(exact), found.key[lines].to(exact)
+    bias = None if found.relative is None else found.relative(query)
+    query = query[:, heads][:, :, some] * query.shape[-1] ** -0.5
+    logits = query @ key[:, heads, skip:].mT
+    if bias is not None:
+        logits += bias[:, heads][:, :, some, skip:]
+    weights = logits.softmax(-1)
     if found.axis == "grid":
         return weights, None
     weights, grid = spread(weights, found)

@@ -97,4 +97,5 @@ def _grams(model: nn.Module, x: Tensor) -> Tensor:
     rows = (tokens.float().flatten(1) for tokens in tape.tokens.values())
     # Centring changes no covariance, but leaves float32 its digits for what differs.
     rows = (each - each.mean(0) for each in rows)
-    return torch.stack([(each @ each.T).double().cpu() for each in rows])
+    with torch.autocast(x.device.type, enabled=False):
+        return torch.stack([(each @ each.T).cpu().double() for each in rows])
