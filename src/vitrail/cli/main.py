@@ -25,6 +25,7 @@ from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
 from vitrail.cli.deploy import export, predict
 from vitrail.cli.evaluate import evaluate
+from vitrail.cli.features import embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models
 from vitrail.cli.soup import soup
@@ -54,6 +55,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": inspect_command,
     "predict": predict,
     "export": export,
+    "fewshot": fewshot,
+    "probe": probe,
+    "knn": knn,
+    "embed": embed,
     "demo": demo,
 }
 

@@ -1,0 +1,340 @@
+"""Commands on frozen features: few-shot, linear probe, nearest neighbours, or only a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from vitrail.cli.data import Data
+from vitrail.cli.options import Json
+from vitrail.config import InputError
+from vitrail.console import new_table, print_json, print_line, print_table, show_progress
+
+if TYPE_CHECKING:
+    from vitrail.data.source import Source
+    from vitrail.evaluate.features import Features
+
+Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+Split = Annotated[str | None, tyro.conf.arg(metavar="S")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """How features are computed, the same for all commands."""
+
+    features: Annotated[str, tyro.conf.arg(metavar="KIND")] = "pre-logits"
+    """pre-logits, class-token or patch-mean; of an earlier block class-token@6, patch-mean@6."""
+    batch: Annotated[int, tyro.conf.arg(metavar="N")] = 64
+    """Pictures that go through the model at a time."""
+    device: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """cpu, cuda:1, mps; the best unless given."""
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    """Threads that decode pictures; one a core unless given."""
+    fresh: bool = False
+    """Neither take features from the cache nor keep them there."""
+
+
+Flags = Annotated[Computing, tyro.conf.arg(name="")]
+
+
+def fewshot(
+    model: Model,
+    data: Data,
+    flags: Flags,
+    *,
+    shots: tuple[int, ...] | None = None,
+    seeds: int = 3,
+    l2: tuple[float, ...] = (1024.0,),
+    test: Split = None,
+    json: Json = False,
+) -> None:
+    """Measure few-shot accuracy as the paper does: least squares on frozen features.
+
+    Example: vitrail fewshot timm:vit_small_patch16_224.augreg_in21k pets --shots 1 5 10
+
+    Args:
+        model: A run's or model's folder, or a source of weights: timm:…, hf:…, google:…, file:…
+        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, shapes, …
+        shots: Training pictures of each class; those of 1 5 10 25 that there are unless given.
+        seeds: How many draws of the shots.
+        l2: Strength of the regularisation, or several: those pictures choose that were not drawn.
+        test: The split to measure on; test unless given, or val where there is none.
+    """
+    from vitrail.evaluate.fewshot import SHOTS, few_shot
+
+    pair = _pair(model, data, test, flags)
+    chosen = shots or _possible(pair[0], SHOTS)
+    with show_progress("draws", len(chosen) * seeds) as report:
+        found = few_shot(*pair, shots=chosen, seeds=seeds, l2=l2, report=report)
+    rows: dict[str, Any] = {}
+    for each in found:
+        means, deviations = each.accuracy.mean(1), each.accuracy.std(1)
+        best = each.best
+        rows[str(each.shots)] = {
+            "mean": None if best is None else float(means[best]),
+            "std": None if best is None else float(deviations[best]),
+            "l2": None if best is None else each.l2[best],
+            "each": [
+                {"l2": value, "mean": float(mean), "std": float(std), "seeds": seeds_of.tolist()}
+                for value, mean, std, seeds_of in zip(
+                    each.l2, means, deviations, each.accuracy, strict=True
+                )
+            ],
+        }
+    if json:
+        print_json({**_head(model, data, flags, *pair), "seeds": seeds, "shots": rows})
+        return
+    table = new_table("shots", "l2", "accuracy", "deviation", "")
+    for count, row in rows.items():
+        for line in row["each"]:
+            mark = "chosen" if len(l2) > 1 and line["l2"] == row["l2"] else ""
+            figures = f"{line['l2']:g}", f"{line['mean']:.2%}", f"{line['std']:.2%}", mark
+            table.add_row(count, *figures)
+    print_table(table)
+    _print_sets(pair, f"{seeds} draws of the shots")
+    if len(l2) > 1 and any(row["l2"] is None for row in rows.values()):
+        print_line("no l2 chosen where all training pictures of a class were drawn")
+
+
+def probe(
+    model: Model,
+    data: Data,
+    flags: Flags,
+    *,
+    by: Literal["lbfgs", "sgd"] = "lbfgs",
+    values: tuple[float, ...] | None = None,
+    epochs: int = 50,
+    test: Split = None,
+    seed: int = 0,
+    json: Json = False,
+) -> None:
+    """Train a linear classifier on frozen features, and measure it.
+
+    Example: vitrail probe dinov2:vits14 photos/ --by sgd
+
+    Args:
+        model: A run's or model's folder, or a source of weights: timm:…, hf:…, google:…, file:…
+        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, shapes, …
+        by: lbfgs minimises the loss for several weight decays, sgd trains with several learning
+            rates at once.
+        values: The weight decays or learning rates to choose from.
+        epochs: How long sgd trains.
+        test: The split to measure on; test unless given, or val where there is none.
+        seed: Draws the fifth of the training pictures that chooses.
+    """
+    from vitrail.evaluate.probe import DECAYS, RATES, probe_lbfgs, probe_sgd
+
+    pair = _pair(model, data, test, flags)
+    chosen = values or (DECAYS if by == "lbfgs" else RATES)
+    total = len(chosen) if by == "lbfgs" else epochs
+    with show_progress("decays" if by == "lbfgs" else "epochs", total) as report:
+        if by == "lbfgs":
+            found = probe_lbfgs(*pair, decays=chosen, seed=seed, report=report)
+        else:
+            found = probe_sgd(*pair, rates=chosen, epochs=epochs, seed=seed, report=report)
+    name = "decay" if by == "lbfgs" else "rate"
+    held_out = found.held_out.tolist()
+    if json:
+        said = {"top1": found.accuracy, name: found.settings[found.best], "by": by}
+        tried = [
+            {name: value, "held_out": accuracy}
+            for value, accuracy in zip(found.settings, held_out, strict=True)
+        ]
+        print_json({**_head(model, data, flags, *pair), **said, "each": tried})
+        return
+    table = new_table(name, "held-out accuracy", "")
+    for place, (value, accuracy) in enumerate(zip(found.settings, held_out, strict=True)):
+        table.add_row(f"{value:g}", f"{accuracy:.2%}", "chosen" if place == found.best else "")
+    print_table(table)
+    print_line(f"top-1 {found.accuracy:.2%}, trained with {name} {found.settings[found.best]:g}")
+    _print_sets(pair)
+
+
+def knn(
+    model: Model,
+    data: Data,
+    flags: Flags,
+    *,
+    k: tuple[int, ...] | None = None,
+    temperature: Annotated[float, tyro.conf.arg(metavar="T")] = 0.07,
+    uniform: bool = False,
+    test: Split = None,
+    seed: int = 0,
+    json: Json = False,
+) -> None:
+    """Classify pictures by the nearest training pictures' classes, and measure that.
+
+    Example: vitrail knn dinov2:vits14 photos/ --k 10 20 100
+
+    Args:
+        model: A run's or model's folder, or a source of weights: timm:…, hf:…, google:…, file:…
+        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, shapes, …
+        k: How many neighbours vote; those of 1 5 10 20 50 100 200 that there are unless given.
+        temperature: A vote counts exp(cosine / T).
+        uniform: Let every vote count alike.
+        test: The split to measure on; test unless given, or val where there is none.
+        seed: Draws the fifth of the training pictures that chooses k.
+    """
+    from vitrail.evaluate.holdout import hold_out
+    from vitrail.evaluate.knn import K, nearest_neighbours
+
+    pair = _pair(model, data, test, flags)
+    chosen = k or tuple(count for count in K if count <= len(hold_out(pair[0], seed)[0]))
+    with show_progress("pictures", len(pair[1])) as report:
+        weight = None if uniform else temperature
+        found = nearest_neighbours(*pair, k=chosen, temperature=weight, seed=seed, report=report)
+    rows = [
+        {"k": count, "top1": float(accuracy), "held_out": float(held)}
+        for count, accuracy, held in zip(found.k, found.accuracy, found.held_out, strict=True)
+    ]
+    best = rows[found.best]
+    if json:
+        said = {"top1": best["top1"], "k": best["k"], "each": rows}
+        print_json({**_head(model, data, flags, *pair), **said})
+        return
+    table = new_table("k", "held-out accuracy", "test accuracy", "")
+    for row in rows:
+        mark = "chosen" if row is best else ""
+        table.add_row(f"{row['k']}", f"{row['held_out']:.2%}", f"{row['top1']:.2%}", mark)
+    print_table(table)
+    print_line(f"top-1 {best['top1']:.2%} with {best['k']} neighbours")
+    _print_sets(pair)
+
+
+def embed(
+    model: Model,
+    data: Data,
+    flags: Flags,
+    *,
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE")],
+    split: str = "all",
+    json: Json = False,
+) -> None:
+    """Write a model's features of all pictures of a set to a file.
+
+    Example: vitrail embed dinov2:vits14 photos/ --out features.parquet
+
+    Stopped, the same command goes on where it was, and writes the same bytes.
+
+    Args:
+        model: A run's or model's folder, or a source of weights: timm:…, hf:…, google:…, file:…
+        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, shapes, …
+        out: FILE.parquet, FILE.npy or FILE.safetensors.
+        split: train, val, test or all.
+    """
+    from vitrail.evaluate.embed import check_out, write_features
+
+    check_out(out)
+    found = _extract(model, [_open(data, split)], flags)[0]
+    facts = {"model": model, "data": data, "split": split, "features": flags.features}
+    files = write_features(found, out, facts)
+    if json:
+        print_json(
+            {
+                **facts,
+                "files": [str(file) for file in files],
+                "pictures": len(found),
+                "width": found.values.shape[1],
+                "skipped": len(found.bad),
+            }
+        )
+        return
+    for file in files:
+        print_line(str(file))
+    skipped = f", {len(found.bad):,} could not be read" if found.bad else ""
+    print_line(f"{len(found):,} pictures, {found.values.shape[1]} features each{skipped}")
+
+
+def _pair(model: str, data: str, test: str | None, flags: Computing) -> tuple[Features, Features]:
+    """Compute the features of the training split and of the one to measure on."""
+    from vitrail.data.split import NoSplitError
+    from vitrail.evaluate.features import check_pair
+
+    if test is not None:
+        asked = _open(data, test)
+    else:
+        try:
+            asked = _open(data, "test")
+        except NoSplitError:
+            asked = _open(data, "val")
+    train, measured = _extract(model, [_open(data, "train"), asked], flags)
+    check_pair(train, measured)
+    return train, measured
+
+
+def _open(data: str, split: str) -> Source:
+    from vitrail.data.source import Source
+    from vitrail.data.sources.open import open_data
+
+    source = open_data(data, split=split)
+    if not isinstance(source, Source):
+        raise InputError(f"{data} is a stream, whose features can't be computed yet")
+    if not len(source):
+        raise InputError(f"{source.name} has no pictures to measure on")
+    return source
+
+
+def _extract(model: str, sources: list[Source], flags: Computing) -> list[Features]:
+    """Run a model over sets, or take what the cache has of them."""
+    from vitrail.data.loader import LoaderConfig
+    from vitrail.data.preprocess import plain_preprocess
+    from vitrail.evaluate.features import extract
+    from vitrail.evaluate.kinds import parse_kind
+    from vitrail.evaluate.store import features_folder
+    from vitrail.train.distributed import join
+    from vitrail.weights.load import load
+
+    kind = parse_kind(flags.features)
+    loaded = load(model)
+    spec = loaded.model.spec
+    preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
+    found: list[Features] = []
+    with join(flags.device) as processes:
+        for source in sources:
+            with show_progress(source.name, len(source)) as report:
+                found.append(
+                    extract(
+                        loaded.model,
+                        source,
+                        preprocess,
+                        kind,
+                        batch=flags.batch,
+                        device=processes.device,
+                        loader=LoaderConfig(workers=flags.workers),
+                        cache=None if flags.fresh else features_folder(),
+                        report=report,
+                    )
+                )
+    return found
+
+
+def _possible(train: Features, shots: tuple[int, ...]) -> tuple[int, ...]:
+    """Take the shots that every class has pictures for; the first in any case, to be refused."""
+    import numpy as np
+
+    least = np.bincount(train.labels, minlength=len(train.classes)).min()
+    return tuple(count for count in shots if count <= least) or shots[:1]
+
+
+def _head(
+    model: str, data: str, flags: Computing, train: Features, test: Features
+) -> dict[str, Any]:
+    return {
+        "model": model,
+        "data": data,
+        "features": flags.features,
+        "pictures": len(test),
+        "skipped": len(train.bad) + len(test.bad),
+    }
+
+
+def _print_sets(pair: tuple[Features, Features], more: str = "") -> None:
+    """Say what was learnt from and measured on, and what could not be read."""
+    train, test = pair
+    line = f"{len(test):,} pictures of {test.name}, {len(train):,} of {train.name} to learn from"
+    print_line(f"{line}, {more}" if more else line)
+    if skipped := len(train.bad) + len(test.bad):
+        print_line(f"{skipped:,} pictures could not be read")
