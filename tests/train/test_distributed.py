@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -124,6 +125,39 @@ def test_an_error_in_one_process_ends_the_others_at_once(rank: int) -> None:
     for each in ended:
         assert each.error.startswith("LostError: process ")
         assert "has ended" in each.error
+
+
+FAIL_AMID = """
+import faulthandler, torch
+from vitrail.train.distributed import join
+faulthandler.dump_traceback_later(90, exit=True)
+torch.set_num_threads(1)
+with join("cpu") as processes:
+    processes.wait()
+    if processes.rank == 1:
+        torch.distributed.all_reduce(torch.ones(9), async_op=True)
+        raise KeyError("this one")
+    processes.wait()
+"""
+
+
+def test_an_error_amid_an_exchange_ends_the_others_at_once() -> None:
+    """Python's own end must not wait for the exchange, in which nobody else takes part."""
+    agent = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(agent.port), "WORLD_SIZE": "2"}
+    shared |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_RANK": "0"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", FAIL_AMID],
+            env={**os.environ, **shared, "RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [each.communicate()[1] for each in started]
+    assert "LostError: process 0 lost another one" in said[0]
+    assert "KeyError: 'this one'" in said[1]
 
 
 def hang_in_one(rank: int, ready: Path) -> None:

@@ -6,6 +6,7 @@ processes on CPUs, NCCL on GPUs.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import socket
@@ -180,7 +181,9 @@ def join(device: str | None = None) -> Iterator[Processes]:
         dist.barrier()  # the first leaves last, for the others use its store
     except BaseException as error:
         # The end of this process parts it from the others. To destroy the group may hang: NCCL
-        # waits for them, and gloo for its threads, which may wait for Python's lock.
+        # waits for them, and gloo for its threads, in whose exchange they may not take part. So
+        # not even Python's exit may do it.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
         if (lost := _describe_loss(error, store, rank, count)) is None:
             raise
         raise LostError(lost) from error
