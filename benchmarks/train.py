@@ -88,14 +88,14 @@ CASES = {
     "jpeg": Case(
         model=f"ViT-Ti/16,activation=gelu,classes={CLASSES}",
         batch=32,
-        steps=3,
+        steps=2,
         size=(375, 500),
         cached=False,
     ),
     "small": Case(
         model=f"ViT/4@32,depth=6,width=192,heads=3,mlp=768,activation=gelu,classes={CLASSES}",
         batch=64,
-        steps=6,
+        steps=4,
         size=(32, 32),
         cached=True,
     ),

@@ -166,7 +166,7 @@ def test_each_recipe_is_a_valid_plan(name: str) -> None:
     ("name", "model", "message"),
     [
         ("finetun:pets", "ViT-B/16", "unknown recipe 'finetun:pets'; did you mean 'finetune:pets'"),
-        ("xyz", "ViT-B/16", "there are: finetune-default, small-data, pretrain"),
+        ("xyz", "ViT-B/16", "there are: finetune-default, small-data, small-data:short, pretrain"),
         ("pretrain:jft", "ViT-Ti/16", "no row for ViT-Ti/16 on jft; it has ViT-B/32, ViT-B/16"),
         ("pretrain:imagenet21k", "ViT-H/14@392", "no row for ViT-H/14 on imagenet21k"),
         ("pretrain", "BiT-R50x1", "no row for BiT-R50x1 on imagenet"),
@@ -198,3 +198,13 @@ def test_a_warmup_in_parts_stays() -> None:
     config = recipes.small_data(begin())
     schedule = replace(config.schedule, warmup=Duration(60, "%"))
     assert shorten_warmup(replace(config, schedule=schedule), images=10).schedule == schedule
+
+
+def test_small_data_crops_by_size_and_spares_a_short_run_what_slows_it() -> None:
+    tiny, photos = recipes.small_data(begin("ViT-Ti/4@32")), recipes.small_data(begin())
+    assert (tiny.augment.crop, photos.augment.crop) == ("pad", "inception")
+    assert photos.augment.randaugment is not None
+    assert photos.augment.mixes
+    short = RECIPES["small-data:short"](begin())
+    assert short.augment == replace(photos.augment, randaugment=None, mixup=0.0)
+    assert short.optim == photos.optim
