@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.inspection.test_record import MODELS, make, pictures
+from tests.inspection.test_record import (
+    MODELS,
+    compile_blocks,
+    compile_in_place,
+    compile_whole,
+    make,
+    pictures,
+)
 from tests.shelf import refusal
 from vitrail.inspection import record
 from vitrail.inspection.attention import attention_masks, gradient_maps, resize_masks, rollout
@@ -166,6 +173,17 @@ def test_gradient_works_under_inference_and_leaves_the_model_as_it_was() -> None
         found = attention_masks(model, x, method="gradient").values
     np.testing.assert_array_equal(found, expected)
     assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("how", [compile_in_place, compile_blocks, compile_whole])
+def test_gradient_of_a_compiled_model_is_that_of_the_model(how: Any) -> None:
+    torch.compiler.reset()
+    model = make("pooling")
+    x = pictures(model)
+    expected = attention_masks(model, x, method="gradient").values
+    found = attention_masks(how(model), x, method="gradient").values
+    np.testing.assert_array_equal(found, expected)
+    torch.compiler.reset()
 
 
 def test_masks_have_the_grid_of_a_picture_of_any_size() -> None:

@@ -22,7 +22,14 @@ from vitrail.inspection.hooks import (
     listening,
     patches_of,
 )
-from vitrail.inspection.record import Chunk, chunks_of, join_chunks, record, spread
+from vitrail.inspection.record import (
+    Chunk,
+    chunks_of,
+    join_chunks,
+    pooling_weights,
+    record,
+    spread,
+)
 from vitrail.inspection.shown import Shown
 from vitrail.inspection.tiles import stretch
 from vitrail.models import ViT
@@ -139,13 +146,16 @@ def gradient_maps(
     if model.spec.classes == 0:
         raise InputError(f"{model.spec.name} has no head, so no class to take the gradient of")
     found: list[Attended] = []
+    pooling: list[Tensor] = []
     layers = range(len(attention_layers(model)))
     with evaluating(model), torch.inference_mode(False), torch.enable_grad():
         x = x.detach().clone().requires_grad_()
-        with (
-            torch.compiler.set_stance("force_eager"),
-            record(model, attention=[-1], rows=[0]) as tape,
-            listening(model, attention=layers, attended=found.append),
+        with listening(
+            model,
+            attention=layers,
+            attended=found.append,
+            pooled=lambda q, k: pooling.append(pooling_weights(q, k, model.spec.heads)),
+            eagerly=True,
         ):
             logits = model.forward(x)
         classes = _targets(logits, target)
@@ -153,7 +163,7 @@ def gradient_maps(
         gradients = torch.autograd.grad(score, [layer.mixed for layer in found])
     with torch.autocast(x.device.type, enabled=False):
         maps = [_weigh(*pair, by_head=by_head) for pair in zip(found, gradients, strict=True)]
-    return maps, _read(model, maps[0], tape.pooling)
+    return maps, _read(model, maps[0], pooling[0] if pooling else None)
 
 
 @torch.no_grad()

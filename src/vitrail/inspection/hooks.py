@@ -92,10 +92,12 @@ def listening(
     tokens: Sequence[int] = (),
     encoded: Callable[[int, Tensor], None] = lambda layer, output: None,
     pooled: Callable[[Tensor, Tensor], None] | None = None,
+    eagerly: bool = False,
 ) -> Iterator[None]:
     """Tell of each run's attention layers, block outputs and pooling's query and key.
 
-    Nothing stays behind, however the context ends.
+    Nothing stays behind, however the context ends. With `eagerly`, compiled code does not run at
+    all, and the caller calls `forward`.
     """
     model = find_model(module)
     sites = attention_layers(model)
@@ -115,7 +117,10 @@ def listening(
         # Else blocks would run, and be heard, once more in the backward pass.
         stack.callback(setattr, model, "checkpointing", model.checkpointing)
         model.checkpointing = False
-        if _is_compiled(module):
+        compiled = _is_compiled(module)
+        if compiled and eagerly:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        if compiled and not eagerly:
             hook = module.register_forward_hook(_replay(listen), with_kwargs=True)
             stack.callback(hook.remove)
         else:

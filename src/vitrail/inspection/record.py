@@ -113,11 +113,7 @@ def record(
 
     def pooled(query: Tensor, key: Tensor) -> None:
         assert isinstance(inner, ViT)
-        exact = torch.promote_types(query.dtype, torch.float32)
-        sides = (side.detach().to(exact) for side in (query, key))
-        query, key = (side.unflatten(-1, (inner.spec.heads, -1)).transpose(1, 2) for side in sides)
-        logits = query @ key.mT * query.shape[-1] ** -0.5
-        tape.pooling = logits.softmax(-1)[:, :, 0]
+        tape.pooling = pooling_weights(query, key, inner.spec.heads)
 
     with listening(
         model,
@@ -181,6 +177,14 @@ def _compute(
         return weights, None
     weights, grid = spread(weights, found)
     return weights if rows is None else weights[:, :, list(rows)], grid
+
+
+def pooling_weights(query: Tensor, key: Tensor, heads: int) -> Tensor:
+    """Compute attention pooling's weights (batch, heads, patches)."""
+    exact = torch.promote_types(query.dtype, torch.float32)
+    sides = (side.detach().to(exact).unflatten(-1, (heads, -1)) for side in (query, key))
+    query, key = (side.transpose(1, 2) for side in sides)
+    return (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1)[:, :, 0]
 
 
 def spread(weights: Tensor, found: Attended) -> tuple[Tensor, Size]:
