@@ -1,12 +1,16 @@
 """`vitrail inspect` as a user meets it: a report, or one line that says what is possible."""
 
 import json
+import re
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from tests.inspection.reports import BIT, TINY, save_model, save_pictures, save_set
 from tests.test_cli import run
+from vitrail.cli.inspect import inspect
+from vitrail.inspection.captions import CAPTIONS
 from vitrail.inspection.report import leave_report
 
 Capture = pytest.CaptureFixture[str]
@@ -118,3 +122,15 @@ def test_no_report_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture
     (line,) = caplog.messages
     assert "has no report: " in line
     assert "\n" not in line
+
+
+def test_the_page_of_the_docs_knows_all_options_and_has_its_pictures() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    text = (docs / "inspection.md").read_text(encoding="utf-8")
+    options = set(signature(inspect).parameters) - {"model", "pictures", "out"}
+    assert all(f"`--{option}" in text for option in options)
+    pictures = re.findall(r"!\[(.+?)\]\((.+?)\)", text)
+    assert len(pictures) == 7
+    assert all((docs / path).stat().st_size < 150_000 for _, path in pictures)
+    drawn = {f"draw_{name}" for name in CAPTIONS} - {"draw_confusion", "draw_pictures"}
+    assert all(name in text for name in drawn)

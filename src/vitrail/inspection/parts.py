@@ -25,14 +25,15 @@ from vitrail.inspection.overlay import place_mask
 from vitrail.inspection.page import Section, answer_card, table_card
 from vitrail.inspection.plots import Plot
 from vitrail.inspection.similarity import compare_layers
-from vitrail.inspection.subjects import Subject
+from vitrail.inspection.subjects import Subject, shrink
 from vitrail.inspection.tiles import hide_missing, stretch
 from vitrail.inspection.view import FEW, Viewed
 from vitrail.models import BiT, ViT
 from vitrail.models.cost import cost_of
 
 FILTERS = 28  # of Figure 7
-NEAR = 5
+NEAR, THUMB = 5, 96
+"""Nearest pictures that are drawn, and the longer side of each in pixels."""
 
 
 @dataclass
@@ -88,11 +89,11 @@ def show_pictures(view: Viewed, layers: Sequence[int] | None, detail: int) -> It
         if answers is not None:
             _answer(part, view, number, answers[number])
         if masks is None:
-            part.draw(plots.draw_pictures([subject.shown], [subject.name]), f"picture-{number}")
+            part.draw(plots.draw_pictures([subject.shown], [subject.short]), f"picture-{number}")
         else:
             height, width = subject.shown.shape[:2]
             mask = place_mask(stretch(masks[number]), height, width, view.preprocess)
-            plot = plots.draw_overlays([subject.shown], [mask], [subject.name])
+            plot = plots.draw_overlays([subject.shown], [mask], [subject.short])
             part.draw(plot, f"overlays-{number}")
             if number < detail:
                 _look_closer(part, view, number, layers)
@@ -203,9 +204,9 @@ def _find_neighbours(part: Part, view: Viewed) -> None:
         names = [view.measured[index].name for index in found.indices[row]]
         others = [place for place, name in enumerate(names) if name != query.name][:NEAR]
         indices[row], near[row] = found.indices[row, others], found.similarities[row, others]
-    pictures = [[view.measured[index].shown for index in row] for row in indices]
+    pictures = [[shrink(view.measured[index].shown, THUMB) for index in row] for row in indices]
     names = [[view.label_of(view.measured[index]) or "" for index in row] for row in indices]
-    shown = [query.shown for query in queries]
+    shown = [shrink(query.shown, THUMB) for query in queries]
     part.draw(plots.draw_neighbours(shown, pictures, near, names), neighbours=indices.tolist())
 
 

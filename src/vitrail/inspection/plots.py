@@ -119,7 +119,7 @@ def draw_overlays(
     for axes, picture, mask, name in zip(
         _grid(plot, len(pictures), 3), pictures, masks, names, strict=True
     ):
-        _show(axes[0], picture, _shorten(name))
+        _show(axes[0], picture, _shorten(name, 20))
         _show(axes[1], mask, "attention", cmap=MAP, vmin=0)
         _show(axes[2], light(picture, mask), "lit by it")
     return plot

@@ -36,6 +36,11 @@ class Subject:
     label: int | None = None
     """The number of its class, where a data set says it."""
 
+    @property
+    def short(self) -> str:
+        """Give the last part of its name."""
+        return self.name.rpartition("/")[2]
+
 
 def make_subject(
     content: Content, preprocess: Preprocess, name: str, label: int | None = None
@@ -44,12 +49,9 @@ def make_subject(
     pixels = (
         decode(content, channels=preprocess.channels) if isinstance(content, bytes) else content
     )
-    height, width = pixels.shape[:2]
-    scale = min(1.0, SIDE / max(height, width))
-    size = max(1, round(height * scale)), max(1, round(width * scale))
     return Subject(
         name=name,
-        shown=_shrink(_colours(pixels), size),
+        shown=shrink(_colours(pixels), SIDE),
         input=eval_picture(pixels, preprocess),
         label=label,
     )
@@ -101,7 +103,11 @@ def _colours(pixels: np.ndarray) -> np.ndarray:
     return np.repeat(pixels[..., :1], 3, -1) if pixels.shape[-1] < 3 else pixels[..., :3]
 
 
-def _shrink(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    if pixels.shape[:2] == size:
+def shrink(pixels: np.ndarray, side: int) -> np.ndarray:
+    """Make a picture smaller whose longer side has more pixels than that."""
+    height, width = pixels.shape[:2]
+    scale = side / max(height, width)
+    if scale >= 1:
         return pixels
-    return np.asarray(Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BOX))
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    return np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BOX))
