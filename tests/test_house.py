@@ -23,7 +23,7 @@ LEVELS = [
     {"train", "evaluate", "inspection"},
     {"run", "predictor", "console"},
     {"recipes", "plan", "deploy", "demo"},
-    {"studies"},
+    {"studies", "vtab"},
     {"cli"},
 ]
 """Rooms from the ground up; a room imports rooms of lower levels only."""
