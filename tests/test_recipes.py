@@ -147,6 +147,7 @@ def test_deit_is_its_table_9() -> None:
     assert (config.schedule.kind, config.schedule.warmup) == ("cosine", Duration(5, "epochs"))
     assert (config.loss.smoothing, config.augment.erase) == (0.1, 0.25)
     assert (config.augment.mixup, config.augment.cutmix) == (0.8, 1.0)
+    assert config.repeats == 3
     assert parse(config.model) == parse("ViT-S/16,stochastic_depth=0.1")
 
 

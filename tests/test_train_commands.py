@@ -180,7 +180,7 @@ def test_only_a_recipes_own_warmup_is_shortened(tmp_path: Path) -> None:
         (["--batch", "0"], "batch is at least 1, not 0"),
         (["--steps", "3", "--epochs", "2"], "give --steps or --epochs, not both"),
         (["--steps", "0"], "a run of 0 steps has no step"),
-        (["--recipe", "smal-data"], "unknown recipe 'smal-data'; did you mean 'small-data'?"),
+        (["--recipe", "smal-data"], "unknown recipe 'smal-data'; did you mean 'small-data'"),
         (["--augment", "medium3"], "unknown augmentation 'medium3'; did you mean 'medium2'"),
         (["--config", "no.yaml"], "no.yaml: No such file"),
         (["--image", "9"], "does not split into 4x4 patches"),
