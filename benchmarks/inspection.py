@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import multiprocessing
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -149,7 +150,7 @@ def main(
             each = 1e3 * statistics.median(seconds[name]) / batch
             cells = (f"{each:.0f}", f"{middle:.3f}", f"{low:.3f} to {high:.3f}")
         table.add_row(name, *cells, f"{peaks[name] / 1e6:,.0f}" if name in peaks else "")
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
 if __name__ == "__main__":
