@@ -38,7 +38,7 @@ def test_some_of_the_models_classes_leave_the_others_free() -> None:
 def test_unknown_names_are_refused_with_both_sides_and_a_way_out() -> None:
     text = refusal(match_classes, source_of(["a", "x"]), ("a", "b"), 2)
     assert "does not know 1 of 2 classes of photos: 'x'" in text
-    assert "which has 'a', 'b'" in text
+    assert "its own 2 are 'a', 'b'" in text
     assert "--map" in text
 
 
@@ -71,7 +71,7 @@ def test_without_names_only_an_equal_count_is_taken_in_order_and_said() -> None:
     assert found.notes == ("the model has no class names: those of photos are taken in order",)
     text = refusal(match_classes, source_of(["a", "b", "c"]), None, 2)
     assert "3 of 3 classes of photos" in text
-    assert "whose 2 outputs have no names" in text
+    assert "its outputs have no names" in text
 
 
 def test_a_map_says_which_is_which(tmp_path: Path) -> None:

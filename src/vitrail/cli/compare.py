@@ -107,12 +107,12 @@ def _plain(found: Comparison) -> dict[str, Any]:
 
 
 def _print(found: Comparison) -> None:
-    """Print a row a model, then what a difference is worth."""
-    shots = list(found.contenders[0].shots)
-    columns = [*("top-1", "95 %", "top-5", "loss"), *(f"{count}-shot" for count in shots)]
-    table = new_table("model", *columns, "parameters", "GFLOPs", "pictures/s", "speed")
-    for number, each in enumerate(found.contenders, 1):
-        table.add_row(f"{number}  {each.name}", *_figures(each, shots))
+    """Print a column a model, then what a difference is worth."""
+    names = (each.name.partition(",")[0] for each in found.contenders)
+    table = new_table("", *(f"{number}: {name}" for number, name in enumerate(names, 1)))
+    columns = [_figures(each) for each in found.contenders]
+    for row in columns[0]:
+        table.add_row(row, *(figures[row] for figures in columns))
     print_table(table)
     for number, each in enumerate(found.contenders, 1):
         print_line(f"{number}: {each.model}")
@@ -129,12 +129,30 @@ def _print(found: Comparison) -> None:
         )
 
 
-def _figures(each: Contender, shots: list[int]) -> list[str]:
-    quality = ["", "", "", ""]
-    if (report := each.report) is not None:
-        top1, top5 = report.top1, report.top5
-        span = f"{top1.low:.1%} to {top1.high:.1%}"
-        quality = [f"{top1.value:.2%}", span, f"{top5.value:.2%}", f"{report.loss.value:.3f}"]
-    few = [f"{each.shots[count][0]:.1%} ± {each.shots[count][1]:.1%}" for count in shots]
-    size = [f"{each.parameters:,}", f"{each.flops / 1e9:.2f}"]
-    return [*quality, *few, *size, f"{each.speed:,.1f}", f"{each.ratio:.2f}x"]
+def _figures(each: Contender) -> dict[str, str]:
+    """Write what was measured of a model, by name; nothing where it has not the classes."""
+    report = each.report
+    quality: dict[str, str] = dict.fromkeys(
+        ("top-1", "95 %", "top-5", "loss", "calibration error"), ""
+    )
+    if report is not None:
+        top1, sure = report.top1, report.calibration
+        quality = {
+            "top-1": f"{top1.value:.2%}",
+            "95 %": f"{top1.low:.1%} to {top1.high:.1%}",
+            "top-5": f"{report.top5.value:.2%}",
+            "loss": f"{report.loss.value:.3f}",
+            "calibration error": "" if sure is None else f"{sure.ece.value:.1%}",
+        }
+    few = {f"{n}-shot": f"{mean:.2%} ± {std:.2%}" for n, (mean, std) in each.shots.items()}
+    return (
+        quality
+        | few
+        | {
+            "resolution": each.image,
+            "parameters": f"{each.parameters:,}",
+            "GFLOPs a picture": f"{each.flops / 1e9:.2f}",
+            "pictures a second": f"{each.speed:,.1f}",
+            "speed": f"{each.ratio:.2f}x",
+        }
+    )

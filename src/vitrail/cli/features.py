@@ -15,7 +15,7 @@ from vitrail.console import new_table, print_json, print_line, print_table, show
 
 if TYPE_CHECKING:
     from vitrail.data.source import Source
-    from vitrail.evaluate.features import Features
+    from vitrail.evaluate.features import Engine, Features
 
 Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 Split = Annotated[str | None, tyro.conf.arg(metavar="S")]
@@ -32,7 +32,9 @@ class Computing:
     device: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """cpu, cuda:1, mps; the best unless given."""
     workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Threads that decode pictures; one a core unless given."""
+    """Threads that decode pictures, or Ray's workers; one a core unless given."""
+    engine: Literal["local", "ray"] = "local"
+    """ray computes on many machines, by Ray Data."""
     fresh: bool = False
     """Neither take features from the cache nor keep them there."""
 
@@ -305,10 +307,20 @@ def _extract(model: str, sources: list[Source], flags: Computing) -> list[Featur
                         device=processes.device,
                         loader=LoaderConfig(workers=flags.workers),
                         cache=None if flags.fresh else features_folder(),
+                        engine=_choose_engine(flags),
                         report=report,
                     )
                 )
     return found
+
+
+def _choose_engine(flags: Computing) -> Engine | None:
+    """Give who computes, if it is not this process."""
+    if flags.engine == "local":
+        return None
+    from vitrail.evaluate.engine_ray import encode_on_ray
+
+    return encode_on_ray(flags.workers)
 
 
 def _possible(train: Features, shots: tuple[int, ...]) -> tuple[int, ...]:

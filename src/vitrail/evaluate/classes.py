@@ -119,11 +119,9 @@ def _check_found(
     if not lacking:
         return
     few = f"{len(lacking):,} of {len(wanted):,} classes of {source.name}: {quoted(lacking)}"
-    there = f"which has {quoted(names)}" if names else f"whose {outputs:,} outputs have no names"
-    how = "say which is which with --map FILE.yaml, lines of DATA CLASS: MODEL CLASS"
-    raise InputError(
-        f"the model does not know {few}; it is one of {outputs:,} classes, {there}; {how}"
-    )
+    own = f"its own {outputs:,} are {quoted(names, 2)}" if names else "its outputs have no names"
+    how = "say which is which with --map FILE.yaml, a line of DATA CLASS: MODEL CLASS each"
+    raise InputError(f"the model does not know {few}; {own}; {how}")
 
 
 def _own(

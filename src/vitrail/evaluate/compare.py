@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 from vitrail.config import InputError
+from vitrail.data.preprocess import plain_preprocess
 from vitrail.data.source import Source
 from vitrail.data.sources.open import open_data
 from vitrail.evaluate.answers import Answers, join_answers
 from vitrail.evaluate.classes import ClassMap
-from vitrail.evaluate.examine import BATCH, ask, check_head, match, plain_preprocess
+from vitrail.evaluate.examine import BATCH, ask, check_head, match
 from vitrail.evaluate.features import extract
 from vitrail.evaluate.fewshot import few_shot
 from vitrail.evaluate.report import Report, make_report
@@ -176,7 +177,8 @@ def _few_shot(
     """Give the accuracy of few-shot learning from a model's features, at each number of shots."""
     if not shots:
         return {}
-    preprocess = loaded.preprocess or plain_preprocess(loaded.model)
+    spec = loaded.model.spec
+    preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
     features = []
     for part in ("train", split or "val"):
         source = open_data(data, split=part)

@@ -12,7 +12,7 @@ import torch
 from vitrail.config import InputError
 from vitrail.data.batches import ALONE, EvalBatches, Shard
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.data.preprocess import Preprocess
+from vitrail.data.preprocess import Preprocess, plain_preprocess
 from vitrail.data.source import Source
 from vitrail.data.sources.official import read_real
 from vitrail.data.sources.open import notes as notes_of
@@ -97,7 +97,8 @@ def match(
         if not isinstance(found, Source):
             raise InputError(f"{data} is a stream, which can't be evaluated on")
         source, matching = found, match_classes(found, loaded.classes, outputs, classes)
-    preprocess = loaded.preprocess or plain_preprocess(loaded.model)
+    spec = loaded.model.spec
+    preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
     notes = [*notes_of(source), *matching.notes]
     if loaded.preprocess is None:
         notes.append("the weights do not say how pictures are prepared: the paper's way is taken")
@@ -108,14 +109,6 @@ def match(
         matching=matching,
         real=read_real(real, source) if real is not None else None,
         notes=tuple(notes),
-    )
-
-
-def plain_preprocess(model: Model[Any]) -> Preprocess:
-    """Give what the paper's models take: the whole picture, from -1 to 1."""
-    half = (0.5,) * model.spec.channels
-    return Preprocess(
-        size=model.spec.image, mean=half, std=half, interpolation="bilinear", fit="stretch"
     )
 
 
