@@ -20,14 +20,19 @@ BIT = "BiT-R50x1@32,stages=1-1,width=32"
 CLASSES = (EVIL, "$two$", "three")
 
 
-def save_model(folder: Path, name: str = TINY, classes: tuple[str, ...] | None = CLASSES) -> str:
+def save_model(
+    folder: Path,
+    name: str = TINY,
+    classes: tuple[str, ...] | None = CLASSES,
+    dtype: torch.dtype = torch.float32,
+) -> str:
     """Save a model with random weights, and say where."""
     torch.manual_seed(0)
     spec = replace(parse(name), classes=len(classes) if classes else 0)
     model = build(spec)
     bundle = Bundle(
         spec=spec,
-        tensors={k: torch.randn_like(v) * 0.3 for k, v in model.state_dict().items()},
+        tensors={k: torch.randn_like(v).mul(0.3).to(dtype) for k, v in model.state_dict().items()},
         classes=classes,
         preprocess=plain_preprocess(spec.image, spec.channels),
         provenance=Provenance(

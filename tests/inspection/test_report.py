@@ -9,12 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from tests.inspection.reports import BIT, EVIL, TINY, save_model, save_pictures, save_set
 from tests.shelf import refusal
+from vitrail.data.preprocess import plain_preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.curves import read_curves
 from vitrail.inspection.report import Report, inspect_model, report_run
+from vitrail.inspection.subjects import read_subjects
 from vitrail.inspection.view import open_view
 from vitrail.run import TrainConfig, train
 
@@ -172,6 +175,34 @@ def test_a_mask_lies_on_the_part_that_was_seen(model: str, tmp_path: Path) -> No
     values = attention_masks(view.model, view.batches(view.shown)[0]).values[0]
     cells = np.asarray(mask).reshape(4, 6, 4, 4).mean((1, 3))
     assert np.unravel_index(cells.argmin(), (4, 4)) == np.unravel_index(values.argmin(), (4, 4))
+
+
+def test_a_turned_photograph_is_shown_upright(tmp_path: Path) -> None:
+    """Orientation 6 is stored lying on its side; its white edge is the upright picture's top."""
+    pixels = np.zeros((16, 32, 3), np.uint8)
+    pixels[:, :4] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    preprocess = plain_preprocess((16, 16), 3)
+    (subject,) = read_subjects([tmp_path / "turned.png"], preprocess)
+    assert subject.shown.shape == (32, 16, 3)
+    assert (subject.shown[:4] == 255).all()
+    assert not subject.shown[4:].any()
+    assert (subject.input[0] == 255).all()
+
+
+def test_large_pictures_are_shown_small_and_seen_whole(tmp_path: Path) -> None:
+    (path,) = save_pictures(tmp_path, "wide.png", size=(300, 900))
+    (subject,) = read_subjects([path], plain_preprocess((16, 16), 3))
+    assert subject.shown.shape == (107, 320, 3)
+    assert subject.input.shape == (16, 16, 3)
+
+
+def test_weights_in_half_precision_are_looked_at_in_full(tmp_path: Path) -> None:
+    model = save_model(tmp_path / "model", dtype=torch.float16)
+    report = inspect_model(model, save_pictures(tmp_path, "a.png"))
+    assert sum(row["probability"] for row in report.parts[0].data["top"]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -124,21 +124,25 @@ def make_report(
     so many pictures as `detail` says; `run` is the folder of a run, for its curves.
     """
     made = [
+        *([] if run is None else [_show_training(run)]),
         *parts.show_pictures(view, layers, detail),
         parts.show_attention(view, other),
         parts.show_embeddings(view),
         parts.show_features(view, other),
         parts.show_mistakes(view),
+        parts.show_card(view),
     ]
-    if run is not None:
-        curves = read_curves(run)
-        part = Part("Training")
-        if curves.values:
-            ends = {name: float(values[-1]) for name, (_, values) in curves.values.items()}
-            part.draw(draw_curves(curves), last=ends)
-        made.append(part)
-    kept = [part for part in (*made, parts.show_card(view)) if part.cards or part.note]
+    kept = [part for part in made if part.cards or part.note]
     return Report(view.name, _summarise(view, other), kept)
+
+
+def _show_training(run: Path) -> Part:
+    """Show a run's curves, if it has measured anything."""
+    part, curves = Part("Training"), read_curves(run)
+    if curves.values:
+        last = {name: float(values[-1]) for name, (_, values) in curves.values.items()}
+        part.draw(draw_curves(curves), last=last)
+    return part
 
 
 def _summarise(view: Viewed, other: Viewed | None) -> str:

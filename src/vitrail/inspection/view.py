@@ -106,6 +106,7 @@ def prepare(
 
     With `image`, pictures have another size than the model was trained at.
     """
+    loaded.model.float()  # weights may be kept in half precision, pictures are not
     spec = loaded.model.spec
     preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
     if image is not None:
