@@ -133,3 +133,65 @@ def export(
         f"{written.format}: logits differ from PyTorch's by {written.max_difference:.1e} at most, "
         f"on {written.pictures} at {' and '.join(written.sizes)}"
     )
+
+
+def bench(
+    model: Model,
+    *,
+    data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
+    split: str = "val",
+    ways: Annotated[tuple[str, ...], tyro.conf.arg(metavar="WAY")] = (),
+    pictures: int = 64,
+    rounds: int = 3,
+    loss: float = 0.01,
+    merge: float = 0.08,
+    json: Json = False,
+) -> None:
+    """Measure which way to run a model is fastest here, and what it costs.
+
+    Example: vitrail bench runs/photos --data photos/
+
+    Args:
+        model: A run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, or a path.
+        data: The pictures to measure on, and to calibrate int8; drawn ones unless given.
+        split: Which of them are measured on; the training split calibrates.
+        ways: Some of pytorch, compiled, onnxruntime, openvino, merged and int8; all unless given.
+        pictures: How many are measured on.
+        rounds: Turns that each way has.
+        loss: Part of the pictures that may get another answer, or one wrong more.
+        merge: Part of the patches that token merging takes away in each layer.
+    """
+    from vitrail.deploy.bench import Settings
+    from vitrail.deploy.bench import bench as measure
+    from vitrail.deploy.ways import WAYS
+    from vitrail.predictor import Predictor
+
+    settings = Settings(
+        ways=ways or tuple(WAYS),
+        pictures=pictures,
+        rounds=rounds,
+        loss=loss,
+        merge=merge,
+        split=split,
+    )
+    predictor = Predictor.load(model)
+    with show_progress("measuring", rounds) as report:
+        found = measure(predictor, data, settings, report=report)
+    if json:
+        print_json(asdict(found))
+        return
+    columns = ("pictures / s", "ratio", "p50 ms", "p90", "p99", "MiB", "top-1", "as pytorch")
+    table = new_table("way", "micro x workers x threads", *columns, "")
+    for row in found.rows:
+        pace = f"{row.pace.micro} x {row.pace.workers} x {row.pace.threads}"
+        latency = (f"{each:.1f}" for each in row.latency)
+        memory = "" if row.memory is None else f"{row.memory:.0f}"
+        accuracy = "" if row.accuracy is None else f"{row.accuracy:.1%}"
+        table.add_row(
+            row.way, pace, f"{row.speed:.1f}", f"{row.ratio:.2f}", *latency, memory, accuracy,
+            f"{row.agreement:.1%}", row.verdict,
+        )  # fmt: skip
+    print_table(table)
+    print_line(f"Measured on {found.pictures}.")
+    for way, reason in found.absent.items():
+        print_line(f"not measured: {way}: {reason}")

@@ -23,7 +23,7 @@ from vitrail import __version__
 from vitrail.cli.compare import compare
 from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
-from vitrail.cli.deploy import export, predict
+from vitrail.cli.deploy import bench, export, predict
 from vitrail.cli.evaluate import evaluate
 from vitrail.cli.features import embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
@@ -55,6 +55,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": inspect_command,
     "predict": predict,
     "export": export,
+    "bench": bench,
     "fewshot": fewshot,
     "probe": probe,
     "knn": knn,

@@ -16,7 +16,7 @@ from vitrail.data.sources.open import open_data
 from vitrail.data.transforms import eval_picture
 from vitrail.models.spec import Size
 
-DRAWN = "shapes:size=128,count=640"
+DRAWN = "shapes:size=96,count=240"
 """What stands in where the user gives no pictures: this package's own."""
 
 

@@ -1,0 +1,232 @@
+"""A folder of JPEGs to predictions, end to end: vitrail's predictor and timm's inference script.
+
+    python benchmarks/predict.py                                   # painted JPEGs, random weights
+    python benchmarks/predict.py --weights DIR --photos DIR        # real ones
+
+Both read, decode, resize, normalise, run the same ViT-Ti/16 and rank five classes. timm's side is
+what its inference.py does: create_dataset, create_loader (2 worker processes, batches of 256, its
+defaults) and the model; `timm, batch 8` is the same with our micro-batch. In a round every
+contestant has one turn; ratios are taken within a round. Processor time, of all processes, does
+not mind a busy machine; pictures a second do. Predictions must be the same: every top-1 equal,
+logits within 1e-4.
+"""
+
+from __future__ import annotations
+
+import json as json_format
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+from data import make_files
+from measure import turn_order
+from peers import mend_torchvision, versions
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from vitrail.data.preprocess import Preprocess
+from vitrail.models import build, parse
+from vitrail.predictor import Predictor
+from vitrail.predictor.pictures import find_pictures
+from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.write import convert
+
+OURS = "vitrail"
+TOP = 5
+Step = Callable[[], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What one contestant reached."""
+
+    contestant: str
+    speed: float
+    """Pictures in a second of the clock, at the median of the rounds."""
+    processor: float
+    """Milliseconds of processor time for a picture, at the median."""
+    wall_ratio: float
+    """The median of the rounds' ratios of its time to ours: above 1, ours is faster."""
+    processor_ratio: float
+    """The same of processor time."""
+
+
+def main(
+    *,
+    weights: Path | None = None,
+    photos: Path | None = None,
+    pictures: int = 512,
+    rounds: int = 5,
+    threads: int | None = None,
+    json: Path | None = None,
+) -> None:
+    """Compare how fast vitrail and timm predict a folder of JPEGs.
+
+    Args:
+        weights: A folder with timm's ViT-Ti/16 (model.safetensors and config.json); random
+            weights unless given.
+        photos: A folder of JPEGs; painted ones of 500 x 375 unless given.
+        pictures: How many of them a turn takes.
+        rounds: Turns that each contestant has.
+        threads: Threads of both sides' models; one a core unless given. On a busy machine take
+            one: torch's threads spin while they wait for each other, which costs timm's side.
+        json: Write the figures here.
+    """
+    mend_torchvision()
+    if threads:
+        torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        model = weights or _random_weights(folder)
+        place = _link(photos, folder / "pictures", pictures)
+        steps = prepare(model, place, threads)
+        logits = {name: step() for name, step in steps.items()}  # warm, and compared
+        same = {name: _compare(logits[OURS], other) for name, other in logits.items()}
+        timings = measure(steps, len(logits[OURS]), rounds)
+    show(timings, same)
+    if json:
+        figures = {"timings": [*map(asdict, timings)], "same": same, "versions": versions()}
+        json.write_text(json_format.dumps({**figures, "cores": os.cpu_count()}, indent=1) + "\n")
+
+
+def _random_weights(folder: Path) -> Path:
+    """Write a ViT-Ti/16 of random weights as timm does."""
+    model = build(parse("ViT-Ti/16,activation=gelu,position_resize=timm"))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    half = (0.5,) * 3
+    preprocess = Preprocess(
+        size=(224, 224), mean=half, std=half, interpolation="bicubic", fit="crop", crop=0.9
+    )
+    tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    bundle = Bundle(spec=model.spec, tensors=tensors, preprocess=preprocess)
+    save_folder(bundle, folder / "ours")
+    convert(f"file:{folder / 'ours'}", folder / "theirs", "timm")
+    return folder / "theirs"
+
+
+def _link(photos: Path | None, folder: Path, count: int) -> Path:
+    """Put JPEGs into one folder; fewer than asked for are taken more than once."""
+    folder.mkdir()
+    if photos is None:
+        contents = make_files(375, 500)
+        for number in range(count):
+            (folder / f"{number:05}.jpg").write_bytes(contents[number % len(contents)])
+        return folder
+    files = sorted(p for p in photos.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
+    assert files, f"no JPEGs in {photos}"
+    for number in range(count):
+        (folder / f"{number:05}.jpg").symlink_to(files[number % len(files)].resolve())
+    return folder
+
+
+def prepare(weights: Path, folder: Path, threads: int | None) -> dict[str, Step]:
+    """Build the contestants; a turn gives the logits of all pictures."""
+    predictor = Predictor.load(weights)
+    if threads:
+        predictor.pace = replace(predictor.pace, workers=threads, threads=1)
+    files = find_pictures([folder])
+
+    def ours() -> Tensor:
+        outputs = []
+        for answer in predictor.answers(files):
+            assert answer.output is not None
+            predictor.rank(answer.output[None], top=TOP)
+            outputs.append(answer.output)
+        return torch.stack(outputs)
+
+    return {
+        OURS: ours,
+        "timm": _timm(weights, folder, 256),
+        "timm, batch 8": _timm(weights, folder, 8),
+    }
+
+
+def _timm(weights: Path, folder: Path, batch: int) -> Step:
+    """Do what timm's inference.py does on a processor."""
+    import timm
+    import timm.data
+
+    create: Any = timm.create_model
+    data: Any = timm.data
+    architecture = json_format.loads((weights / "config.json").read_text())["architecture"]
+    model = create(architecture, checkpoint_path=str(weights / "model.safetensors")).eval()
+    config: dict[str, Any] = {
+        "input_size": (3, 224, 224), "interpolation": "bicubic", "crop_pct": 0.9,
+        "mean": (0.5,) * 3, "std": (0.5,) * 3,
+    }  # fmt: skip
+
+    def theirs() -> Tensor:
+        dataset = data.create_dataset(name="", root=str(folder))
+        loader = data.create_loader(
+            dataset, batch_size=batch, num_workers=2, use_prefetcher=True,
+            device=torch.device("cpu"), **config,
+        )  # fmt: skip
+        outputs = []
+        with torch.inference_mode():
+            for pictures, _ in loader:
+                output = model(pictures)
+                output.softmax(-1).topk(TOP)
+                outputs.append(output)
+        return torch.cat(outputs)
+
+    return theirs
+
+
+def _compare(ours: Tensor, theirs: Tensor) -> dict[str, float]:
+    agree = (ours.argmax(1) == theirs.argmax(1)).double().mean()
+    return {"top1": float(agree), "largest": float((ours - theirs).abs().max())}
+
+
+def measure(steps: dict[str, Step], count: int, rounds: int) -> list[Timing]:
+    """Time the contestants in turns."""
+    names = list(steps)
+    walls, works = np.zeros((2, rounds, len(names)))
+    for turn in range(rounds):
+        for place in turn_order(len(names), turn):
+            start, before = time.perf_counter(), _processor()
+            steps[names[place]]()
+            walls[turn, place] = time.perf_counter() - start
+            works[turn, place] = _processor() - before
+    return [
+        Timing(
+            contestant=name,
+            speed=float(count / np.median(walls[:, place])),
+            processor=float(1000 * np.median(works[:, place]) / count),
+            wall_ratio=float(np.median(walls[:, place] / walls[:, 0])),
+            processor_ratio=float(np.median(works[:, place] / works[:, 0])),
+        )
+        for place, name in enumerate(names)
+    ]
+
+
+def _processor() -> float:
+    """Give the seconds that this process and its ended children have computed."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def show(timings: list[Timing], same: dict[str, dict[str, float]]) -> None:
+    """Print the figures as a table."""
+    columns = ("", "pictures / s", "ratio", "processor ms", "ratio", "top-1 as ours", "logits")
+    table = Table(*columns)
+    for row in timings:
+        near = same[row.contestant]
+        table.add_row(
+            row.contestant, f"{row.speed:.1f}", f"{row.wall_ratio:.2f}", f"{row.processor:.1f}",
+            f"{row.processor_ratio:.2f}", f"{near['top1']:.2%}", f"{near['largest']:.1e}",
+        )  # fmt: skip
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,88 @@
+"""Token merging (ToMe, arXiv 2210.09461): each layer joins its most similar patches, no training.
+
+Half of the patches (every second one) look for their nearest of the other half, by the keys' mean
+over heads; the most similar pairs become one token, the mean by how many patches each stands for.
+Attention counts a merged token as often as it has patches (section 3, equation 1).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.config import InputError
+from vitrail.models import Model, ViT
+from vitrail.models.layers import Block
+
+
+class Merged(nn.Module):
+    """A ViT that merges patches from layer to layer; it shares the model's weights."""
+
+    def __init__(self, model: Model, ratio: float) -> None:
+        """Merge `ratio` of the picture's patches away in each layer, of 0 to 0.5."""
+        super().__init__()
+        if not isinstance(model, ViT) or model.spec.attention != "full" or model.spec.distilled:
+            raise InputError(f"{model.spec.name}: tokens are merged in a ViT with full attention")
+        if model.spec.position_at != "input" or model.spec.pool == "map":
+            raise InputError(
+                f"{model.spec.name}: tokens are merged where positions are added at the input only "
+                "and the head reads a class token or the mean"
+            )
+        if not 0 <= ratio <= 0.5:
+            raise InputError(f"a merging ratio of {ratio}; expected 0 to 0.5, such as 0.08")
+        self.model, self.ratio = model, ratio
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classify pictures (batch, channels, height, width) to logits (batch, classes)."""
+        model, prefix = self.model, self.model.spec.prefix
+        x, (rows, columns) = model.embed(x)
+        sizes = torch.ones_like(x[..., :1])
+        count = int(self.ratio * rows * columns)
+        for block in model.blocks:
+            assert isinstance(block, Block)
+            x, sizes = _run_block(block, x, sizes, count, prefix)
+        x = model.norm(x)
+        if model.spec.pool == "token":
+            return model.head(model.head.features(x[:, 0]))
+        weights = sizes[:, prefix:] / (rows * columns)  # the mean of patches, not of tokens
+        return model.head(model.head.features((weights * x[:, prefix:]).sum(1)))
+
+
+def _run_block(
+    block: Block, x: Tensor, sizes: Tensor, count: int, prefix: int
+) -> tuple[Tensor, Tensor]:
+    """Run a block, and merge between its attention and its MLP."""
+    attention = block.attention
+    query, key, value = attention.project(x)
+    bias = sizes.log().transpose(1, 2)[:, None]  # (batch, 1, 1, tokens)
+    mixed = F.scaled_dot_product_attention(query, key, value, bias)
+    x = x + block.after1(attention.output(mixed.transpose(1, 2).reshape(x.shape)))
+    x, sizes = merge(x, sizes, key.mean(1), count, prefix)
+    return x + block.after2(block.mlp(x)), sizes
+
+
+def merge(x: Tensor, sizes: Tensor, keys: Tensor, count: int, prefix: int) -> tuple[Tensor, Tensor]:
+    """Merge the `count` most similar pairs of tokens (batch, tokens, width), at most a half.
+
+    `sizes` (batch, tokens, 1) says how many patches each token stands for. The first `prefix`
+    tokens, which are no patches, stay. Of the others, those that stay come first, then every
+    second one.
+    """
+    count = min(count, (x.shape[1] - prefix) // 2)
+    if count < 1:
+        return x, sizes
+    keys = F.normalize(keys[:, prefix:], dim=-1)
+    similar, nearest = (keys[:, ::2] @ keys[:, 1::2].mT).max(-1)
+    order = similar.argsort(dim=1, descending=True)
+    gone, kept = order[:, :count, None], order[:, count:].sort(dim=1).values[..., None]
+    target = nearest.gather(1, gone[..., 0])[..., None]
+    weighted = torch.cat([x * sizes, sizes], dim=-1)
+    first, second = weighted[:, prefix::2], weighted[:, prefix + 1 :: 2]
+    width = weighted.shape[-1]
+    joined = second.scatter_add(
+        1, target.expand(-1, -1, width), first.gather(1, gone.expand(-1, -1, width))
+    )
+    stays = first.gather(1, kept.expand(-1, -1, width))
+    weighted = torch.cat([weighted[:, :prefix], stays, joined], dim=1)
+    return weighted[..., :-1] / weighted[..., -1:], weighted[..., -1:]
