@@ -230,6 +230,48 @@ def test_imagenets_test_sets_let_the_model_choose_among_their_classes_only(
     assert all(cell["predicted"] is not None for cell in found["confusion"])
 
 
+def test_reassessed_labels_of_imagenet(capsys: Capture, tmp_path: Path) -> None:
+    wnids = imagenet_wnids(1000)
+    assert wnids
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 8), (9, 200, 30)).save(picture, format="JPEG")
+    for number, wnid in enumerate(wnids, 1):
+        (tmp_path / "val" / wnid).mkdir(parents=True)
+        file = tmp_path / "val" / wnid / f"ILSVRC2012_val_{number:08}.JPEG"
+        file.write_bytes(picture.getvalue())
+    folder = save_tiny(tmp_path / "model", imagenet_classes(1000), outputs=1000)
+    plain = evaluated(capsys, str(folder), f"imagenet:{tmp_path}")
+    best = {cell["predicted"] for cell in plain["confusion"]}
+    assert len(best) == 1  # all pictures are the same
+    answer = wnids.index(best.pop())
+    real = [[number, answer] if number % 4 == 0 else [number] for number in range(1000)]
+    real[answer], real[(answer + 1) % 1000] = [], [answer]
+    (tmp_path / "real.json").write_text(json.dumps(real))
+    command = (str(folder), f"imagenet:{tmp_path}", "--real", str(tmp_path / "real.json"))
+    found = evaluated(capsys, *command)
+    right = sum(answer in each for each in real)
+    assert (plain["top1"], found["top1"]) == (0.001, 0.001)
+    assert found["real_pictures"] == 999
+    assert found["real"] == pytest.approx(right / 999)
+
+
+def test_several_labels_a_picture(capsys: Capture, photos: Path, tmp_path: Path) -> None:
+    rows = ["path,label,split"]
+    rows += [f"{photos}/a/{n}.png,{'a|b' if n % 2 else 'c'},test" for n in range(4)]
+    rows += [f"{photos}/b/{n}.png,b,train" for n in range(4)]
+    (tmp_path / "list.csv").write_text("\n".join(rows) + "\n")
+    folder = save_tiny(tmp_path / "model")
+    found = evaluated(capsys, str(folder), f"csv:{tmp_path / 'list.csv'}", "--split", "test")
+    assert found["pictures"] == 4
+    precisions = [row["average_precision"] for row in found["classes"]]
+    assert found["map"] == pytest.approx(np.mean(precisions))
+    code, said, _ = run(
+        capsys, "evaluate", str(folder), f"csv:{tmp_path / 'list.csv'}", "--split", "test", *CPU
+    )
+    assert code == 0
+    assert "mAP" in said
+
+
 def compared(capsys: Capture, *command: str) -> dict[str, Any]:
     code, said, _ = run(capsys, "compare", *command, *CPU, "--json")
     assert code == 0

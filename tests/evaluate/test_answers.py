@@ -165,3 +165,10 @@ def test_nothing_readable_is_refused() -> None:
     everything = frozenset(range(3))
     text = refusal(answers_to, LOGITS, LABELS[:3], Matching(np.arange(CLASSES)), bad=everything)
     assert text == "there is nothing to measure: 3 pictures, none of them readable"
+
+
+def test_answers_that_are_no_numbers_are_refused() -> None:
+    logits = LOGITS.copy()
+    logits[3, 2] = np.nan
+    text = refusal(answers_to, logits, LABELS, Matching(np.arange(CLASSES)))
+    assert "answers to 1 of 40 pictures are NaN or infinite" in text

@@ -117,13 +117,19 @@ def join_answers(parts: Sequence[Answers]) -> Answers:
     def whole(pick: Callable[[Answers], np.ndarray]) -> np.ndarray:
         return np.concatenate([pick(part) for part in full])[order]
 
+    losses = whole(lambda part: part.losses)
+    if bad := int((~np.isfinite(losses)).sum()):
+        raise InputError(
+            f"the model's answers to {bad:,} of {len(losses):,} pictures are NaN or infinite; its "
+            "weights are damaged, or overflow"
+        )
     several = full[0].scores is not None
     return Answers(
         whole(lambda part: part.indices),
         whole(lambda part: part.labels),
         whole(lambda part: part.top),
         whole(lambda part: part.confidence),
-        whole(lambda part: part.losses),
+        losses,
         whole(lambda part: np.asarray(part.scores)) if several else None,
         tuple(picture for part in parts for picture in part.bad),
     )
