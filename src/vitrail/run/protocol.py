@@ -32,6 +32,7 @@ from vitrail.train.settings import TrainConfig, free_settings
 SUMMARY = "protocol.json"
 RUNGS = (Duration(25, "%"), Duration(50, "%"))
 """Where the runs of the grid are compared, and those that are hopeless end."""
+_AT_THE_END = Duration(100, "%")  # and at rungs; nothing is gained by more
 _ERRORS = 3  # standard errors behind the best that make a run hopeless
 
 log = logging.getLogger("vitrail")
@@ -59,20 +60,19 @@ class Protocol:
             raise InputError(f"expected at least one seed, got {self.seeds}")
         if self.config.keep != "last" or self.config.patience:
             raise InputError("the protocol keeps the last weights; leave --keep and --patience out")
-        if not self.config.evaluate.amount:
-            raise InputError("the protocol compares runs; leave --evaluate out, or above 0")
         if self.config.hold_out or not self.config.val:
             raise InputError("the protocol itself says what is held out; leave --hold-out, --val")
 
     def trial(self, rate: float) -> TrainConfig:
         """Configure the grid's run at a rate."""
         folder = self.config.out / "grid" / f"lr-{rate:g}"
-        config = replace(self.config, out=folder, hold_out=self.held_out)
+        config = replace(self.config, out=folder, hold_out=self.held_out, evaluate=_AT_THE_END)
         return replace(config, optim=replace(config.optim, lr=rate))
 
     def final(self, rate: float, seed: int) -> TrainConfig:
         """Configure a run on all pictures."""
-        config = replace(self.config, out=self.config.out / f"seed-{seed}", seed=seed)
+        folder = self.config.out / f"seed-{seed}"
+        config = replace(self.config, out=folder, seed=seed, evaluate=_AT_THE_END)
         return replace(config, optim=replace(config.optim, lr=rate))
 
     def all_seeds(self) -> range:
@@ -241,7 +241,7 @@ class _Course:
 
     def _go_on(self, trial: Trial, pause: Duration | None) -> Trial:
         """Train a run of the grid up to a rung, or to its end."""
-        self._say(f"grid: lr {trial.lr:g}, up to {pause or Duration(100, '%')}")
+        self._say(f"grid: lr {trial.lr:g}, up to {pause or _AT_THE_END}")
         try:
             run = train_among(self._processes, self._protocol.trial(trial.lr), pause=pause)
         except DivergedError as error:
