@@ -16,6 +16,7 @@ from tests.shelf import refusal
 from vitrail.data.preprocess import plain_preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.curves import read_curves
+from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.report import Report, inspect_model, report_run
 from vitrail.inspection.subjects import read_subjects
 from vitrail.inspection.view import open_view
@@ -225,6 +226,24 @@ def test_every_kind_of_model_has_a_report(name: str, figures: set[str], tmp_path
         report = inspect_model(model, data=save_set(tmp_path / "set"), split="all", count=9)
     assert figures <= {plot.name for plot in report.plots}
     assert ("no tokens" in report.summary) == (name == BIT)
+
+
+def test_a_vit_stands_beside_a_hybrid_in_one_plot(tmp_path: Path) -> None:
+    shape = "16@64,depth=2,width=32,heads=2,mlp=64"
+    vit, hybrid = (
+        save_model(tmp_path / name, f"{prefix}ViT/{shape}")
+        for name, prefix in (("vit", ""), ("hybrid", "R+"))
+    )
+    report = inspect_model(vit, save_pictures(tmp_path, *"abcd"), against=hybrid)
+    numbers = report.data["parts"][4]["distances"]
+    assert list(numbers) == ["ViT/16@64", "R+ViT/16@64"]
+    for name, text in (("ViT/16@64", vit), ("R+ViT/16@64", hybrid)):
+        view = open_view(text, [tmp_path / letter for letter in "abcd"])
+        expected = attention_distance(view.model, view.batches(view.shown)).pixels
+        assert np.allclose(numbers[name], expected)
+    (plot,) = (plot for plot in report.plots if plot.name == "distances")
+    assert len(plot.axes[0].collections) == 2
+    assert "similarity" in report.data["parts"][6]
 
 
 def test_a_model_without_a_head_has_no_answers(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from vitrail.cli.options import Json
 from vitrail.console import print_json, print_line
 
 Source = Annotated[str | None, tyro.conf.arg(metavar="MODEL")]
-Pictures = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PICTURES")]
+Pictures = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[PICTURES …]")]
 
 
 def inspect(
@@ -20,8 +20,8 @@ def inspect(
     *,
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
-    split: str | None = None,
-    layers: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="N")] = None,
+    split: Annotated[str | None, tyro.conf.arg(metavar="S")] = None,
+    layers: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="N …")] = None,
     against: Source = None,
     image: Annotated[str | None, tyro.conf.arg(metavar="HxW")] = None,
     count: Annotated[int, tyro.conf.arg(metavar="N")] = 128,
