@@ -63,6 +63,8 @@ def test_numbers_as_names_count_outputs_however_they_are_sorted() -> None:
         assert [folders[each] for each in found.owner] == [str(n) for n in range(12)]
         assert "numbers" in found.notes[0]
     assert "'12'" in refusal(match_classes, source_of(["0", "12"]), None, 12)
+    some = refusal(match_classes, source_of(["0", "1"]), ("cat", "dog", "bird"), 3)
+    assert "does not know 2 of 2 classes" in some
 
 
 def test_without_names_only_an_equal_count_is_taken_in_order_and_said() -> None:

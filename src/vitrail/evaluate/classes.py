@@ -97,7 +97,9 @@ def _find_places(
             place = {wnid: number for number, wnid in enumerate(wnids)} | place
             note = f"classes are matched by WordNet number with ImageNet's {outputs:,}"
     unknown = [name for name in targets if name not in place]
-    if unknown and (mapped or len(unknown) == len(targets)) and _are_numbers(unknown):
+    # Numbers that happen to fit some outputs of a model with names are not taken for them.
+    all_numbers = _are_numbers(targets) and (names is None or len(unknown) == outputs)
+    if unknown and (all_numbers or (mapped and _are_numbers(unknown))):
         place |= {name: int(name) for name in unknown if int(name) < outputs}
         if not mapped:
             note = "the data's classes are numbers: they count the model's outputs, from 0"

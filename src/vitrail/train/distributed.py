@@ -210,7 +210,10 @@ def _choose_device(device: str | None, local: int) -> torch.device:
         mps = torch.backends.mps.is_available()
         device = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
     if device != "cuda":
-        return torch.device(device)
+        try:
+            return torch.device(device)
+        except RuntimeError:
+            raise InputError(f"no device {device!r}; such as cpu, cuda, cuda:1 or mps") from None
     if local >= (count := torch.cuda.device_count()):
         raise InputError(f"process {local} of this machine has no GPU; --nproc-per-node is {count}")
     return torch.device("cuda", local)
