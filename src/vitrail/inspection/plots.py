@@ -169,7 +169,7 @@ def draw_distances(distances: Mapping[str, np.ndarray]) -> Plot:
         axes.scatter(across, each, s=16, color=colour, linewidths=0, label=_shorten(name, 40))
     axes.set(xlabel="layer", ylabel="mean attention distance (pixels)", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _add_legend(axes)
+    _add_legend(axes, above=True)
     return plot
 
 
@@ -372,8 +372,10 @@ def _add_bar(plot: Plot, shown: AxesImage, axes: Axes, label: str) -> None:
     bar.outline.set_visible(False)
 
 
-def _add_legend(axes: Axes) -> None:
-    for text in axes.legend(fontsize=8).get_texts():
+def _add_legend(axes: Axes, *, above: bool = False) -> None:
+    """Name the lines; above the axes where its marks would pass for dots of the plot."""
+    where: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2}
+    for text in axes.legend(fontsize=8, **(where if above else {})).get_texts():
         text.set_parse_math(False)
 
 
