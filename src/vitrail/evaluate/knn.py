@@ -25,6 +25,8 @@ K = (1, 5, 10, 20, 50, 100, 200)
 TEMPERATURE = 0.07
 """DINO's: a vote counts exp(cosine / temperature)."""
 _QUERIES = 256  # whose similarities are in memory at a time
+_CLOSER = 32  # queries whose best few are compared at a time
+_MOST = 64  # neighbours, above which comparing the best few costs more than bfloat16 spares
 _Search = Callable[[Tensor], tuple[Tensor, Tensor]]
 _RUN = 32  # similarities of which the greatest is found first
 
@@ -37,8 +39,8 @@ def nearest(references: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor
     if not 1 <= k <= len(references):
         raise InputError(f"{k} nearest of {len(references):,}: expected 1 to {len(references):,}")
     references, queries = (F.normalize(each.float(), dim=1) for each in (references, queries))
-    best = _by_halves if _has_halves() and len(references) > 8 * _few(k) else _by_singles
-    search = best(references, k)
+    quick = _has_halves() and k <= _MOST and len(references) > 8 * _few(k)
+    search = (_by_halves if quick else _by_singles)(references, k)
     cosines, indices = zip(*map(search, queries.split(_QUERIES)), strict=True)
     return torch.cat(cosines), torch.cat(indices)
 
@@ -56,20 +58,27 @@ def _by_singles(references: Tensor, k: int) -> _Search:
 def _by_halves(references: Tensor, k: int) -> _Search:
     """Search in bfloat16 and decide in float32; both are products of unit vectors."""
     halves = references.bfloat16()
-    off = (references - halves).norm(dim=1).max()
+    off = max(_lost(rows) for rows in references.split(_QUERIES))
     buffer = halves.new_empty(_QUERIES, len(references))
+    closer = references.new_empty(_CLOSER * _few(k), references.shape[1])
     exactly = _by_singles(references, k)
     unit = torch.finfo(torch.bfloat16).eps / 2
 
+    def rescore(rows: Tensor, places: Tensor) -> Tensor:
+        taken = closer[: places.numel()]
+        torch.index_select(references, 0, places.flatten(), out=taken)
+        return (taken.view(*places.shape, -1) @ rows[..., None])[..., 0]
+
     def search(rows: Tensor) -> tuple[Tensor, Tensor]:
-        half = rows.bfloat16()
-        similar = torch.mm(half, halves.T, out=buffer[: len(rows)])
+        similar = torch.mm(rows.bfloat16(), halves.T, out=buffer[: len(rows)])
         about, places = _greatest(similar, _few(k))
-        cosines, order = (references[places] @ rows[..., None])[..., 0].topk(k)
+        pairs = zip(rows.split(_CLOSER), places.split(_CLOSER), strict=True)
+        cosines, order = torch.cat([rescore(*pair) for pair in pairs]).topk(k)
         indices = places.gather(1, order)
-        # Rounded references, rounded queries, and a rounded result; 0.01 % more for its own sums.
-        bound = 1.0001 * (off + (rows - half).norm(dim=1) + unit)
-        unsure = (cosines[:, -1] <= about[:, -1].float() + bound).nonzero()[:, 0]
+        # What is left out is below the last of the few, but for rounded vectors and results.
+        most = about[:, -1].float()
+        most += 1.001 * (off + _lost(rows) + unit * most.abs())
+        unsure = (cosines[:, -1] <= most).nonzero()[:, 0]
         if len(unsure):
             cosines[unsure], indices[unsure] = exactly(rows[unsure])
         return cosines, indices
@@ -77,9 +86,14 @@ def _by_halves(references: Tensor, k: int) -> _Search:
     return search
 
 
+def _lost(rows: Tensor) -> float:
+    """Say how long the longest difference of rows from their bfloat16 is."""
+    return float((rows - rows.bfloat16()).norm(dim=1).max())
+
+
 def _few(k: int) -> int:
     """Say how many of the best are looked at more closely."""
-    return 2 * k + 32
+    return 2 * k + 16
 
 
 def _has_halves() -> bool:
