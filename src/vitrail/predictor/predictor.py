@@ -22,6 +22,7 @@ from vitrail.data.source import Source
 from vitrail.data.transforms import normalise
 from vitrail.models import BiT, ViT, build
 from vitrail.predictor.answers import Answer, Prediction, rank
+from vitrail.predictor.fused import fuse
 from vitrail.predictor.pace import Pace, usual_pace
 from vitrail.predictor.pictures import Picture, is_one, prepare, read_content
 from vitrail.weights.load import Loaded, load
@@ -37,7 +38,8 @@ _Item = tuple[str, Callable[[], Picture]]
 class Predictor:
     """A model with its preprocessing and class names, in eval mode; several threads may use it.
 
-    A picture's answer is the same alone and in any batch, up to 1e-5.
+    A picture's answer is the same alone and in any batch, up to 1e-5. The weights are those of the
+    first answer; a model that is trained on needs a new predictor.
     """
 
     def __init__(
@@ -139,6 +141,11 @@ class Predictor:
         return overlay(content, self.attention(picture, method=method), self.preprocess)
 
     @cached_property
+    def _fast(self) -> ViT | BiT:
+        """The model as it runs fastest here; made when first needed, in eval mode."""
+        return fuse(self.model).eval()
+
+    @cached_property
     def _twin(self) -> ViT | BiT:
         """The same weights in a module of its own, so that nobody else's calls are heard."""
         twin = build(self.model.spec, device="meta")
@@ -158,16 +165,16 @@ class Predictor:
         They are uint8 (n, height, width, channels), as `prepare` makes them, or floating point and
         normalised (n, channels, height, width).
         """
-        return self._run(self._engine or self.model, prepared)
+        return self._run(self._engine or self._fast, prepared)
 
     def run_features(self, prepared: Tensor) -> Tensor:
         """Give the representations (n, width) of prepared pictures."""
-        return self._run(self.model.features, prepared)
+        return self._run(self._fast.features, prepared)
 
     @torch.inference_mode()
     def _run(self, compute: Engine, prepared: Tensor) -> Tensor:
-        if self.model.training:  # somebody trained it in between
-            self.model.eval()
+        if self._fast.training:  # somebody trained it in between
+            self._fast.eval()
         parts = []
         for part in prepared.split(self.pace.micro):
             if part.dtype == torch.uint8:
