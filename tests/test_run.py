@@ -140,7 +140,8 @@ RESULT = Run(
     [
         ({}, "finished after 1,200 steps, top-1 91.23% on 1,998 of 2,000 pictures"),
         ({"skipped": 0}, "finished after 1,200 steps, top-1 91.23% on 1,998 pictures"),
-        ({"ending": "converged", "top1": None}, "converged after 1,200 steps"),
+        ({"ending": "converged", "top1": None, "loss": None}, "converged after 1,200 steps"),
+        ({"top1": None}, "finished after 1,200 steps, loss 0.3 on 1,998 of 2,000 pictures"),
     ],
 )
 def test_a_result_is_said_in_one_line(changes: dict[str, Any], said: str) -> None:

@@ -21,6 +21,8 @@ from vitrail.data.augment import AUGMENTS, Augment, RandAugment
 from vitrail.data.sources.open import open_data
 from vitrail.data.split import NoSplitError
 from vitrail.models import parse
+from vitrail.models.corruption import MaskConfig
+from vitrail.models.masked import PretextConfig
 from vitrail.models.spec import BiTSpec, Size
 from vitrail.run import TrainConfig
 from vitrail.run.protocol import Protocol
@@ -296,6 +298,61 @@ def small_data(config: TrainConfig, *, short: bool = False) -> TrainConfig:
     )
 
 
+def masked_patches(config: TrainConfig) -> TrainConfig:
+    """Pre-train without labels as the paper does: predict corrupted patches (Appendix B.1.2)."""
+    return replace(
+        config,
+        task="masked-patches",
+        pretext=PretextConfig(),  # Appendix B.1.2: half of the patches, their mean colours
+        length=Duration(1_000_000, "steps"),  # Appendix B.1.2
+        batch=4096,  # Appendix B.1.2
+        augment=Augment(),  # vision_transformer, issue 103: as in classification
+        optim=OptimConfig(lr=2e-4, betas=(0.9, 0.999), clip=None),  # Appendix B.1.2
+        schedule=ScheduleConfig(warmup=_WARMUP),  # Appendix B.1.2: cosine
+        evaluate=Duration(5, "%"),
+        save=Duration(1, "%"),
+    )
+
+
+def mae(config: TrainConfig) -> TrainConfig:
+    """Pre-train without labels as MAE (arXiv 2111.06377, Table 8 and section 4)."""
+    mask = MaskConfig(ratio=0.75)  # section 4.1
+    return replace(
+        config,
+        task="mae",
+        pretext=PretextConfig(mask=mask, target="normalised-pixels"),  # Table 1d
+        length=Duration(800, "epochs"),  # section 4.1
+        batch=4096,  # Table 8
+        augment=Augment(crop="area", area=(0.2, 1.0), ratio=(3 / 4, 4 / 3)),  # Table 8, its code
+        optim=OptimConfig(
+            lr=1.5e-4 * 4096 / 256, betas=(0.9, 0.95), weight_decay=0.05, clip=None
+        ),  # Table 8
+        schedule=ScheduleConfig(warmup=Duration(40, "epochs")),  # Table 8: cosine
+        evaluate=Duration(5, "%"),
+        save=Duration(1, "%"),
+    )
+
+
+def simmim(config: TrainConfig) -> TrainConfig:
+    """Pre-train without labels as SimMIM does a ViT (arXiv 2111.09886, section 4.1)."""
+    patch = getattr(parse(config.model), "stride", (16, 16))[0]
+    mask = MaskConfig(ratio=0.6, masked=1.0, replaced=0.0, unit=max(1, 32 // patch))  # Table 1
+    return replace(
+        config,
+        task="masked-patches",
+        pretext=PretextConfig(mask=mask, target="pixels", distance="absolute"),  # section 3.4
+        length=Duration(800, "epochs"),  # section 4.1
+        batch=2048,  # section 4.1
+        augment=Augment(crop="area", area=(0.67, 1.0), ratio=(3 / 4, 4 / 3)),  # section 4.1
+        optim=OptimConfig(
+            lr=1e-4 * 2048 / 512, betas=(0.9, 0.999), weight_decay=0.05, clip=5.0
+        ),  # its code
+        schedule=ScheduleConfig(warmup=Duration(10, "epochs")),  # section 4.1
+        evaluate=Duration(5, "%"),
+        save=Duration(1, "%"),
+    )
+
+
 RECIPES: dict[str, Callable[[TrainConfig], TrainConfig]] = {
     "finetune-default": finetune_default,
     "small-data": small_data,
@@ -310,6 +367,9 @@ RECIPES: dict[str, Callable[[TrainConfig], TrainConfig]] = {
     "plain": plain,
     **{f"plain:{epochs}": partial(plain, epochs=epochs) for epochs in (90, 150, 300)},
     "deit": deit,
+    "masked-patches": masked_patches,
+    "mae": mae,
+    "simmim": simmim,
 }
 """Recipes by the name that --recipe takes."""
 

@@ -12,7 +12,7 @@ from vitrail.data.batches import BadPicture, Batch, EvalBatches, Shard
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.source import Pixels
 from vitrail.evaluate.accuracy import Accuracy, measure
-from vitrail.evaluate.standing import Standing
+from vitrail.evaluate.standing import Measured, Standing
 
 CPU = torch.device("cpu")
 TINY = Preprocess(size=(2, 2), mean=(0.0,), std=(1.0,), interpolation="bilinear", fit="stretch")
@@ -142,9 +142,11 @@ def test_a_standing_counts_what_was_worse_and_keeps_the_first_best() -> None:
     standing, accuracies = Standing(), (0.3, 0.5, 0.5, 0.4, 0.6, 0.1)
     seen = []
     for step, top1 in enumerate(accuracies, start=1):
-        standing = standing.after(step, Accuracy(top1, 1.0, 10.0 - step, 9, 1))
+        found = Accuracy(top1, 1.0, 10.0 - step, 9, 1)
+        standing = standing.after(step, Measured.of_accuracy(found))
         assert standing.best
-        seen.append((standing.evaluated, standing.worse, standing.best.top1, standing.best.loss))
+        best = standing.best.values
+        seen.append((standing.evaluated, standing.worse, best["top1"], best["loss"]))
     assert seen == [
         (1, 0, 0.3, 9.0),
         (2, 0, 0.5, 8.0),

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 MORE = """\
 Every other setting is a flag too, such as --average 0.9999, --augment medium1 or
 --optim.momentum 0.95; docs/training.md lists all. The sections are augment,
-preprocess, loss, optim, schedule, tune, loader and cache. Flags overrule the --config file, which
-overrules the recipe."""
+preprocess, pretext, loss, optim, schedule, tune, loader and cache. Flags overrule
+the --config file, which overrules the recipe."""
 """What the help ends with."""
 
 
@@ -64,16 +64,28 @@ Settings = tyro.conf.Suppress[Sequence[tuple[str, str]]]
 """Other settings by path and text, which `main` gathers."""
 
 
-def train(data: Data, flags: Flags, *, model: Model = None, settings: Settings = ()) -> None:
-    """Train a model on labelled pictures, from fresh weights.
+def train(
+    data: Data,
+    flags: Flags,
+    *,
+    model: Model = None,
+    task: Literal["classify", "masked-patches", "mae"] = "classify",
+    settings: Settings = (),
+) -> None:
+    """Train a model from fresh weights, on labels or without any.
 
     Example: vitrail train photos/ --model ViT-S/16 --recipe small-data --out runs/photos
 
     Args:
         data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, wds:PATTERN, digits, shapes, …
         model: The model's name, such as ViT-S/16 or ViT-B/16@384.
+        task: What is learnt: labels, or the patches that the model is not shown; its own recipe
+            is taken unless another is given.
     """
-    _run(resolve(data, flags, settings, model=model, recipe=flags.recipe), flags)
+    recipe = flags.recipe or (None if task == "classify" else task)
+    if task != "classify":
+        settings = (("task", task), *settings)
+    _run(resolve(data, flags, settings, model=model, recipe=recipe), flags)
 
 
 def finetune(

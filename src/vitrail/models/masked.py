@@ -75,6 +75,15 @@ class Pretext(Model[ViTSpec]):
     ) -> Tensor:
         """Predict the chosen patches of pictures (batch, chosen, outputs)."""
 
+    def initialise(self) -> None:
+        """Fill all parameters from torch's random generator."""
+        self.encoder.initialise()
+        self.initialise_rest()
+
+    @abstractmethod
+    def initialise_rest(self) -> None:
+        """Fill what stands beside the encoder."""
+
     def layer_of(self, parameter: str) -> int:
         """Say how deep a parameter sits: the encoder's as there, the others after its last."""
         room, _, rest = parameter.partition(".")
@@ -90,7 +99,7 @@ class MaskedViT(Pretext):
         self.mask = nn.Parameter(torch.empty(spec.width))
         self.predict = nn.Linear(spec.width, outputs_of(target, spec.stride, spec.channels))
         if not self.mask.is_meta:
-            self.initialise()
+            self.initialise_rest()
 
     def forward(self, x: Tensor, corruption: Corruption) -> Tensor:
         """Predict the chosen patches of pictures (batch, chosen, outputs)."""
@@ -101,9 +110,8 @@ class MaskedViT(Pretext):
         return self.predict(encoder.norm(take(encoded, corruption.chosen)))
 
     @torch.no_grad()
-    def initialise(self) -> None:
-        """Fill all parameters from torch's random generator."""
-        self.encoder.initialise()
+    def initialise_rest(self) -> None:
+        """Fill the mask embedding and the prediction from torch's random generator."""
         nn.init.normal_(self.mask, std=0.02)
         xavier(self.predict)
 
@@ -130,7 +138,7 @@ class MaskedAutoencoder(Pretext):
         self.norm = nn.LayerNorm(light.width, spec.norm_eps)
         self.predict = nn.Linear(light.width, outputs_of(target, spec.stride, spec.channels))
         if not self.mask.is_meta:
-            self.initialise()
+            self.initialise_rest()
 
     def forward(self, x: Tensor, corruption: Corruption) -> Tensor:
         """Predict the chosen patches of pictures (batch, chosen, outputs)."""
@@ -158,9 +166,8 @@ class MaskedAutoencoder(Pretext):
         return sincos_2d(grid, like.shape[-1], like.dtype, like.device)
 
     @torch.no_grad()
-    def initialise(self) -> None:
-        """Fill all parameters from torch's random generator."""
-        self.encoder.initialise()
+    def initialise_rest(self) -> None:
+        """Fill the decoder from torch's random generator."""
         initialise_layers(self.blocks)
         initialise_layers(self.norm)
         nn.init.normal_(self.mask, std=0.02)

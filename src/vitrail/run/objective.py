@@ -1,6 +1,6 @@
 """What a run is for: what its steps learn, how well it does, and what is kept of it.
 
-Another objective is another class with these four methods, and its row in `choose_objective`.
+Another objective is another class with these methods, and its row in `choose_objective`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.data.batches import BadPicture, Batch
 from vitrail.data.preprocess import Preprocess
-from vitrail.evaluate.accuracy import Accuracy, measure
+from vitrail.data.source import Source
+from vitrail.evaluate.accuracy import measure
+from vitrail.evaluate.standing import Measured
 from vitrail.models.model import Model
 from vitrail.train.adapt import plain_state
 from vitrail.train.settings import TrainConfig
@@ -30,6 +33,10 @@ class Objective(Protocol):
         """Give the weights, fresh or read, that training starts from."""
         ...
 
+    def build(self, bundle: Bundle) -> Model:
+        """Make the model that is trained of these weights."""
+        ...
+
     def make_task(self, preprocess: Preprocess, device: torch.device) -> Task:
         """Say what the steps learn."""
         ...
@@ -44,8 +51,14 @@ class Objective(Protocol):
         micro: int,
         total: Callable[..., list[float]],
         note: Callable[[Iterable[BadPicture]], None],
-    ) -> Accuracy:
+    ) -> Measured:
         """Say how well the model does on held-out pictures."""
+        ...
+
+    def picture(
+        self, model: Model, source: Source, preprocess: Preprocess, device: torch.device
+    ) -> np.ndarray | None:
+        """Draw what the model makes of a few held-out pictures, if there is something to see."""
         ...
 
     def keep(
@@ -58,6 +71,10 @@ class Objective(Protocol):
         """Say what the model folder gets of the trained weights."""
         ...
 
+    def apart(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Say what of them is kept beside it, since only this objective needs it."""
+        ...
+
 
 class Classification:
     """Tell classes apart, from labels and perhaps from a teacher."""
@@ -68,6 +85,10 @@ class Classification:
     def start(self) -> Bundle:
         """Give weights with a head for the classes."""
         return start_weights(self._config, len(self._classes))
+
+    def build(self, bundle: Bundle) -> Model:
+        """Make the classifier."""
+        return bundle.build()
 
     def make_task(self, preprocess: Preprocess, device: torch.device) -> Task:
         """Compare logits with labels, and with a teacher's where there is one."""
@@ -87,11 +108,18 @@ class Classification:
         micro: int,
         total: Callable[..., list[float]],
         note: Callable[[Iterable[BadPicture]], None],
-    ) -> Accuracy:
+    ) -> Measured:
         """Count right answers."""
-        return measure(
+        found = measure(
             model, batches, preprocess, device=device, micro=micro, total=total, note=note
         )
+        return Measured.of_accuracy(found)
+
+    def picture(
+        self, model: Model, source: Source, preprocess: Preprocess, device: torch.device
+    ) -> np.ndarray | None:
+        """Draw nothing: answers are words."""
+        return None
 
     def keep(
         self,
@@ -109,7 +137,6 @@ class Classification:
             provenance=provenance,
         )
 
-
-def choose_objective(config: TrainConfig, classes: Sequence[str]) -> Objective:
-    """Say what a run is for."""
-    return Classification(config, classes)
+    def apart(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Keep nothing else."""
+        return {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vitrail.evaluate.accuracy import Accuracy
+from vitrail.evaluate.standing import Measured
 
 Ending = Literal["finished", "converged", "paused"]
 
@@ -19,7 +19,7 @@ class Run:
     ending: Ending
     steps: int
     top1: float | None
-    """On the validation split, of the weights that were kept."""
+    """On the validation split, of the weights that were kept; None where no classes are learnt."""
     top5: float | None
     loss: float | None
     pictures: int
@@ -28,27 +28,27 @@ class Run:
     """Validation pictures that could not be read."""
 
 
-def make_run(folder: Path, ending: Ending, steps: int, kept: Accuracy | None) -> Run:
+def make_run(folder: Path, ending: Ending, steps: int, kept: Measured | None) -> Run:
     """Put together what a run reached; `kept` is how its weights do on the validation split."""
-    if kept is None:
-        return Run(
-            folder=folder,
-            ending=ending,
-            steps=steps,
-            top1=None,
-            top5=None,
-            loss=None,
-            pictures=0,
-            skipped=0,
-        )
-    return Run(folder=folder, ending=ending, steps=steps, **kept._asdict())
+    values = kept.values if kept else {}
+    return Run(
+        folder=folder,
+        ending=ending,
+        steps=steps,
+        top1=values.get("top1"),
+        top5=values.get("top5"),
+        loss=values.get("loss"),
+        pictures=kept.pictures if kept else 0,
+        skipped=kept.skipped if kept else 0,
+    )
 
 
 def describe(result: Run) -> str:
     """Say what a run reached in one line."""
     said = f"{result.ending} after {result.steps:,} steps"
-    if result.top1 is None:
+    if result.loss is None:
         return said
     total = result.pictures + result.skipped
     on = f"{result.pictures:,} of {total:,}" if result.skipped else f"{total:,}"
-    return f"{said}, top-1 {result.top1:.2%} on {on} pictures"
+    reached = f"loss {result.loss:.4g}" if result.top1 is None else f"top-1 {result.top1:.2%}"
+    return f"{said}, {reached} on {on} pictures"

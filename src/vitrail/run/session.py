@@ -5,6 +5,7 @@
     RUN/model/               the model folder, which every other command takes
     RUN/states/step-…/       what a restart goes on from: the newest two
     RUN/result.json          what a finished run reached
+    RUN/prediction.safetensors, predictions.png   of masked-patches and mae: the heads; seen
     RUN/bad_batch_STEP.txt   the pictures of a step whose loss was not finite
     RUN/log.txt, speed.jsonl, tensorboard/
 
@@ -13,6 +14,7 @@ The same call again goes on where the last one stopped; a finished run only says
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -23,6 +25,8 @@ from dataclasses import asdict, astuple, replace
 from typing import Any
 
 import torch
+from PIL import Image
+from safetensors.torch import save as serialize
 
 from vitrail.config import Duration, InputError, to_dict
 from vitrail.data.batches import BadPicture, Batch, EvalBatches
@@ -34,14 +38,14 @@ from vitrail.data.source import Source, Stream
 from vitrail.data.sources.names import printable
 from vitrail.data.sources.open import check_trainable, notes
 from vitrail.data.streaming import Place
-from vitrail.evaluate.accuracy import Accuracy
-from vitrail.evaluate.standing import Standing
-from vitrail.run.objective import choose_objective
+from vitrail.evaluate.standing import Measured, Standing
+from vitrail.models.model import Model
+from vitrail.run.prediction import choose_objective
 from vitrail.run.result import Ending, Run, describe, make_run
 from vitrail.train.adapt import adapt
 from vitrail.train.distributed import Processes
 from vitrail.train.feed import open_feed
-from vitrail.train.folder import BAD_BATCH, MODEL, RESULT, STATES, write_whole
+from vitrail.train.folder import APART, BAD_BATCH, DRAWN, MODEL, RESULT, STATES, write_whole
 from vitrail.train.journal import METRICS, Journal
 from vitrail.train.loop import StopAsked, Taken, fit
 from vitrail.train.resume import check_sets, load_run, save_run
@@ -73,7 +77,7 @@ class Session:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
             bundle = self.objective.start()
-            model = bundle.build()
+            model = self.objective.build(bundle)
             adapt(model, config.tune)
         self.spec, self.provenance = bundle.spec, bundle.provenance
         assert bundle.preprocess is not None
@@ -82,7 +86,9 @@ class Session:
             self.train_set = keep_decoded(self.train_set, self.preprocess, config.cache)
         self.pictures = count_pictures(self.train_set)
         """Of an epoch; None where a stream does not say."""
-        model.checkpointing = config.checkpointing
+        for module in model.modules():  # a model may have another in it
+            if isinstance(module, Model):
+                module.checkpointing = config.checkpointing
         self.model = model.to(processes.device)
         task = self.objective.make_task(self.preprocess, processes.device)
         self.trainer, rhythm = make_trainer(config, self.model, task, self.pictures or 0, processes)
@@ -220,13 +226,14 @@ class Session:
             with self._averaged():
                 found = self._measure(self.val_set)
                 self.standing = self.standing.after(step, found)
+                self._draw(self.val_set, step)
                 if self.config.keep == "best" and self.standing.worse == 0:
                     self._write_model()
-            values = {"val/top1": found.top1, "val/top5": found.top5, "val/loss": found.loss}
+            values = {f"val/{name}": value for name, value in found.values.items()}
             self.journal.evaluation(step, values)
         return 0 < self.config.patience <= self.standing.worse
 
-    def _measure(self, source: Source) -> Accuracy:
+    def _measure(self, source: Source) -> Measured:
         config, processes = self.config, self.processes
         batches = EvalBatches(source, self.preprocess, batch=config.batch, shard=processes.shard)
         loader = Loader(batches.__getitem__, range(len(batches)), config.loader)
@@ -240,6 +247,22 @@ class Session:
                 total=processes.total,
                 note=self.val_ledger.note,
             )
+
+    def _draw(self, source: Source, step: int) -> None:
+        """Show what the model makes of a few held-out pictures, where that can be seen."""
+        with gathered(self.model):
+            if not self.processes.first:
+                return
+            drawn = self.objective.picture(
+                self.model, source, self.preprocess, self.processes.device
+            )
+        if drawn is not None:
+            self.journal.picture(step, "val/predictions", drawn)
+            Image.fromarray(drawn).save(png := io.BytesIO(), "png")
+            try:
+                write_whole(self.config.out / DRAWN, png.getvalue())
+            except InputError as error:  # no run stops for a picture
+                log.warning("%s", error)
 
     def _until_stopped(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
         for batch in batches:
@@ -298,6 +321,8 @@ class Session:
         def write() -> None:
             kept = self.objective.keep(self.model, tensors, self.preprocess, self.provenance)
             save_folder(kept, self.config.out / MODEL)
+            if apart := self.objective.apart(tensors):
+                write_whole(self.config.out / APART, serialize(apart))
 
         self.processes.first_does(write)
 

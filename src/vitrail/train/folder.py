@@ -17,6 +17,7 @@ from vitrail.train.settings import TrainConfig, free_settings
 from vitrail.train.state import clean_states
 
 STATES, MODEL, CONFIG, RESULT = "states", "model", "config.yaml", "result.json"
+APART, DRAWN = "prediction.safetensors", "predictions.png"
 BAD_BATCH = "bad_batch_"
 OTHERWISE = "use --restart to begin again, or another --out"
 
@@ -45,7 +46,7 @@ def _clear(folder: Path) -> None:
     (folder / RESULT).unlink(missing_ok=True)
     for name in (STATES, MODEL, "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for path in (*folder.glob(f"{BAD_BATCH}*"), folder / CONFIG):
+    for path in (*folder.glob(f"{BAD_BATCH}*"), folder / APART, folder / DRAWN, folder / CONFIG):
         path.unlink(missing_ok=True)
 
 
@@ -69,12 +70,12 @@ def _flatten(settings: Mapping[str, Any], where: str = "") -> Iterator[tuple[str
             yield f"{where}{key}", value
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file whole, or not at all."""
     part = path.with_name(f".{path.name}.new")
     try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with part.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)

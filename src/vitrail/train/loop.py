@@ -14,14 +14,13 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config import InputError
 from vitrail.data.batches import Batch
-from vitrail.data.draws import words
+from vitrail.data.draws import keys
 from vitrail.models.model import Model
 from vitrail.models.noise import keyed_noise
 from vitrail.train.average import Average
@@ -94,7 +93,8 @@ class Trainer:
         """Take one step, the step-th from 0, on this process's part of a global batch."""
         self.model.train()
         example = self.task.prepare(batch, self._processes.device)
-        example = example._replace(keys=self._noise_keys(step, example.keys))
+        drawn = keys(self._seed, "noise", step, example.keys.numpy())
+        example = example._replace(keys=torch.from_numpy(drawn))
         loss = self._accumulate(example)
         norm = float(clip_gradients(self.model.parameters(), self._clip))
         numbers = (loss, example.weights.sum(), not math.isfinite(norm), len(batch.bad))
@@ -109,10 +109,6 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         mean = summed / max(readable, 1)
         return Taken(step + 1, mean, norm, lr, finite, int(bad), stop > 0)
-
-    def _noise_keys(self, step: int, indices: Tensor) -> Tensor:
-        drawn = words(self._seed, "noise", step, indices.numpy(), range(1))
-        return torch.from_numpy(drawn[:, :2].copy().view(np.int64)[:, 0])
 
     def _accumulate(self, example: Example) -> Tensor:
         """Compute the gradient of the whole batch, a micro-batch at a time; give the summed loss.

@@ -11,6 +11,7 @@ from vitrail.data.augment import Augment
 from vitrail.data.cache import CacheConfig
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.preprocess import Fit, Interpolation
+from vitrail.models.masked import PretextConfig
 from vitrail.train.adapt import TuneConfig
 from vitrail.train.optim import OptimConfig
 from vitrail.train.precision import Precision
@@ -56,6 +57,10 @@ class TrainConfig:
     """The set that this split is of, where it is another than `data`."""
     hold_out: float = 0.0
     """Part of the training pictures, of each class alike, that is evaluated on instead; 0: none."""
+    task: Literal["classify", "masked-patches", "mae"] = "classify"
+    """What is learnt: labels, or, without any, the patches that the model is not shown."""
+    pretext: PretextConfig = field(default_factory=PretextConfig)
+    """Of `masked-patches` and `mae`."""
     length: Duration = field(default=Duration(100, "epochs"))
     batch: int = 512
     """Pictures a step, over all processes."""
@@ -105,6 +110,17 @@ class TrainConfig:
             raise InputError(f"hold_out is a part from 0 to below 1, not {self.hold_out}")
         if not 0 <= self.allow_bad <= 1:
             raise InputError(f"allow_bad is a part from 0 to 1, not {self.allow_bad}")
+        if self.task != "classify":
+            self._check_unlabelled()
+
+    def _check_unlabelled(self) -> None:
+        """Refuse what only learning from labels has."""
+        if self.augment.mixup or self.augment.cutmix:
+            raise InputError(f"{self.task} can't predict mixed pictures; leave mixup and cutmix 0")
+        if self.distil is not None:
+            raise InputError(f"{self.task} has no answers that a teacher could give; leave distil")
+        if self.tune.what != "all":
+            raise InputError(f"{self.task} trains all weights, not tune.what {self.tune.what}")
 
 
 def free_settings(config: TrainConfig) -> set[str]:

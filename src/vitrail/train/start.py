@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config import Duration, InputError
+from vitrail.data.batches import Batch
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.source import Source, Stream
 from vitrail.data.sources.open import check_trainable, open_data
@@ -133,7 +134,7 @@ def make_trainer(
         task,
         make_optimiser(model, config.optim),
         config.schedule.plan(total=total, images=images, batch=config.batch),
-        forward=_wrap(model, config, processes),
+        forward=_wrap(model, task, config, processes),
         lr=config.optim.lr,
         clip=config.optim.clip,
         batch=config.batch,
@@ -149,22 +150,24 @@ def make_trainer(
     return trainer, Rhythm(total=total, evaluate=evaluate, save=save)
 
 
-def _wrap(model: Model, config: TrainConfig, processes: Processes) -> nn.Module:
+def _wrap(model: Model, task: Task, config: TrainConfig, processes: Processes) -> nn.Module:
     """Let the processes average gradients, and compile, where asked."""
     forward: nn.Module = model
     if processes.count > 1 and config.sharding == "none":
         forward = DistributedDataParallel(forward)
-        _settle(forward, model, processes.device)
+        _settle(forward, model, task, processes.device)
     return torch.compile(forward) if config.compile else forward  # type: ignore[return-value]
 
 
-def _settle(forward: nn.Module, model: Model, device: torch.device) -> None:
+def _settle(forward: nn.Module, model: Model, task: Task, device: torch.device) -> None:
     """Take a pass, for DDP sorts what it exchanges after the first one.
 
     Sums of three and more round as they are sorted, and a resumed run is to round as any other.
     """
-    blank = torch.zeros(2, model.spec.channels, *model.spec.image, device=device)
-    forward(blank).sum().backward()
+    none = torch.zeros(2, dtype=torch.long)
+    pictures = torch.zeros(2, *model.spec.image, model.spec.channels, dtype=torch.uint8)
+    blank = Batch(pictures=pictures, labels=none, weights=torch.ones(2), indices=none)
+    task.losses(forward, task.prepare(blank, device)).sum().backward()
     model.zero_grad()
 
 

@@ -1,0 +1,134 @@
+"""The objective of a run without labels, and which objective a run has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.data.batches import BadPicture, Batch, EvalBatches
+from vitrail.data.draws import keys
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.source import Source
+from vitrail.evaluate.standing import Measured
+from vitrail.models import parse
+from vitrail.models.masked import MaskedAutoencoder, MaskedViT, Pretext, encoder_spec
+from vitrail.models.model import Model
+from vitrail.models.vit import ViT
+from vitrail.run.objective import Classification, Objective
+from vitrail.train.pretext import Predict
+from vitrail.train.settings import TrainConfig
+from vitrail.train.start import start_weights
+from vitrail.train.tasks import Example
+from vitrail.weights.checkpoint import Bundle, Provenance
+
+_ENCODER = "encoder."
+_SHOWN = 6  # pictures of the validation split
+
+
+def choose_objective(config: TrainConfig, classes: Sequence[str]) -> Objective:
+    """Say what a run is for."""
+    return Classification(config, classes) if config.task == "classify" else Prediction(config)
+
+
+class Prediction:
+    """Predict patches that the model is not shown, and keep its encoder."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._config = config
+        self._spec = encoder_spec(parse(config.model))
+
+    def start(self) -> Bundle:
+        """Give weights of an encoder, which has no head."""
+        return start_weights(replace(self._config, model=str(self._spec)), 0)
+
+    def build(self, bundle: Bundle) -> Model:
+        """Put what predicts beside the encoder."""
+        encoder, pretext = bundle.build(), self._config.pretext
+        assert isinstance(encoder, ViT)
+        if self._config.task == "mae":
+            return MaskedAutoencoder(encoder, pretext.target, pretext.decoder)
+        return MaskedViT(encoder, pretext.target)
+
+    def make_task(self, preprocess: Preprocess, device: torch.device) -> Predict:
+        """Compare predictions with the pictures themselves."""
+        return Predict(self._config.pretext, self._spec, preprocess)
+
+    @torch.inference_mode()
+    def measure(
+        self,
+        model: Model,
+        batches: Iterable[Batch],
+        preprocess: Preprocess,
+        *,
+        device: torch.device,
+        micro: int,
+        total: Callable[..., list[float]],
+        note: Callable[[Iterable[BadPicture]], None],
+    ) -> Measured:
+        """Predict the same patches of held-out pictures every time."""
+        task = self.make_task(preprocess, device)
+        colours = self._config.pretext.target in ("colour", "colours")
+        sums, skipped = torch.zeros(3, dtype=torch.float64), 0  # loss, right, pictures
+        model.eval()
+        for batch in batches:
+            note(batch.bad)
+            skipped += len(batch.bad)
+            example = self._example(task, batch, device)
+            for start in range(0, len(batch.labels), micro):
+                part = example.part(start, start + micro)
+                losses, right = task.judge(model, part)
+                ones = torch.ones_like(losses)
+                each = torch.stack([losses, ones if right is None else right.to(losses), ones])
+                sums += (each.double() @ part.weights.double()).cpu()
+        loss, right, pictures, bad = total(*sums.tolist(), float(skipped))
+        if pictures == 0:
+            raise InputError(f"there is nothing to measure: {bad:,.0f} pictures, none readable")
+        values = {"loss": loss / pictures}
+        if colours:
+            values["right"] = right / pictures
+        return Measured(-values["loss"], values, int(pictures), int(bad))
+
+    @torch.inference_mode()
+    def picture(
+        self, model: Model, source: Source, preprocess: Preprocess, device: torch.device
+    ) -> np.ndarray | None:
+        """Draw a row a picture: as it is, as the model sees it, as it predicts it."""
+        task = self.make_task(preprocess, device)
+        batch = EvalBatches(source, preprocess, batch=_SHOWN)[0]
+        model.eval()
+        shown = task.show(model, self._example(task, batch, device))
+        rows = torch.cat([each.flatten(0, 1) for each in shown], dim=1)  # beside each other
+        if rows.shape[2] != 3:
+            rows = rows[..., :1].expand(-1, -1, 3)
+        return (255 * rows).round().to(torch.uint8).cpu().numpy()
+
+    def keep(
+        self,
+        model: Model,
+        tensors: dict[str, Tensor],
+        preprocess: Preprocess,
+        provenance: Provenance | None,
+    ) -> Bundle:
+        """Keep the encoder as a model of its own."""
+        assert isinstance(model, Pretext)
+        encoder = {
+            name.removeprefix(_ENCODER): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(_ENCODER)
+        }
+        spec = model.spec
+        return Bundle(spec=spec, tensors=encoder, preprocess=preprocess, provenance=provenance)
+
+    def apart(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Keep what predicts."""
+        return {n: tensor for n, tensor in tensors.items() if not n.startswith(_ENCODER)}
+
+    def _example(self, task: Predict, batch: Batch, device: torch.device) -> Example:
+        """Give each picture a key of its own, which is the same whenever it is measured."""
+        drawn = keys(0, "noise", 0, batch.indices.numpy())
+        return task.prepare(batch, device)._replace(keys=torch.from_numpy(drawn))

@@ -1,0 +1,162 @@
+"""Runs without labels: the encoder is kept apart, loads anywhere, and resumes to the same bytes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import vitrail
+from vitrail.config import Duration, InputError
+from vitrail.data.augment import Augment
+from vitrail.data.batches import EvalBatches
+from vitrail.data.loader import LoaderConfig
+from vitrail.data.preprocess import Preprocess
+from vitrail.data.sources.open import open_data
+from vitrail.models import parse
+from vitrail.models.corruption import MaskConfig, draw_corruption
+from vitrail.models.masked import DecoderConfig, PretextConfig, encoder_spec
+from vitrail.models.patches import distance, targets_of, to_patches
+from vitrail.run import TrainConfig, train
+from vitrail.train.loop import Trainer
+from vitrail.train.optim import OptimConfig
+from vitrail.train.pretext import Predict
+
+MODEL = "ViT/4@16,depth=2,width=16,heads=2,mlp=24,dropout=0.1"
+LIGHT = DecoderConfig(depth=1, width=8, heads=2)
+HALF = (0.5, 0.5, 0.5)
+TINY = Preprocess(size=(16, 16), mean=HALF, std=HALF, interpolation="bilinear", fit="stretch")
+
+
+def configure(out: Path, **changes: Any) -> TrainConfig:
+    steps = Duration(6, "steps")
+    config = TrainConfig(
+        data="digits",
+        model=MODEL,
+        out=out,
+        task="masked-patches",
+        pretext=PretextConfig(decoder=LIGHT),
+        length=steps,
+        batch=16,
+        augment=Augment(crop="pad"),
+        optim=OptimConfig(lr=1e-2),
+        evaluate=Duration(3, "steps"),
+        save=Duration(2, "steps"),
+        log=1,
+        loader=LoaderConfig(workers=0),
+    )
+    return replace(config, **changes)
+
+
+def rows_of(out: Path) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("task", "pretext"),
+    [
+        ("masked-patches", PretextConfig()),
+        ("masked-patches", PretextConfig(target="colours")),
+        ("masked-patches", PretextConfig(target="pixels", distance="absolute")),
+        (
+            "mae",
+            PretextConfig(mask=MaskConfig(ratio=0.75), target="normalised-pixels", decoder=LIGHT),
+        ),
+    ],
+    ids=["colour", "colours", "pixels", "mae"],
+)
+def test_a_run_keeps_its_encoder_apart(tmp_path: Path, task: Any, pretext: PretextConfig) -> None:
+    run = train(configure(tmp_path / "run", task=task, pretext=pretext))
+    assert run.top1 is None
+    rows = rows_of(tmp_path / "run")
+    last = [row for row in rows if "val/loss" in row]
+    assert run.loss == last[-1]["val/loss"] < last[0]["val/loss"]
+    assert ("val/right" in last[0]) == pretext.target.startswith("colour")
+
+    loaded = vitrail.load(str(tmp_path / "run")).model
+    assert loaded.spec == replace(parse(MODEL), classes=0)
+    heads = load_file(tmp_path / "run" / "prediction.safetensors")
+    assert {"mask", "predict.weight", "predict.bias"} <= heads.keys()
+    assert not any(name.startswith("encoder") for name in heads)
+    drawn = np.asarray(Image.open(tmp_path / "run" / "predictions.png"))
+    assert drawn.shape == (6 * 16, 3 * 16, 3)
+    original, corrupted, predicted = np.split(drawn, 3, axis=1)
+    hidden = (corrupted == 128).all(-1)
+    assert hidden.mean() == pytest.approx(pretext.mask.ratio, abs=0.05)
+    assert (original == predicted)[~hidden].all()
+
+
+def test_the_encoder_is_fine_tuned_like_any_other(tmp_path: Path) -> None:
+    train(configure(tmp_path / "before"))
+    config = configure(tmp_path / "after", task="classify", weights=f"run:{tmp_path / 'before'}")
+    run = train(config)
+    assert run.top1 is not None
+    assert vitrail.load(str(tmp_path / "after")).model.spec.classes == 10
+
+
+def test_losses_are_those_of_the_chosen_patches(tmp_path: Path) -> None:
+    """The task's loss, a picture at a time, from the pixels before any mean and deviation."""
+    config, spec = PretextConfig(target="colour"), encoder_spec(parse(MODEL))
+    batch = EvalBatches(open_data("shapes", split="val"), TINY, batch=5)[0]  # type: ignore[arg-type]
+    task = Predict(config, spec, TINY)
+    example = task.prepare(batch, torch.device("cpu"))
+    logits = torch.randn(5, 8, 512)
+    found = task.losses(lambda inputs, corruption: logits, example)  # type: ignore[arg-type]
+    chosen = draw_corruption(example.keys, (4, 4), config.mask).chosen
+    for number in range(5):
+        patches = to_patches(batch.pictures[number : number + 1] / 255, (4, 4))
+        true = targets_of(patches[:, chosen[number]], (4, 4), "colour")
+        expected = distance(logits[number : number + 1], true, "colour")
+        torch.testing.assert_close(found[number : number + 1], expected)
+
+
+def test_a_stopped_run_goes_on_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mask = PretextConfig(mask=MaskConfig(ratio=0.75), target="pixels", decoder=LIGHT)
+    settings: dict[str, Any] = {"task": "mae", "pretext": mask}
+    train(configure(tmp_path / "whole", **settings))
+    real = Trainer.step
+
+    def step(self: Trainer, number: int, *rest: Any) -> Any:
+        if number == 4:
+            raise KeyboardInterrupt
+        return real(self, number, *rest)
+
+    monkeypatch.setattr(Trainer, "step", step)
+    with pytest.raises(KeyboardInterrupt):
+        train(configure(tmp_path / "halves", **settings))
+    monkeypatch.setattr(Trainer, "step", real)
+    train(configure(tmp_path / "halves", **settings))
+    for name in ("model/model.safetensors", "prediction.safetensors", "metrics.jsonl"):
+        both = [(tmp_path / run / name).read_bytes() for run in ("whole", "halves")]
+        assert both[0] == both[1], name
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"augment": Augment(mixup=0.2)}, "can't predict mixed pictures"),
+        ({"model": "BiT-R50x1@32"}, "has no patch tokens"),
+        (
+            {
+                "model": "ViT/5@15,depth=1,width=16,heads=2,mlp=24",
+                "pretext": PretextConfig(target="colours"),
+            },
+            "sides 4 divides, not 5x5",
+        ),
+        ({"task": "mae", "model": "R+ViT/8@32,depth=1,width=16,heads=2,mlp=24"}, "a stem sees"),
+        ({"pretext": PretextConfig(mask=MaskConfig(unit=3))}, "unit 3 does not divide"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        train(configure(tmp_path / "run", **changes))
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
