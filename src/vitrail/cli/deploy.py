@@ -181,17 +181,19 @@ def bench(
         print_json(asdict(found))
         return
     columns = ("pictures / s", "ratio", "p50 ms", "p90", "p99", "MiB", "top-1", "as pytorch")
-    table = new_table("way", "micro x workers x threads", *columns, "")
+    table = new_table("way", "pace", *columns)
     for row in found.rows:
-        pace = f"{row.pace.micro} x {row.pace.workers} x {row.pace.threads}"
         latency = (f"{each:.1f}" for each in row.latency)
         memory = "" if row.memory is None else f"{row.memory:.0f}"
         accuracy = "" if row.accuracy is None else f"{row.accuracy:.1%}"
+        speed = (f"{row.speed:.1f}", f"{row.ratio:.2f}")
         table.add_row(
-            row.way, pace, f"{row.speed:.1f}", f"{row.ratio:.2f}", *latency, memory, accuracy,
-            f"{row.agreement:.1%}", row.verdict,
-        )  # fmt: skip
+            row.way, str(row.pace), *speed, *latency, memory, accuracy, f"{row.agreement:.1%}"
+        )
     print_table(table)
+    for row in found.rows:
+        print_line(f"{row.way} {row.pace}: {row.verdict}")
+    print_line("A pace is the pictures at once x workers x threads of each.")
     print_line(f"Measured on {found.pictures}.")
     for way, reason in found.absent.items():
         print_line(f"not measured: {way}: {reason}")

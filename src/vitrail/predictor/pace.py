@@ -31,7 +31,10 @@ class Pace:
 
     def __post_init__(self) -> None:
         if min(self.micro, self.workers, self.threads) < 1:
-            raise InputError(f"no pace: {self.micro=}, {self.workers=}, {self.threads=}")
+            raise InputError(f"no pace: {self}; each is at least 1")
+
+    def __str__(self) -> str:
+        return f"{self.micro} x {self.workers} x {self.threads}"
 
 
 def cores() -> int:

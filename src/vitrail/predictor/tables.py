@@ -12,7 +12,7 @@ from typing import Any
 from vitrail.config import InputError
 from vitrail.data.sources.names import printable
 from vitrail.predictor.answers import Prediction
-from vitrail.predictor.writing import replacing
+from vitrail.writing import replacing
 
 Row = Callable[[str, Prediction | None, str | None], None]
 """What takes a picture's path, its prediction, or else why there is none."""
