@@ -28,6 +28,7 @@ from vitrail.cli.evaluate import evaluate
 from vitrail.cli.features import embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models
+from vitrail.cli.serve import serve
 from vitrail.cli.soup import soup
 from vitrail.cli.train import MORE, Daily, finetune, train
 from vitrail.cli.vtab import vtab
@@ -56,6 +57,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "predict": predict,
     "export": export,
     "bench": bench,
+    "serve": serve,
     "fewshot": fewshot,
     "probe": probe,
     "knn": knn,

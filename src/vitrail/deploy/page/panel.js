@@ -1,0 +1,205 @@
+// One model's column: its classes as bars, and what it looks at.
+
+import { decodeView, drawDistances, drawView } from "./draw.js";
+import { ask } from "./server.js";
+
+const percent = (value) => `${(100 * value).toFixed(1)} %`;
+
+export class Panel {
+  constructor(template, models, model, { wait, fail }) {
+    this.root = template.content.firstElementChild.cloneNode(true);
+    this.models = models;
+    this.wait = wait;
+    this.fail = fail;
+    this.picture = null;
+    this.chosen = null;
+    this.find = (name) => this.root.querySelector(`.${name}`);
+    for (const each of models) this.find("model").add(new Option(each.name, each.name));
+    this.find("model").value = model;
+    this.find("choice").hidden = models.length < 2;
+    this.find("model").addEventListener("change", () => this.choose());
+    for (const name of ["method", "layer", "head"]) {
+      this.find(name).addEventListener("input", () => this.explain());
+    }
+    for (const name of ["grid", "heat"]) this.find(name).addEventListener("input", () => this.draw());
+    this.listen(this.find("view"));
+    this.choose();
+  }
+
+  get model() {
+    return this.models.find((each) => each.name === this.find("model").value);
+  }
+
+  choose() {
+    const { name, model, classes, image, attention } = this.model;
+    this.root.querySelector("h2").textContent = name;
+    const kinds = classes ? `${classes} classes` : "no classes";
+    this.find("about").textContent = `${model}, ${kinds}, ${image[1]} x ${image[0]} pixels`;
+    this.find("look").hidden = true;
+    this.find("bars").replaceChildren();
+    if (attention) {
+      this.find("layer").max = attention.layers - 1;
+      this.find("layer").value = attention.layers - 1;
+      this.find("head").max = attention.heads;
+      this.find("head").value = 0;
+    }
+    if (this.picture) this.show(this.picture);
+  }
+
+  address(path, options = {}) {
+    return `${path}?${new URLSearchParams({ model: this.model.name, ...options })}`;
+  }
+
+  async request(address) {
+    const options = { picture: this.picture, signal: this.stop.signal, waiting: this.wait };
+    const { pictures } = await ask(address, options);
+    return pictures[0];
+  }
+
+  async show(picture) {
+    this.stop?.abort();
+    this.stop = new AbortController();
+    this.picture = picture;
+    this.known = new Map();
+    this.view = null;
+    this.chosen = null;
+    const { signal } = this.stop;
+    try {
+      if (this.model.classes) this.list((await this.request(this.address("predict"))).top);
+      if (this.model.attention) await this.explain();
+      return true;
+    } catch (error) {
+      if (signal.aborted) return false;
+      this.find("bars").replaceChildren();
+      this.find("look").hidden = true;
+      this.fail(error);
+      return false;
+    }
+  }
+
+  list(top) {
+    this.find("bars").replaceChildren(...top.map(({ label, probability }) => {
+      const row = document.createElement("li");
+      const [name, value, track, fill] = ["span", "span", "div", "div"].map((tag) => document.createElement(tag));
+      name.textContent = label;
+      value.textContent = percent(probability);
+      track.className = "track";
+      fill.className = "fill";
+      fill.style.width = `${100 * probability}%`;
+      track.append(fill);
+      row.append(name, value, track);
+      return row;
+    }));
+  }
+
+  get asked() {
+    const method = this.find("method").value;
+    if (method !== "raw") return { method };
+    const head = Number(this.find("head").value) - 1;
+    return { method, layer: this.find("layer").value, ...(head < 0 ? {} : { head }) };
+  }
+
+  // Sliders may move faster than answers come: the last one asked for is shown.
+  async explain() {
+    const { asked } = this;
+    const raw = asked.method === "raw";
+    for (const each of this.root.querySelectorAll(".of-layer")) each.hidden = !raw;
+    if (!this.picture) return;
+    const place = JSON.stringify(asked);
+    this.wanted = place;
+    if (!this.known.has(place)) {
+      const first = this.view ? {} : { view: true, distances: true };
+      const answer = this.request(this.address("attention", { ...asked, ...first }));
+      this.known.set(place, answer);
+      answer.catch(() => this.known.delete(place));
+    }
+    const { signal } = this.stop;
+    let found;
+    try {
+      found = await this.known.get(place);
+    } catch (error) {
+      if (!signal.aborted) this.fail(error);
+      return;
+    }
+    if (signal.aborted) return;
+    if (found.view) {
+      this.view = decodeView(found.view);
+      this.distances = found.distances;
+    }
+    if (this.wanted !== place || !this.view) return;
+    this.found = found;
+    this.find("look").hidden = false;
+    this.draw();
+  }
+
+  draw() {
+    const { found, asked } = this;
+    if (!found) return;
+    const { layers, heads } = this.model.attention;
+    const layer = Number(this.find("layer").value);
+    const head = Number(this.find("head").value);
+    this.find("layer-says").textContent = `${layer + 1} of ${layers}`;
+    this.find("head-says").textContent = head ? `${head} of ${heads}` : "mean of all";
+    this.find("head").setAttribute("aria-valuetext", this.find("head-says").textContent);
+    this.find("layer").setAttribute("aria-valuetext", this.find("layer-says").textContent);
+    const row = this.chosen !== null && found.weights ? found.weights[found.prefix + this.chosen] : null;
+    const values = row ? row.slice(found.prefix) : found.mask.flat();
+    const opacity = Number(this.find("heat").value) / 100;
+    const lines = this.find("grid").checked;
+    const chosen = row ? this.chosen : null;
+    drawView(this.find("view"), { view: this.view, grid: found.grid, values, opacity, lines, chosen });
+    this.describe(found, values, chosen);
+    const current = asked.method === "raw" ? { layer, head: head ? head - 1 : null } : null;
+    drawDistances(this.find("distances"), this.distances, current);
+    const means = this.distances.map((each) => each.reduce((sum, one) => sum + one, 0) / each.length);
+    const text = `Mean attention distance, a dot a head: ${means[0].toFixed(0)} pixels in the first layer, ${means.at(-1).toFixed(0)} in the last.`;
+    this.find("distances").setAttribute("aria-label", text);
+    this.root.querySelector("figcaption").textContent = text;
+  }
+
+  describe(found, values, chosen) {
+    const columns = found.grid[1];
+    const where = (place) => `row ${Math.floor(place / columns) + 1}, column ${(place % columns) + 1}`;
+    const most = values.indexOf(Math.max(...values));
+    let text = `The patch that counts most is at ${where(most)}.`;
+    if (chosen !== null) {
+      text = `The patch at ${where(chosen)} attends most to that at ${where(most)} (${percent(values[most])}).`;
+    } else if (found.weights) {
+      text += " Point at a patch, or use the arrow keys, to see what it attends to.";
+    }
+    this.find("patch").textContent = text;
+    const what = found.method === "raw" ? "attention" : found.method;
+    this.find("view").setAttribute("aria-label", `The picture with its ${what} as heat. ${text}`);
+  }
+
+  listen(canvas) {
+    const point = ({ clientX, clientY }) => {
+      if (!this.found) return;
+      const box = canvas.getBoundingClientRect();
+      const [rows, columns] = this.found.grid;
+      const row = Math.floor(((clientY - box.top) / box.height) * rows);
+      const column = Math.floor(((clientX - box.left) / box.width) * columns);
+      this.pick(Math.min(Math.max(row, 0), rows - 1), Math.min(Math.max(column, 0), columns - 1));
+    };
+    canvas.addEventListener("pointermove", point);
+    canvas.addEventListener("pointerdown", point);
+    canvas.addEventListener("pointerleave", () => this.pick(null));
+    canvas.addEventListener("keydown", (event) => {
+      const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+      if (event.key === "Escape") this.pick(null);
+      if (!step || !this.found) return;
+      event.preventDefault();
+      const [rows, columns] = this.found.grid;
+      const from = this.chosen === null ? [Math.floor(rows / 2) - step[0], Math.floor(columns / 2) - step[1]]
+        : [Math.floor(this.chosen / columns), this.chosen % columns];
+      this.pick((from[0] + step[0] + rows) % rows, (from[1] + step[1] + columns) % columns);
+    });
+  }
+
+  pick(row, column) {
+    const chosen = row === null || !this.found ? null : row * this.found.grid[1] + column;
+    if (chosen === this.chosen) return;
+    this.chosen = chosen;
+    this.draw();
+  }
+}

@@ -1,0 +1,45 @@
+// Talking to the server: a busy one is asked again, and what it refuses becomes an error's text.
+
+const TRIES = 12;
+let key = "";
+
+export function useKey(text) {
+  key = text;
+}
+
+export class Refused extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+const sleep = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
+
+export async function ask(path, { picture, signal, waiting }) {
+  const headers = key ? { Authorization: `Bearer ${key}` } : {};
+  const options = { headers, signal };
+  if (picture) {
+    headers["Content-Type"] = "application/octet-stream";
+    Object.assign(options, { method: "POST", body: picture });
+  }
+  for (let turn = 1; ; turn += 1) {
+    let answer;
+    try {
+      answer = await fetch(path, options);
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Refused(0, "The server does not answer. Is it still running?");
+    }
+    if (answer.status === 503 && turn < TRIES) {
+      const seconds = Math.min(Number(answer.headers.get("Retry-After")) || 1, 30);
+      waiting?.(`The server is busy; trying again in ${seconds} s.`);
+      await sleep(seconds);
+      signal?.throwIfAborted();
+      continue;
+    }
+    const told = await answer.json().catch(() => ({}));
+    if (!answer.ok) throw new Refused(answer.status, told.error ?? `The server said ${answer.status}.`);
+    return told;
+  }
+}

@@ -1,0 +1,215 @@
+"""The routes: what a client may ask, and what it gets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Annotated, Any, Literal, TypeVar
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from vitrail import __version__
+from vitrail.config import suggest
+from vitrail.deploy.serving.batching import Answer, Batcher, Work
+from vitrail.deploy.serving.gate import Gate, error_body, error_headers
+from vitrail.deploy.serving.limits import Refusal, ServeLimits
+from vitrail.deploy.serving.metrics import CONTENT_TYPE, Metrics
+from vitrail.deploy.serving.schema import (
+    BODY,
+    ERRORS,
+    Attention,
+    Embedded,
+    Health,
+    Model,
+    Predicted,
+)
+from vitrail.deploy.serving.uploads import Budget, find_pictures, read_body
+
+T = TypeVar("T")
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_Name = Annotated[str | None, Query(alias="model", max_length=200, description="Its name.")]
+_Top = Annotated[int, Query(ge=1, le=1000, description="How many classes.")]
+_Layer = Annotated[int, Query(ge=-1000, le=1000, description="From 0; -1 is the last.")]
+_Head = Annotated[int | None, Query(ge=0, le=1000, description="From 0; the mean unless given.")]
+_Method = Literal["raw", "rollout", "gradient"]
+
+
+@dataclass
+class Service:
+    """What the routes share."""
+
+    batcher: Batcher
+    limits: ServeLimits
+    metrics: Metrics
+    budget: Budget
+
+    async def answer(
+        self, request: Request, work: Work, name: str | None, options: dict[str, Any]
+    ) -> Response:
+        """Read a request's pictures, have them answered and write the answers."""
+        model = self._choose(name)
+        with self.budget.held() as held:
+            body = await read_body(request, self.limits, held)
+            self.batcher.check(1)
+            kind = request.headers.get("content-type", "")
+            pictures = find_pictures(kind, body, self.limits)
+            del body
+            job = self.batcher.run(model, work, options, pictures)
+            answers = await _unless_gone(request, job)
+        return _write(model, answers)
+
+    def _choose(self, name: str | None) -> str:
+        """Look a model's name up; it never becomes a path."""
+        known = self.batcher.facts
+        if name is None:
+            return next(iter(known))
+        if name not in known:
+            hint = suggest(name, known) or f"; there are: {', '.join(known)}"
+            raise Refusal(404, f"no model of this name{hint}")
+        return name
+
+
+async def _unless_gone(request: Request, job: Coroutine[Any, Any, T]) -> T:
+    """Wait for an answer as long as there is somebody to give it to."""
+    task = asyncio.create_task(job)
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Refusal(499, "the client has gone")
+        return task.result()
+    finally:
+        gone.cancel()
+        task.cancel()
+
+
+def _write(model: str, answers: list[Answer]) -> Response:
+    """Put the answers together; where no picture could be used, it is the request that is wrong."""
+    if not any(good for good, _ in answers):
+        text = answers[0][1]
+        if len(answers) > 1:
+            text = b'{"error": "no picture could be used", "pictures": [' + _join(answers) + b"]}"
+        return Response(text, 422, media_type="application/json")
+    named = json.dumps(model).encode()
+    text = b'{"model": ' + named + b', "pictures": [' + _join(answers) + b"]}"
+    return Response(text, media_type="application/json")
+
+
+def _join(answers: list[Answer]) -> bytes:
+    return b", ".join(text for _, text in answers)
+
+
+def make_app(
+    batcher: Batcher, limits: ServeLimits, metrics: Metrics, *, hosts: list[str], key: str | None
+) -> Gate:
+    """Build the application behind its gate."""
+    service = Service(batcher, limits, metrics, Budget(limits.held))
+    # FastAPI's own pages would load their scripts from a third party.
+    app = FastAPI(title="vitrail", version=__version__, docs_url=None, redoc_url=None)
+    pages = _add_page(app)
+    _add_work(app, service)
+    _add_state(app, service)
+    _add_errors(app)
+    routes = {getattr(route, "path", "") for route in app.routes}
+    return Gate(
+        app, routes=routes, open_routes={*pages, "/health"}, hosts=hosts, key=key, metrics=metrics
+    )
+
+
+def _add_work(app: FastAPI, service: Service) -> None:
+    shared: dict[str, Any] = {"responses": ERRORS, "openapi_extra": BODY}
+
+    @app.post("/predict", response_model=Predicted, summary="Name what pictures show", **shared)
+    async def predict(request: Request, model: _Name = None, top: _Top = 5) -> Response:
+        return await service.answer(request, "predict", model, {"top": top})
+
+    @app.post("/embed", response_model=Embedded, summary="Give representations", **shared)
+    async def embed(request: Request, model: _Name = None) -> Response:
+        return await service.answer(request, "embed", model, {})
+
+    @app.post(
+        "/attention", response_model=Attention, summary="Show what a model looks at", **shared
+    )
+    async def attention(
+        request: Request,
+        model: _Name = None,
+        method: _Method = "raw",
+        layer: _Layer = -1,
+        head: _Head = None,
+        distances: bool = False,
+        view: bool = False,
+    ) -> Response:
+        asked = {"method": method, "layer": layer, "head": head}
+        asked |= {"distances": distances, "view": view}
+        return await service.answer(request, "attention", model, asked)
+
+
+def _add_state(app: FastAPI, service: Service) -> None:
+    @app.get("/models", summary="List the models")
+    async def models() -> list[Model]:
+        return [Model(name=name, **facts) for name, facts in service.batcher.facts.items()]
+
+    @app.get("/health", summary="Say whether all is well", responses={503: {"model": Health}})
+    async def health(response: Response) -> Health:
+        well = service.batcher.healthy
+        response.status_code = 200 if well else 503
+        return Health(status="ok" if well else "a model process is being replaced")
+
+    @app.get("/metrics", summary="Give counts for Prometheus", response_class=Response)
+    async def counts() -> Response:
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+
+def _add_page(app: FastAPI) -> set[str]:
+    """Serve the page's files out of memory: no request's path ever reaches the disk."""
+    paths: set[str] = set()
+    for file in files("vitrail.deploy").joinpath("page").iterdir():
+        kind = _TYPES.get(file.name.rpartition(".")[2])
+        if kind is None:
+            continue
+        path = "/" if file.name == "index.html" else f"/{file.name}"
+        paths.add(path)
+        app.add_api_route(path, _fixed(file.read_bytes(), kind), include_in_schema=False)
+    return paths
+
+
+def _fixed(content: bytes, kind: str) -> Any:
+    async def give() -> Response:
+        return Response(content, headers={"content-type": kind, "cache-control": "no-cache"})
+
+    return give
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Answer every error as JSON with a reason, and with nothing of our inside."""
+
+    @app.exception_handler(Refusal)
+    async def refused(_request: Request, error: Refusal) -> Response:
+        return Response(error_body(str(error)), error.status, error_headers(error))
+
+    @app.exception_handler(HTTPException)
+    async def http(_request: Request, error: HTTPException) -> Response:
+        text = {404: "there is nothing here", 405: "not with this method"}
+        body = error_body(text.get(error.status_code, str(error.detail)))
+        headers = {**(error.headers or {}), "content-type": "application/json"}
+        return Response(body, error.status_code, headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_request: Request, error: RequestValidationError) -> Response:
+        problems = [f"{each['loc'][-1]}: {each['msg']}" for each in error.errors()]
+        return Response(error_body("; ".join(problems)), 422, media_type="application/json")
+
+    @app.exception_handler(Exception)
+    async def broken(_request: Request, _error: Exception) -> Response:
+        body = error_body("the server failed; its log says why")
+        return Response(body, 500, media_type="application/json")

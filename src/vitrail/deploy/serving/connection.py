@@ -1,0 +1,165 @@
+"""A connection with deadlines: uvicorn waits for ever for headers, and takes headers of any length.
+
+Headers have to be there in time and may not be long; an answer has to be taken; a connection that
+is closed while its client still sends is read a little further, or the answer would be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from vitrail.deploy.serving.gate import error_body
+from vitrail.deploy.serving.limits import ServeLimits
+
+_LINGER = 2.0  # seconds, and
+_REST = 2**20  # bytes of a refused body that are still read
+
+
+class Connection(HttpToolsProtocol):
+    """One client's connection."""
+
+    limits: ServeLimits
+    most: int
+    """Connections at once; the system has only so many files."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._head = 0  # bytes of headers so far; 0 where a request is under way, or none
+        self._waiting = True  # for headers
+        self._rest: int | None = None  # bytes that may still come, once it is closing
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        if len(self.connections) > self.most:
+            return self._refuse(503, "too many connections, try again in 5 s", "retry-after: 5\r\n")
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop all clocks."""
+        for timer in (self._deadline, self._unread):
+            if timer:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Count what comes before it is parsed."""
+        if self._rest is not None:
+            self._rest -= len(data)
+            if self._rest < 0:
+                self._end()
+            return
+        if self._waiting:
+            self._arm()
+            self._head += len(data)
+        super().data_received(data)
+        if self._waiting and self._head > self.limits.header and not self.transport.is_closing():
+            self._refuse(431, f"headers of more than {self.limits.header} bytes")
+
+    def on_headers_complete(self) -> None:
+        """Let the request begin, unless its headers are too long."""
+        self._waiting, self._head = False, 0
+        if self._deadline:
+            self._deadline.cancel()
+            self._deadline = None
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.limits.header:
+            return self._refuse(431, f"headers of more than {self.limits.header} bytes")
+        super().on_headers_complete()
+        if self.cycle:
+            polite: Any = _Polite(self)
+            self.cycle.transport = polite
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body; of a refused request there is nobody to take it."""
+        if self.cycle and self._rest is None:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Wait for the next request's headers."""
+        if self.cycle and self._rest is None:
+            super().on_message_complete()
+        self._waiting, self._head = True, 0
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP."""
+        self._refuse(400, "this is no HTTP request that can be understood")
+
+    def pause_writing(self) -> None:
+        """Give a client that does not read a while."""
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(self.limits.receive, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Go on, for it reads."""
+        super().resume_writing()
+        if self._unread:
+            self._unread.cancel()
+            self._unread = None
+
+    def finish(self) -> None:
+        """Close; while the client still sends, only our side, and the other soon."""
+        self._unset_keepalive_if_required()
+        if not self.cycle or not self.cycle.more_body or self.transport.is_closing():
+            return self.transport.close()
+        self._linger()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that nobody uses, or whose client does not take its answer."""
+        self._end()
+
+    def _linger(self) -> None:
+        self._rest = _REST
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self.loop.call_later(_LINGER, self._end)
+
+    def _end(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def _arm(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(self.limits.receive, self._late)
+
+    def _late(self) -> None:
+        if self._head and not self._busy():
+            self._refuse(408, "the headers came too slowly")
+        else:
+            self.transport.close()
+
+    def _busy(self) -> bool:
+        return bool(self.cycle) and not self.cycle.response_complete
+
+    def _refuse(self, status: int, text: str, more: str = "") -> None:
+        if self.transport.is_closing():
+            return
+        body = error_body(text)
+        head = (
+            f"content-type: application/json\r\nx-content-type-options: nosniff\r\n{more}"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(STATUS_LINE[status] + head.encode() + body)
+        self._linger()
+
+
+class _Polite:
+    """A connection's transport, as the answer to a request sees it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection.transport, name)
+
+    def close(self) -> None:
+        self._connection.finish()

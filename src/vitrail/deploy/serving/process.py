@@ -1,0 +1,96 @@
+"""One model process as the server sees it: started, spoken to, and ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from vitrail.config import InputError
+from vitrail.deploy.serving.wire import Frame, pack, receive_frame
+
+_PIPE = 2**24  # bytes of a pipe that are read ahead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """What a model process is told when it starts."""
+
+    models: dict[str, str]
+    """Sources of weights by the names that clients use."""
+    device: str
+    pixels: int
+    bytes: int
+    threads: int
+    """Threads of each process while all are busy."""
+
+
+@dataclass(eq=False)
+class ModelProcess:
+    """A process that runs models, one batch at a time."""
+
+    process: asyncio.subprocess.Process
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What it says of each model; empty until it is ready."""
+    micro: dict[str, int] = field(default_factory=dict)
+    """Pictures that each model runs at once."""
+    seen: float = 0.0
+    """When it last gave a sign of life, by the loop's clock."""
+
+    @classmethod
+    async def start(cls, orders: Orders) -> ModelProcess:
+        """Start a process and tell it what to load; it is not ready then."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "vitrail.deploy.serving.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=_PIPE,
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
+        )  # fmt: skip
+        started = cls(process, seen=asyncio.get_running_loop().time())
+        started.tell(vars(orders))
+        return started
+
+    @property
+    def ready(self) -> bool:
+        """Whether its models are loaded."""
+        return bool(self.facts)
+
+    def tell(self, head: dict[str, Any], blobs: tuple[bytes, ...] = ()) -> None:
+        """Send a frame; one that has died is noticed by `listen`."""
+        assert self.process.stdin is not None
+        self.process.stdin.writelines(pack(head, blobs))
+
+    async def listen(self, answered: Callable[[Frame], Awaitable[None]]) -> None:
+        """Take in what it says until it ends; InputError where its models can't be loaded."""
+        assert self.process.stdout is not None
+        loop = asyncio.get_running_loop()
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head, blobs = await receive_frame(self.process.stdout)
+                self.seen = loop.time()
+                if "failed" in head:
+                    raise InputError(head["failed"])
+                if "ready" in head:
+                    self.facts, self.micro = head["ready"], head["micro"]
+                if "beat" not in head:
+                    await answered((head, blobs))
+
+    async def stop(self, seconds: float = 2.0) -> None:
+        """End it: by the end of its input, or by force."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            await asyncio.wait_for(self.process.wait(), seconds)
+        except TimeoutError:
+            self.kill()
+            await self.process.wait()
+
+    def kill(self) -> None:
+        """End it by force."""
+        with suppress(ProcessLookupError):
+            self.process.kill()

@@ -1,0 +1,142 @@
+"""What the answers hold, as OpenAPI describes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+
+class Guess(BaseModel):
+    """A class that a picture may show."""
+
+    index: int
+    label: str
+    probability: float
+
+
+class Prediction(BaseModel):
+    """A picture's most likely classes, or why there are none."""
+
+    top: list[Guess] | None = None
+    error: str | None = None
+    kind: str | None = None
+
+
+class Predicted(BaseModel):
+    """What pictures show, in their order."""
+
+    model: str
+    pictures: list[Prediction]
+
+
+class Embedding(BaseModel):
+    """A picture's representation, or why there is none."""
+
+    embedding: list[float] | None = None
+    error: str | None = None
+    kind: str | None = None
+
+
+class Embedded(BaseModel):
+    """Pictures' representations, in their order."""
+
+    model: str
+    pictures: list[Embedding]
+
+
+class View(BaseModel):
+    """A picture as the model saw it: base64 of red, green, blue, row by row."""
+
+    height: int
+    width: int
+    rgb: str
+
+
+class Explanation(BaseModel):
+    """What a model looks at in a picture, or why that can't be said."""
+
+    grid: list[int] | None = None
+    """Rows and columns of patches."""
+    method: str | None = None
+    layer: int | None = None
+    head: int | None = None
+    prefix: int | None = None
+    """Tokens before the patches: the class token and registers."""
+    mask: list[list[float]] | None = None
+    """How much each patch counts."""
+    weights: list[list[float]] | None = None
+    """What each token attends to; for `raw` only."""
+    distances: list[list[float]] | None = None
+    """Pixels, by layer and head."""
+    view: View | None = None
+    error: str | None = None
+    kind: str | None = None
+
+
+class Attention(BaseModel):
+    """What a model looks at, picture by picture."""
+
+    model: str
+    pictures: list[Explanation]
+
+
+class Layers(BaseModel):
+    """A model's attention layers."""
+
+    layers: int
+    heads: int
+
+
+class Model(BaseModel):
+    """A model that is served."""
+
+    name: str
+    model: str
+    classes: int
+    features: int
+    image: list[int]
+    attention: Layers | None
+
+
+class Health(BaseModel):
+    """Whether all is well."""
+
+    status: str
+
+
+class Error(BaseModel):
+    """Why a request got no answer."""
+
+    error: str
+
+
+_REASONS = {
+    400: "The request can't be read.",
+    404: "There is no such model.",
+    408: "The request came too slowly.",
+    413: "The request is too large.",
+    422: "No picture could be used, or an option is wrong.",
+    503: "Too much to do; Retry-After says when to try again.",
+    504: "No answer in time.",
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Error, "description": text} for status, text in _REASONS.items()
+}
+_BYTES = {"type": "string", "format": "binary"}
+BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "Pictures as a form's files, or one as the whole body.",
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"file": {"type": "array", "items": _BYTES}},
+                }
+            },
+            "image/*": {"schema": _BYTES},
+        },
+    }
+}
+"""What is sent, which FastAPI can't see, for we read it ourselves."""

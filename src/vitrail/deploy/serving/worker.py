@@ -1,0 +1,170 @@
+"""A model process: it decodes pictures and runs models, and has no way to the network.
+
+It is told what to do on its standard input and ends when that does. What a hostile picture can
+reach is this process: if it dies or hangs, the server starts another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from typing import Any, BinaryIO
+
+import torch
+
+from vitrail.config import InputError
+from vitrail.data.decoding.decode import Limits, PictureError, read_header
+from vitrail.deploy.serving.attention import explain
+from vitrail.deploy.serving.wire import pack, read_frame
+from vitrail.inspection.hooks import attention_layers
+from vitrail.models import BiT
+from vitrail.predictor import Predictor
+
+BEAT = 0.5
+"""Seconds between signs of life."""
+
+
+class Voice:
+    """Writes frames to the server, from two threads."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self._lock = stream, threading.Lock()
+
+    def say(self, head: dict[str, Any], blobs: list[bytes] | None = None) -> None:
+        """Write one frame."""
+        with self._lock:
+            for piece in pack(head, blobs or []):
+                self._stream.write(piece)
+            self._stream.flush()
+
+    def beat(self) -> None:
+        """Give signs of life for ever."""
+        while True:
+            try:
+                self.say({"beat": True})
+            except (OSError, ValueError):  # the server has gone
+                os._exit(0)
+            time.sleep(BEAT)
+
+
+def describe(predictor: Predictor) -> dict[str, Any]:
+    """Say what a client may know of a model; never where it lies.
+
+    The model runs once, so that the first client does not wait for what a first run takes.
+    """
+    spec, (height, width) = predictor.model.spec, predictor.preprocess.size
+    blank = torch.zeros(1, height, width, predictor.preprocess.channels, dtype=torch.uint8)
+    layers = attention_layers(predictor.model)
+    visible = layers and not isinstance(predictor.model, BiT)
+    return {
+        "model": spec.name,
+        "classes": spec.classes,
+        "features": predictor.run_features(blank).shape[1],
+        "image": [height, width],
+        "attention": {"layers": len(layers), "heads": layers[0].heads} if visible else None,
+    }
+
+
+def answer_batch(
+    predictor: Predictor, head: dict[str, Any], blobs: list[bytes], limits: Limits
+) -> list[tuple[bool, Any]]:
+    """Answer pictures for which the same is asked: whether it went well, and plain data."""
+    work, options = head["work"], head["options"]
+    if work == "attention":
+        return [
+            attempt(partial(explain, predictor, blob, limits, **asked))
+            for blob, asked in zip(blobs, options, strict=True)
+        ]
+    answers: list[tuple[bool, Any] | None] = [_check(blob, limits) for blob in blobs]
+    left = [place for place, answer in enumerate(answers) if answer is None]
+    try:
+        found = predictor.answers([blobs[place] for place in left], features=work == "embed")
+    except InputError as error:  # a model without classes
+        return [(False, {"error": str(error), "kind": "impossible"})] * len(blobs)
+    for place, answer in zip(left, found, strict=True):
+        if answer.output is None:
+            assert answer.error is not None
+            answers[place] = (False, _fault(answer.error))
+        elif work == "embed":
+            answers[place] = (True, {"embedding": answer.output.tolist()})
+        else:
+            answers[place] = (
+                True,
+                asdict(predictor.rank(answer.output[None], **options[place])[0]),
+            )
+    return [answer for answer in answers if answer is not None]
+
+
+def attempt(call: Callable[[], Any]) -> tuple[bool, Any]:
+    """Answer one picture alone."""
+    try:
+        return True, call()
+    except PictureError as error:
+        return False, _fault(error)
+    except InputError as error:
+        return False, {"error": str(error), "kind": "impossible"}
+
+
+def _check(blob: bytes, limits: Limits) -> tuple[bool, Any] | None:
+    try:
+        read_header(blob, limits)
+    except PictureError as error:
+        return False, _fault(error)
+    return None
+
+
+def _fault(error: PictureError) -> dict[str, str]:
+    return {"error": str(error), "kind": error.kind}
+
+
+def main() -> None:
+    """Serve batches from standard input until it ends."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server decides when this process ends
+        signal.signal(number, signal.SIG_IGN)
+    orders = os.fdopen(os.dup(0), "rb")
+    voice = Voice(os.fdopen(os.dup(1), "wb"))
+    os.dup2(2, 1)  # a library that prints must not speak to the server
+    head, _ = read_frame(orders)
+    limits = Limits(pixels=head["pixels"], bytes=head["bytes"])
+    torch.set_num_threads(head["threads"])
+    try:
+        predictors = {
+            name: Predictor.load(source, device=head["device"])
+            for name, source in head["models"].items()
+        }
+        for name, predictor in predictors.items():
+            predictor.name = name  # clients need not know where it lies
+        facts = {name: describe(predictor) for name, predictor in predictors.items()}
+    except InputError as error:
+        voice.say({"failed": str(error)})
+        return
+    micro = {name: predictor.pace.micro for name, predictor in predictors.items()}
+    voice.say({"ready": facts, "micro": micro})
+    threading.Thread(target=voice.beat, daemon=True).start()
+    while True:
+        try:
+            head, blobs = read_frame(orders)
+        except EOFError:
+            return
+        if torch.get_num_threads() != head["threads"]:
+            torch.set_num_threads(head["threads"])
+        try:
+            answers = answer_batch(predictors[head["model"]], head, blobs, limits)
+            texts = [json.dumps(data, allow_nan=False).encode() for _, data in answers]
+        except Exception:  # a fault of ours: it is told here, and clients learn only that it was
+            traceback.print_exc(file=sys.stderr)
+            voice.say({"broken": True})
+            continue
+        voice.say({"good": [good for good, _ in answers]}, texts)
+
+
+if __name__ == "__main__":
+    main()
