@@ -17,6 +17,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 LEVELS = [
     {"config"},
+    {"writing"},
     {"download"},
     {"models", "data"},
     {"weights"},

@@ -12,11 +12,12 @@ from vitrail.config import InputError, from_dict, read_file
 from vitrail.data.cache import CacheConfig
 from vitrail.data.loader import LoaderConfig
 from vitrail.train.adapt import TuneConfig
-from vitrail.train.folder import prepare_folder, write_whole
+from vitrail.train.folder import prepare_folder
 from vitrail.train.schedule import ScheduleConfig
 from vitrail.train.settings import FREE, TrainConfig, free_settings
 from vitrail.train.state import write_state
 from vitrail.train.tasks import LossConfig
+from vitrail.writing import write_whole
 
 
 def begin(config: TrainConfig) -> None:

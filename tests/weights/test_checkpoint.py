@@ -184,7 +184,7 @@ def test_a_failed_save_leaves_what_was_there(
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_sync", fail)
+    monkeypatch.setattr(checkpoint, "sync", fail)
     with pytest.raises(InputError, match="No space left on device; what was there stays"):
         save_folder(bundle(seed=1), tmp_path / "m")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]

@@ -211,7 +211,7 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
     import csv
     import io
 
-    from vitrail.train.folder import write_whole
+    from vitrail.writing import write_whole
 
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -228,7 +228,7 @@ def _write_folder(
 
     from vitrail.evaluate.plots import draw_confusion, draw_reliability, make_title, save_plot
     from vitrail.evaluate.report import class_rows, picture_rows
-    from vitrail.train.folder import write_whole
+    from vitrail.writing import write_whole
 
     try:
         out.mkdir(parents=True, exist_ok=True)

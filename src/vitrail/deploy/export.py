@@ -22,7 +22,7 @@ from vitrail.deploy.graph import Deployed, Input, facts, other_size, quiet, trac
 from vitrail.deploy.onnx_file import make_onnx, save_onnx
 from vitrail.deploy.samples import Samples, take_samples
 from vitrail.predictor import Predictor
-from vitrail.predictor.writing import replacing
+from vitrail.writing import replacing
 
 TOLERANCE = 1e-4
 """Largest difference of the logits from PyTorch's; of logits above 1, as a part of the largest."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.evaluate.features import Features
+from vitrail.writing import replacing
 
 SUFFIXES = (".parquet", ".npy", ".safetensors")
 
@@ -46,28 +46,16 @@ def write_features(features: Features, path: Path, facts: Mapping[str, str]) -> 
     """
     check_out(path)
     if path.suffix == ".parquet":
-        _write_whole(path, lambda part: _write_parquet(features, part, facts))
+        with replacing(path) as part:
+            _write_parquet(features, part, facts)
         return [path]
     rows = path.with_suffix(".rows.csv")
-    _write_whole(rows, lambda part: _write_rows(features, part))
+    with replacing(rows) as part:
+        _write_rows(features, part)
     write = _write_npy if path.suffix == ".npy" else _write_safetensors
-    _write_whole(path, lambda part: write(features, part, facts))
+    with replacing(path) as part:
+        write(features, part, facts)
     return [rows, path]
-
-
-def _write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Write beside and rename, so that a file is the old one or the new one."""
-    part = path.with_name(f".{path.name}.new")
-    try:
-        write(part)
-        with part.open("rb") as file:
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def _write_npy(features: Features, path: Path, facts: Mapping[str, str]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import html
 import json
 import logging
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from vitrail.inspection.view import Viewed, find_run, open_own, open_view, prepa
 from vitrail.models import BiT
 from vitrail.models.spec import Size
 from vitrail.weights.load import load
+from vitrail.writing import write_whole
 
 log = logging.getLogger("vitrail")
 
@@ -80,10 +80,18 @@ class Report:
         files[folder / PAGE] = self.html().encode()
         stale = [path for path in _earlier(folder) if path not in files] if figures else []
         for path, content in files.items():
-            _write(path, content)
+            _make_folder(path.parent)
+            write_whole(path, content)
         for path in stale:
             path.unlink(missing_ok=True)
         return list(files)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror}") from None
 
 
 def _earlier(folder: Path) -> Iterator[Path]:
@@ -93,21 +101,6 @@ def _earlier(folder: Path) -> Iterator[Path]:
             if re.fullmatch(r"[a-z]+(-\d+)?", figure["key"]):
                 yield folder / FIGURES / f"{figure['key']}.png"
                 yield folder / FIGURES / f"{figure['key']}.svg"
-
-
-def _write(path: Path, content: bytes) -> None:
-    part = path.with_name(f".{path.name}.new")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def make_report(

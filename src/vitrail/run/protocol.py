@@ -25,9 +25,10 @@ from vitrail.run.job import train_among
 from vitrail.run.result import Run
 from vitrail.train.claim import claim
 from vitrail.train.distributed import Processes, join
-from vitrail.train.folder import CONFIG, OTHERWISE, check_settings, write_whole
+from vitrail.train.folder import CONFIG, OTHERWISE, check_settings
 from vitrail.train.loop import DivergedError
 from vitrail.train.settings import TrainConfig, free_settings
+from vitrail.writing import write_whole
 
 SUMMARY = "protocol.json"
 RUNGS = (Duration(25, "%"), Duration(50, "%"))

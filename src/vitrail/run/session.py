@@ -45,7 +45,7 @@ from vitrail.run.result import Ending, Run, describe, make_run
 from vitrail.train.adapt import adapt
 from vitrail.train.distributed import Processes
 from vitrail.train.feed import open_feed
-from vitrail.train.folder import APART, BAD_BATCH, DRAWN, MODEL, RESULT, STATES, write_whole
+from vitrail.train.folder import APART, BAD_BATCH, DRAWN, MODEL, RESULT, STATES
 from vitrail.train.journal import METRICS, Journal
 from vitrail.train.loop import StopAsked, Taken, fit
 from vitrail.train.resume import check_sets, load_run, save_run
@@ -55,6 +55,7 @@ from vitrail.train.signals import Stopped, listen
 from vitrail.train.start import make_trainer, open_sets
 from vitrail.train.state import Saved, SaveError, newest_state
 from vitrail.weights.checkpoint import save_folder
+from vitrail.writing import write_whole
 
 log = logging.getLogger("vitrail")
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import yaml
 from vitrail.config import InputError, from_dict, read_file, to_dict
 from vitrail.train.settings import TrainConfig, free_settings
 from vitrail.train.state import clean_states
+from vitrail.writing import write_whole
 
 STATES, MODEL, CONFIG, RESULT = "states", "model", "config.yaml", "result.json"
 APART, DRAWN = "prediction.safetensors", "predictions.png"
@@ -68,18 +67,3 @@ def _flatten(settings: Mapping[str, Any], where: str = "") -> Iterator[tuple[str
             yield from _flatten(value, f"{where}{key}.")
         else:
             yield f"{where}{key}", value
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file whole, or not at all."""
-    part = path.with_name(f".{path.name}.new")
-    try:
-        with part.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None

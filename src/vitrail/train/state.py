@@ -27,6 +27,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from vitrail.config import InputError
+from vitrail.writing import sync
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -78,7 +79,7 @@ def write_state(
         write(new)
         _seal(new, step, facts)
         for path in (*new.rglob("*"), new):
-            _sync(path)
+            sync(path)
         _put(new, final)
     except BaseException as error:
         space = _describe_space(new, needs)
@@ -161,7 +162,7 @@ def clean_states(folder: Path) -> None:
         for step, path in _find_states(folder).items():
             if path.name != _name(step):
                 path.rename(folder / _name(step))
-                _sync(folder)
+                sync(folder)
         for path in folder.glob(".*"):
             if _ASIDE.fullmatch(path.name):
                 with _tolerate(path):
@@ -221,27 +222,15 @@ def _hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
-    """Bring a file or the entries of a folder on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    except OSError as error:  # some network file systems know no fsync of folders
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
-            raise
-    finally:
-        os.close(handle)
-
-
 def _put(new: Path, final: Path) -> None:
     """Put a finished state under its name."""
     old = final.with_name(new.name.replace(".new-", ".old-"))
     replaces = os.path.lexists(final)
     if replaces:
-        _sync(final.parent)  # so that no power cut leaves neither
+        sync(final.parent)  # so that no power cut leaves neither
         final.rename(old)
     new.rename(final)
-    _sync(final.parent)
+    sync(final.parent)
     if replaces:
         with _tolerate(old):
             _delete(old)

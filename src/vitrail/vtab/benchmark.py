@@ -21,10 +21,10 @@ from vitrail.models.spec import Size
 from vitrail.recipes import finetune, shorten_warmup
 from vitrail.run import TrainConfig, train
 from vitrail.train.distributed import join
-from vitrail.train.folder import write_whole
 from vitrail.vtab.pictures import find_task, open_task, write_list
 from vitrail.vtab.tasks import TASKS, Group, Task
 from vitrail.weights.load import read
+from vitrail.writing import write_whole
 
 _TEST = "test.json"
 

@@ -26,8 +26,8 @@ from vitrail.data.sources.folder import FolderSource
 from vitrail.data.sources.names import Names, original, quoted
 from vitrail.data.sources.open import open_data
 from vitrail.data.split import round_half_up
-from vitrail.train.folder import write_whole
 from vitrail.vtab.tasks import Task
+from vitrail.writing import write_whole
 
 _LISTS = {"train": "train800.txt", "val": "val200.txt", "test": "test.txt"}
 _TRAIN = 0.8  # VTAB-1k: 800 of 1,000 pictures to train on, 200 to choose settings by

@@ -29,6 +29,7 @@ from vitrail.config import InputError, from_dict, read_file, suggest, to_dict
 from vitrail.data.preprocess import Preprocess
 from vitrail.models import BiT, Spec, ViT, build, spec_from_dict, spec_to_dict
 from vitrail.weights.files import open_weights, sha256_of
+from vitrail.writing import sync
 
 WEIGHTS, RECORD = "model.safetensors", "model.json"
 VERSION = 1
@@ -147,7 +148,7 @@ def _write(bundle: Bundle, folder: Path) -> Path:
     os.umask(mask)
     for path, mode in ((new / WEIGHTS, 0o666), (new / RECORD, 0o666), (new, 0o777)):
         path.chmod(mode & ~mask)  # safetensors and mkdtemp make them for their maker alone
-        _sync(path)
+        sync(path)
     return new
 
 
@@ -174,7 +175,7 @@ def _swap(new: Path, folder: Path) -> None:
     if folder.exists():
         folder.rename(old)
     new.rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
     shutil.rmtree(old, ignore_errors=True)  # what stays of it goes with the next save
 
 
@@ -182,7 +183,7 @@ def _settle(folder: Path) -> None:
     """Finish or remove what a save left behind that was stopped."""
     if not folder.exists() and (stranded := _find_stranded(folder)):
         stranded.rename(folder)
-        _sync(folder.parent)
+        sync(folder.parent)
     for path in _leftovers(folder):
         shutil.rmtree(path)
 
@@ -216,15 +217,6 @@ def _check_replaceable(folder: Path) -> None:
             f"{folder}: is not replaced, as it holds what no save of a model wrote "
             f"({', '.join(others[:3])}); choose another folder"
         )
-
-
-def _sync(path: Path) -> None:
-    """Bring a file or the entries of a folder on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def load_folder(folder: Path) -> Bundle:

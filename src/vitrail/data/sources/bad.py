@@ -7,9 +7,7 @@ picture's name (as Source.where says it) and the reason, with a tab between; peo
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +15,7 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.data.source import Content, Source
 from vitrail.data.sources.names import original, printable
+from vitrail.writing import write_whole
 
 BAD_LIST = "vitrail-bad.tsv"
 """The list's name, in the root folder of its set."""
@@ -93,25 +92,5 @@ def write_bad_list(root: Path, rows: Mapping[str, str]) -> Path:
 
 def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write a table of tabs and lines, with what is neither in it escaped, whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with part.open("w", encoding="utf-8", newline="\n") as file:
-            file.write("\t".join(header) + "\n")
-            file.writelines("\t".join(map(printable, row)) + "\n" for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        _sync(path.parent)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _sync(folder: Path) -> None:
-    """Make a rename last through a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    lines = ("\t".join(header), *("\t".join(map(printable, row)) for row in rows))
+    write_whole(path, "".join(f"{line}\n" for line in lines))
