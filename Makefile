@@ -31,6 +31,10 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/weights.py
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/check.py
+	$(BIN)/python benchmarks/train.py
+	$(BIN)/python benchmarks/evaluate.py
+	$(BIN)/python benchmarks/inspection.py
+	$(BIN)/python benchmarks/predict.py
 
 clean:
 	rm -rf .venv

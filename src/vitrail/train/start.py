@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config import Duration, InputError
 from vitrail.data.batches import Batch
-from vitrail.data.preprocess import Preprocess
+from vitrail.data.preprocess import Preprocess, plain_preprocess
 from vitrail.data.source import Source, Stream
 from vitrail.data.sources.open import check_trainable, open_data
 from vitrail.data.split import split
@@ -88,15 +88,9 @@ def start_weights(config: TrainConfig, classes: int) -> Bundle:
         bundle = fit_named(read(config.weights), spec, classes=classes)
         made = bundle.provenance or made
     made = replace(made, changes=(*made.changes, f"trained on {config.data}"))
-    plain = _plain_preprocess(bundle.spec.image, bundle.spec.channels)
+    plain = plain_preprocess(bundle.spec.image, bundle.spec.channels)
     preprocess = _change(bundle.preprocess or plain, config.preprocess)
     return replace(bundle, preprocess=preprocess, provenance=made)
-
-
-def _plain_preprocess(size: tuple[int, int], channels: int) -> Preprocess:
-    """Give what the paper's models take: the whole picture, from -1 to 1."""
-    half = (0.5,) * channels
-    return Preprocess(size=size, mean=half, std=half, interpolation="bilinear", fit="stretch")
 
 
 def _change(preprocess: Preprocess, config: PreprocessConfig) -> Preprocess:
