@@ -48,7 +48,7 @@ def tensors(features: Features) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("name", ["few", "many"])
 def test_scores_are_big_visions(name: str) -> None:
-    golden = reader.arrays(f"fewshot-{name}")
+    golden = reader.arrays(f"features/fewshot-{name}")
     x, y, x_test, y_test = map(
         torch.from_numpy, (golden[key] for key in ("x", "y", "x_test", "y_test"))
     )
@@ -195,7 +195,7 @@ def test_the_real_model_learns_pets_from_few_shots() -> None:
 
 def pets(split: str) -> Features:
     """Read the real ViT-Ti/16's features of pictures of pets, and what they are of."""
-    golden = reader.arrays("pets-features")
+    golden = reader.arrays("features/pets-features")
     parts = [golden[f"{split}_{name}"] for name in ("values", "labels", "names")]
     classes = tuple(golden["classes"].tolist())
     values, labels, names = parts

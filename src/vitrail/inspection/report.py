@@ -91,7 +91,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be made: {error.strerror}") from None
+        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
 
 
 def _earlier(folder: Path) -> Iterator[Path]:
