@@ -6,6 +6,7 @@ Another objective is another class with these methods, and its row in `choose_ob
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -26,6 +27,21 @@ from vitrail.train.teacher import Teacher
 from vitrail.weights.checkpoint import Bundle, Provenance
 
 
+@dataclass(frozen=True, kw_only=True)
+class Exam:
+    """Held-out pictures, and how a model is measured on them."""
+
+    batches: Iterable[Batch]
+    preprocess: Preprocess
+    device: torch.device
+    micro: int
+    """Pictures that go through the model at a time."""
+    total: Callable[..., list[float]]
+    """Adds numbers up over all processes."""
+    note: Callable[[Iterable[BadPicture]], None]
+    """Is told of pictures that could not be read."""
+
+
 class Objective(Protocol):
     """What a session asks of a run's purpose."""
 
@@ -41,17 +57,7 @@ class Objective(Protocol):
         """Say what the steps learn."""
         ...
 
-    def measure(
-        self,
-        model: Model,
-        batches: Iterable[Batch],
-        preprocess: Preprocess,
-        *,
-        device: torch.device,
-        micro: int,
-        total: Callable[..., list[float]],
-        note: Callable[[Iterable[BadPicture]], None],
-    ) -> Measured:
+    def measure(self, model: Model, exam: Exam) -> Measured:
         """Say how well the model does on held-out pictures."""
         ...
 
@@ -98,20 +104,16 @@ class Classification:
         teacher = Teacher(distil.teacher, classes=classes, preprocess=preprocess, device=device)
         return Distil(loss, len(classes), preprocess, distil, teach=teacher)
 
-    def measure(
-        self,
-        model: Model,
-        batches: Iterable[Batch],
-        preprocess: Preprocess,
-        *,
-        device: torch.device,
-        micro: int,
-        total: Callable[..., list[float]],
-        note: Callable[[Iterable[BadPicture]], None],
-    ) -> Measured:
+    def measure(self, model: Model, exam: Exam) -> Measured:
         """Count right answers."""
         found = measure(
-            model, batches, preprocess, device=device, micro=micro, total=total, note=note
+            model,
+            exam.batches,
+            exam.preprocess,
+            device=exam.device,
+            micro=exam.micro,
+            total=exam.total,
+            note=exam.note,
         )
         return Measured.of_accuracy(found)
 

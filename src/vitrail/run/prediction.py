@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.batches import BadPicture, Batch, EvalBatches
+from vitrail.data.batches import Batch, EvalBatches
 from vitrail.data.draws import keys
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.source import Source
@@ -19,7 +19,7 @@ from vitrail.models import parse
 from vitrail.models.masked import MaskedAutoencoder, MaskedViT, Pretext, encoder_spec
 from vitrail.models.model import Model
 from vitrail.models.vit import ViT
-from vitrail.run.objective import Classification, Objective
+from vitrail.run.objective import Classification, Exam, Objective
 from vitrail.train.pretext import Predict
 from vitrail.train.settings import TrainConfig
 from vitrail.train.start import start_weights
@@ -59,33 +59,23 @@ class Prediction:
         return Predict(self._config.pretext, self._spec, preprocess)
 
     @torch.inference_mode()
-    def measure(
-        self,
-        model: Model,
-        batches: Iterable[Batch],
-        preprocess: Preprocess,
-        *,
-        device: torch.device,
-        micro: int,
-        total: Callable[..., list[float]],
-        note: Callable[[Iterable[BadPicture]], None],
-    ) -> Measured:
+    def measure(self, model: Model, exam: Exam) -> Measured:
         """Predict the same patches of held-out pictures every time."""
-        task = self.make_task(preprocess, device)
+        task = self.make_task(exam.preprocess, exam.device)
         colours = self._config.pretext.target in ("colour", "colours")
         sums, skipped = torch.zeros(3, dtype=torch.float64), 0  # loss, right, pictures
         model.eval()
-        for batch in batches:
-            note(batch.bad)
+        for batch in exam.batches:
+            exam.note(batch.bad)
             skipped += len(batch.bad)
-            example = self._example(task, batch, device)
-            for start in range(0, len(batch.labels), micro):
-                part = example.part(start, start + micro)
+            example = self._example(task, batch, exam.device)
+            for start in range(0, len(batch.labels), exam.micro):
+                part = example.part(start, start + exam.micro)
                 losses, right = task.judge(model, part)
                 ones = torch.ones_like(losses)
                 each = torch.stack([losses, ones if right is None else right.to(losses), ones])
                 sums += (each.double() @ part.weights.double()).cpu()
-        loss, right, pictures, bad = total(*sums.tolist(), float(skipped))
+        loss, right, pictures, bad = exam.total(*sums.tolist(), float(skipped))
         if pictures == 0:
             raise InputError(f"there is nothing to measure: {bad:,.0f} pictures, none readable")
         values = {"loss": loss / pictures}

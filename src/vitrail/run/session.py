@@ -40,6 +40,7 @@ from vitrail.data.sources.open import check_trainable, notes
 from vitrail.data.streaming import Place
 from vitrail.evaluate.standing import Measured, Standing
 from vitrail.models.model import Model
+from vitrail.run.objective import Exam
 from vitrail.run.prediction import choose_objective
 from vitrail.run.result import Ending, Run, describe, make_run
 from vitrail.train.adapt import adapt
@@ -239,15 +240,15 @@ class Session:
         batches = EvalBatches(source, self.preprocess, batch=config.batch, shard=processes.shard)
         loader = Loader(batches.__getitem__, range(len(batches)), config.loader)
         with closing(self._until_stopped(loader)) as made, gathered(self.model):
-            return self.objective.measure(
-                self.model,
-                made,
-                self.preprocess,
+            exam = Exam(
+                batches=made,
+                preprocess=self.preprocess,
                 device=processes.device,
                 micro=self.trainer.micro,
                 total=processes.total,
                 note=self.val_ledger.note,
             )
+            return self.objective.measure(self.model, exam)
 
     def _draw(self, source: Source, step: int) -> None:
         """Show what the model makes of a few held-out pictures, where that can be seen."""
