@@ -40,8 +40,8 @@ export function drawView(canvas, { view, grid, values, opacity, lines, chosen })
   pen.drawImage(view, 0, 0, canvas.width, canvas.height);
   const across = canvas.width / columns;
   const down = canvas.height / rows;
-  pen.globalAlpha = opacity;
   stretch(values).forEach((value, place) => {
+    pen.globalAlpha = opacity * (0.4 + 0.6 * value);
     pen.fillStyle = `rgb(${colour(value)})`;
     const x = Math.round((place % columns) * across);
     const y = Math.round(Math.floor(place / columns) * down);
@@ -84,7 +84,7 @@ export function drawDistances(canvas, distances, chosen) {
   const [ink, line, bar] = ["--soft", "--line", "--bar"].map((name) => style.getPropertyValue(name));
   const [left, right, top, bottom] = [44, 10, 8, 34];
   const most = Math.max(...distances.flat(), 1);
-  const step = 10 ** Math.floor(Math.log10(most)) / (most / 10 ** Math.floor(Math.log10(most)) < 2.5 ? 4 : 1);
+  const step = [1, 2, 5, 10, 20, 50, 100, 200, 500].find((each) => most / each <= 6) ?? 1000;
   const y = (value) => height - bottom - (value / most) * (height - top - bottom);
   const x = (layer) => left + ((layer + 0.5) / distances.length) * (width - left - right);
   pen.font = "12px system-ui, sans-serif";

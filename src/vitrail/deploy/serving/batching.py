@@ -93,7 +93,7 @@ class Batcher:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         running = [slot.process for slot in self._slots if slot.process]
         await asyncio.gather(*(process.stop() for process in running))
-        for job in self._waiting:
+        for job in [*self._waiting, *(job for slot in self._slots for job in slot.batch)]:
             _refuse(job, Refusal(503, "the server is stopping"))
 
     @property
@@ -178,18 +178,19 @@ class Batcher:
             except InputError:
                 if not self.facts:
                     raise
-            finally:
-                process.kill()
-                lost, slot.batch = slot.batch, []
-                for job in lost:
-                    _refuse(job, Refusal(503, "a model process ended; try again", retry=1))
+            loaded = process.ready
+            process.ended = True
+            process.kill()
+            lost, slot.batch = slot.batch, []
+            for job in lost:
+                _refuse(job, Refusal(503, "a model process ended; try again", retry=1))
             await process.process.wait()
             if not self.facts:
                 raise InputError(
                     "a model process ended while it loaded its models; is there memory enough?"
                 )
             self._metrics.restarts.inc()
-            pause = min(2 * pause, 10.0) if not process.ready else 0.2
+            pause = 0.2 if loaded else min(2 * pause, 10.0)
             await asyncio.sleep(pause)
 
     def _answered(self, slot: Slot, frame: Frame) -> None:

@@ -14,8 +14,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from vitrail.deploy.serving.gate import error_body
 from vitrail.deploy.serving.limits import ServeLimits
 
-_LINGER = 2.0  # seconds, and
-_REST = 2**20  # bytes of a refused body that are still read
+_REST = 2**20  # bytes above the limit that are still read of a refused body
+_AHEAD = 50  # requests that a client may send before their answers
 
 
 class Connection(HttpToolsProtocol):
@@ -31,6 +31,7 @@ class Connection(HttpToolsProtocol):
         self._unread: asyncio.TimerHandle | None = None
         self._head = 0  # bytes of headers so far; 0 where a request is under way, or none
         self._waiting = True  # for headers
+        self._taken = 0  # bytes of the body
         self._rest: int | None = None  # bytes that may still come, once it is closing
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -63,13 +64,16 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Let the request begin, unless its headers are too long."""
-        self._waiting, self._head = False, 0
+        self._waiting, self._head, self._taken = False, 0, 0
         if self._deadline:
             self._deadline.cancel()
             self._deadline = None
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.limits.header:
             return self._refuse(431, f"headers of more than {self.limits.header} bytes")
+        if len(self.pipeline) >= _AHEAD:
+            self._rest = 0
+            return self.transport.close()
         super().on_headers_complete()
         if self.cycle:
             polite: Any = _Polite(self)
@@ -77,6 +81,7 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; of a refused request there is nobody to take it."""
+        self._taken += len(body)
         if self.cycle and self._rest is None:
             super().on_body(body)
 
@@ -115,11 +120,11 @@ class Connection(HttpToolsProtocol):
         self._end()
 
     def _linger(self) -> None:
-        self._rest = _REST
+        self._rest = max(self.limits.body - self._taken, 0) + _REST
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
-        self.loop.call_later(_LINGER, self._end)
+        self.loop.call_later(self.limits.receive, self._end)
 
     def _end(self) -> None:
         if self.transport.get_write_buffer_size():
@@ -140,8 +145,13 @@ class Connection(HttpToolsProtocol):
     def _busy(self) -> bool:
         return bool(self.cycle) and not self.cycle.response_complete
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing more may be written."""
+        return self._rest is not None or self.transport.is_closing()
+
     def _refuse(self, status: int, text: str, more: str = "") -> None:
-        if self.transport.is_closing():
+        if self.over:
             return
         body = error_body(text)
         head = (
@@ -160,6 +170,10 @@ class _Polite:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection.transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._connection.over:  # else uvloop raises
+            self._connection.transport.write(data)
 
     def close(self) -> None:
         self._connection.finish()

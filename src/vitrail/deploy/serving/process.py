@@ -40,6 +40,7 @@ class ModelProcess:
     """Pictures that each model runs at once."""
     seen: float = 0.0
     """When it last gave a sign of life, by the loop's clock."""
+    ended: bool = False
 
     @classmethod
     async def start(cls, orders: Orders) -> ModelProcess:
@@ -57,8 +58,8 @@ class ModelProcess:
 
     @property
     def ready(self) -> bool:
-        """Whether its models are loaded."""
-        return bool(self.facts)
+        """Whether its models are loaded, and it lives."""
+        return bool(self.facts) and not self.ended
 
     def tell(self, head: dict[str, Any], blobs: tuple[bytes, ...] = ()) -> None:
         """Send a frame; one that has died is noticed by `listen`."""

@@ -128,6 +128,7 @@ async def _serve(
         if stopping.is_set():
             return
         starting.result()  # raises where a model can't be loaded
+        listening.listen(_BACKLOG)  # before the address is told
         host, port = listening.getsockname()[:2]
         started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
         await server.serve(sockets=[listening])

@@ -7,6 +7,7 @@ reach is this process: if it dies or hangs, the server starts another.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -125,6 +126,14 @@ def _fault(error: PictureError) -> dict[str, str]:
     return {"error": str(error), "kind": error.kind}
 
 
+def _hush() -> None:
+    """Keep what decoders say of clients' pictures out of the log, but not what Python says."""
+    sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(silence, stream)
+
+
 def main() -> None:
     """Serve batches from standard input until it ends."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the server decides when this process ends
@@ -132,6 +141,7 @@ def main() -> None:
     orders = os.fdopen(os.dup(0), "rb")
     voice = Voice(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)  # a library that prints must not speak to the server
+    logging.getLogger("vitrail").setLevel(logging.ERROR)
     head, _ = read_frame(orders)
     limits = Limits(pixels=head["pixels"], bytes=head["bytes"])
     torch.set_num_threads(head["threads"])
@@ -147,6 +157,7 @@ def main() -> None:
         voice.say({"failed": str(error)})
         return
     micro = {name: predictor.pace.micro for name, predictor in predictors.items()}
+    _hush()
     voice.say({"ready": facts, "micro": micro})
     threading.Thread(target=voice.beat, daemon=True).start()
     while True:

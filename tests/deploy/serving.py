@@ -1,0 +1,162 @@
+"""A server as users start it, and clients of all manners."""
+
+import http.client
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vitrail.data.preprocess import Preprocess
+from vitrail.models import build, parse
+from vitrail.weights.checkpoint import Bundle, save_folder
+
+PREPROCESS = Preprocess(
+    size=(32, 32), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), interpolation="bicubic", fit="crop"
+)
+NAMES = ("cat", "dog", "hen", "owl", "pig", "rat", "yak")
+SMALL = "ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7"
+
+
+def save_model(folder: Path, name: str = SMALL, classes: tuple[str, ...] | None = NAMES) -> Path:
+    """Write a model of random weights that tells pictures apart."""
+    torch.manual_seed(0)
+    model = build(parse(name))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    tensors = {key: tensor.detach() for key, tensor in model.state_dict().items()}
+    save_folder(
+        Bundle(spec=model.spec, tensors=tensors, preprocess=PREPROCESS, classes=classes), folder
+    )
+    return folder
+
+
+def picture(seed: int = 0, *, height: int = 40, width: int = 48, **options: Any) -> bytes:
+    """Paint a PNG; each seed another one."""
+    draw = np.random.default_rng(seed)
+    pixels = draw.integers(0, 256, (height, width, 3), dtype=np.uint8)
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "PNG", **options)
+    return stream.getvalue()
+
+
+def form(*files: tuple[str, bytes], boundary: str = "xYzzY") -> tuple[dict[str, str], bytes]:
+    """Write files as a browser's form does: headers and body."""
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n'
+        f"Content-Type: image/png\r\n\r\n".encode()
+        + data
+        + b"\r\n"
+        for name, data in files
+    ]
+    body = b"".join(parts) + f"--{boundary}--\r\n".encode()
+    return {"Content-Type": f"multipart/form-data; boundary={boundary}"}, body
+
+
+def until(check: Callable[[], Any], seconds: float = 40.0) -> Any:
+    """Wait until something is so, and give it."""
+    end = time.monotonic() + seconds
+    while not (found := check()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+    return found
+
+
+class Server:
+    """A running server."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path, port: int) -> None:
+        self.process, self.log, self.port = process, log, port
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, **headers: str
+    ) -> tuple[int, dict[str, str], Any]:
+        """Ask on a connection of its own: the status, the headers, and JSON or bytes."""
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            client.request(method, path, body, named)
+            answer = client.getresponse()
+            data = answer.read()
+        finally:
+            client.close()
+        kinds = {name.lower(): value for name, value in answer.getheaders()}
+        plain = json.loads(data) if kinds.get("content-type") == "application/json" else data
+        return answer.status, kinds, plain
+
+    def post(self, path: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], Any]:
+        return self.ask("POST", path, body, **headers)
+
+    def send_form(self, path: str, *files: tuple[str, bytes]) -> tuple[int, dict[str, str], Any]:
+        headers, body = form(*files)
+        return self.post(path, body, **headers)
+
+    def raw(self, data: bytes) -> socket.socket:
+        """Open a connection and send bytes as they are."""
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        client.sendall(data)
+        return client
+
+    def healthy(self) -> bool:
+        return self.ask("GET", "/health")[0] == 200
+
+    def metric(self, name: str) -> float:
+        lines = self.ask("GET", "/metrics")[2].decode().splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    def workers(self) -> list[int]:
+        """Give the ids of the model processes."""
+        number = self.process.pid
+        return [*map(int, Path(f"/proc/{number}/task/{number}/children").read_text().split())]
+
+    def memory(self) -> int:
+        """Give the bytes that the server itself holds."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+def read_all(client: socket.socket) -> bytes:
+    """Read to the end; a reset ends it too."""
+    pieces = []
+    try:
+        while piece := client.recv(65536):
+            pieces.append(piece)
+    except ConnectionError:
+        pass
+    client.close()
+    return b"".join(pieces)
+
+
+@contextmanager
+def started(place: Path, *arguments: str) -> Iterator[Server]:
+    """Run `vitrail serve` until the block ends; its temporary files would be in `place`/tmp."""
+    (place / "tmp").mkdir()
+    log = place / "log"
+    environment = {**os.environ, "TMPDIR": str(place / "tmp"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "vitrail", "serve", *arguments, "--port", "0", "--json"]
+    with log.open("w") as stderr:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, log.read_text()
+        try:
+            port = int(json.loads(line)["address"].rpartition(":")[2])
+            yield Server(process, log, port)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            process.wait(30)
+            process.stdout.close()

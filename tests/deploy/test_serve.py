@@ -1,0 +1,298 @@
+"""The server answers as the predictor does, alone and in any batch; its defaults; its end."""
+
+import base64
+import json
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.deploy.serving import PREPROCESS, Server, form, picture, save_model, started
+from tests.shelf import refusal
+from vitrail.cli import main
+from vitrail.cli.serve import name_models
+from vitrail.data.transforms import normalise
+from vitrail.inspection.attention import attention_masks
+from vitrail.inspection.distance import attention_distance
+from vitrail.inspection.record import record
+from vitrail.predictor import Predictor
+
+for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
+    pytest.importorskip(package)
+
+KEY = "correct-horse-battery"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("models")
+    save_model(place / "first")
+    bit = "BiT-R50x1@32,stages=1-1-1-1,width=32,classes=0"
+    save_model(place / "blind", bit, None)
+    return place
+
+
+@pytest.fixture(scope="module")
+def predictor(models: Path) -> Predictor:
+    return Predictor.load(models / "first")
+
+
+@pytest.fixture(scope="module")
+def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    sources = [str(models / "first"), f"second={models / 'blind'}"]
+    with started(tmp_path_factory.mktemp("serve"), *sources, "--workers", "2") as running:
+        yield running
+
+
+def test_a_picture_gets_the_predictors_answer(server: Server, predictor: Predictor) -> None:
+    expected = predictor.predict(picture(1), top=3)
+    for headers, body in (({}, picture(1)), form(("a.png", picture(1)))):
+        status, kinds, told = server.post("/predict?top=3", body, **headers)
+        assert (status, told["model"]) == (200, "first")
+        assert kinds["content-type"] == "application/json"
+        top = told["pictures"][0]["top"]
+        assert [(guess["index"], guess["label"]) for guess in top] == [
+            (guess.index, guess.label) for guess in expected.top
+        ]
+        values = [guess["probability"] for guess in top]
+        assert values == pytest.approx([guess.probability for guess in expected.top], abs=1e-6)
+
+
+def test_several_pictures_stay_in_order_and_a_bad_one_says_why(
+    server: Server, predictor: Predictor
+) -> None:
+    files = [("a", picture(1)), ("b", b"no picture"), ("c", picture(2))]
+    status, _, told = server.send_form("/predict?model=first", *files)
+    assert status == 200
+    first, bad, last = told["pictures"]
+    assert bad == {"error": "not a picture but text", "kind": "not a picture"}
+    for answer, seed in ((first, 1), (last, 2)):
+        assert answer["top"][0]["label"] == predictor.predict(picture(seed)).label
+    status, _, told = server.send_form("/predict", ("b", b"no picture"), ("c", b""))
+    assert status == 422
+    assert [each["kind"] for each in told["pictures"]] == ["not a picture"] * 2
+
+
+def test_many_at_once_get_each_their_own(server: Server, predictor: Predictor) -> None:
+    pictures = [picture(seed) for seed in range(128)]
+    expected = predictor.logits(pictures).double().softmax(-1).numpy()
+
+    def ask(data: bytes) -> np.ndarray:
+        status, _, told = server.post("/predict?top=7", data)
+        assert status == 200
+        top = told["pictures"][0]["top"]
+        return np.array([g["probability"] for g in sorted(top, key=lambda g: g["index"])])
+
+    with ThreadPoolExecutor(32) as threads:
+        found = np.stack(list(threads.map(ask, pictures)))
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    apart = np.abs(expected[:, None] - expected).max(-1)
+    assert apart[~np.eye(128, dtype=bool)].min() > 1e-4, "the pictures are too alike for this"
+    assert server.metric("vitrail_batch_pictures_sum") > server.metric(
+        "vitrail_batch_pictures_count"
+    )
+
+
+def test_embeddings(server: Server, predictor: Predictor) -> None:
+    _, _, told = server.post("/embed", picture(3))
+    expected = predictor.embed(picture(3)).tolist()
+    assert told["pictures"][0]["embedding"] == pytest.approx(expected, abs=1e-5)
+    _, _, told = server.post("/embed?model=second", picture(3))
+    assert len(told["pictures"][0]["embedding"]) == 1024
+
+
+def test_attention_is_inspections(server: Server, predictor: Predictor) -> None:
+    asked = "/attention?layer=1&head=1&distances=true&view=true"
+    status, _, told = server.post(asked, picture(4))
+    assert status == 200
+    found = told["pictures"][0]
+    prepared = predictor.prepare(picture(4))
+    x = normalise(prepared[None], PREPROCESS)
+    with torch.no_grad(), record(predictor.model, attention=[1], heads=[1]) as tape:
+        predictor.model(x)
+    assert (found["grid"], found["prefix"]) == ([4, 4], 1)
+    np.testing.assert_allclose(found["weights"], tape.attention[1][0, 0], atol=1e-5)
+    np.testing.assert_allclose(
+        np.ravel(found["mask"]), np.array(found["weights"])[0, 1:], atol=2e-5
+    )
+    distances = attention_distance(predictor.model, [x]).pixels
+    np.testing.assert_allclose(found["distances"], distances, atol=1e-4)
+    view = np.frombuffer(base64.b64decode(found["view"]["rgb"]), np.uint8)
+    np.testing.assert_array_equal(view.reshape(32, 32, 3), prepared.numpy())
+    for method in ("rollout", "gradient"):
+        _, _, told = server.post(f"/attention?method={method}", picture(4))
+        masks = attention_masks(predictor.model, x, method=method).values[0]
+        np.testing.assert_allclose(told["pictures"][0]["mask"], masks, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "text"),
+    [
+        ("/predict?model=third", 404, "no model of this name; there are: first, second"),
+        ("/predict?model=../../etc/passwd", 404, "no model of this name"),
+        ("/predict?model=second", 422, "second has no classes"),
+        ("/predict?top=0", 422, "top: "),
+        ("/predict?top=1000000000", 422, "top: "),
+        ("/predict?top=nan", 422, "top: "),
+        ("/attention?layer=7", 422, "no attention layer 7"),
+        ("/attention?head=7", 422, "no head 7"),
+        ("/attention?head=7&method=rollout", 422, "no head 7"),
+        ("/attention?method=x", 422, "method: "),
+        ("/attention?model=second", 422, "no "),
+    ],
+)
+def test_wrong_wishes_are_explained(server: Server, path: str, status: int, text: str) -> None:
+    found, _, told = server.post(path, picture(0))
+    assert found == status
+    assert text in told["error"]
+    assert "/" not in told["error"].replace("ViT/8", "")
+
+
+def test_models_and_openapi(server: Server) -> None:
+    first, second = server.ask("GET", "/models")[2]
+    assert first == {
+        "name": "first", "model": "ViT/8@32,depth=2,width=32,heads=2,mlp=64", "classes": 7,
+        "features": 32, "image": [32, 32], "attention": {"layers": 2, "heads": 2},
+    }  # fmt: skip
+    assert (second["name"], second["classes"], second["attention"]) == ("second", 0, None)
+    paths = server.ask("GET", "/openapi.json")[2]["paths"]
+    assert set(paths) == {"/predict", "/embed", "/attention", "/models", "/health", "/metrics"}
+    forms = paths["/predict"]["post"]["requestBody"]["content"]
+    assert set(forms) == {"multipart/form-data", "image/*"}
+
+
+def test_requests_are_counted(server: Server) -> None:
+    before = server.metric('vitrail_requests_total{route="/predict",status="422"}')
+    server.post("/predict", b"x")
+    server.ask("GET", "/secret-name")
+    assert server.metric('vitrail_requests_total{route="/predict",status="422"}') == before + 1
+    assert server.metric("vitrail_workers_ready") == 2
+    assert "secret" not in server.ask("GET", "/metrics")[2].decode()
+
+
+def test_defaults_are_safe(server: Server) -> None:
+    addresses = subprocess.run(
+        ["cat", f"/proc/{server.process.pid}/net/tcp"], capture_output=True, text=True, check=True
+    ).stdout
+    assert f"0100007F:{server.port:04X}" in addresses
+    assert f"00000000:{server.port:04X}" not in addresses
+    for path in ("/", "/health", "/nothing"):
+        _, headers, _ = server.ask("GET", path, Origin=f"http://127.0.0.1:{server.port}")
+        assert not [name for name in headers if name.startswith("access-control")]
+        assert headers["content-security-policy"].startswith("default-src 'self';")
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "server" not in headers
+    for path in ("/docs", "/redoc", "/admin", "/models/load"):
+        assert server.ask("GET", path)[0] == 404
+    for method in ("PUT", "DELETE", "PATCH", "POST"):
+        assert server.ask(method, "/models", b"x")[0] == 405
+    assert server.ask("OPTIONS", "/predict", Origin="http://evil.example")[0] in (403, 405)
+
+
+def test_other_hosts_and_origins_are_refused(server: Server) -> None:
+    for host in ("evil.example", "127.0.0.1.evil.example:80", "[::1", ""):
+        assert server.ask("GET", "/models", Host=host)[0] == 421, host
+    for host in ("localhost", "127.0.0.1:1", "[::1]:80", "192.168.0.7"):
+        assert server.ask("GET", "/models", Host=host)[0] == 200, host
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
+        assert server.post("/predict", picture(0), Origin=origin)[0] == 403, origin
+
+
+def test_uploads_leave_no_trace(server: Server) -> None:
+    from PIL.PngImagePlugin import PngInfo
+
+    info = PngInfo()
+    info.add_text("GPS", "MARKER-52.5")
+    data = picture(5, pnginfo=info)
+    assert b"MARKER-52.5" in data
+    big = picture(6, height=900, width=900)
+    assert len(big) > 2**20  # above which web servers write uploads to files
+    for path in ("/predict", "/embed", "/attention"):
+        for content in (data, data[:-9], big):
+            _, _, told = server.send_form(path, ("MARKER.png", content))
+            assert "MARKER" not in json.dumps(told)
+    assert list((server.log.parent / "tmp").iterdir()) == []
+    assert server.log.read_text() == ""
+
+
+def test_a_key_is_asked_for_and_sigterm_loses_nothing(models: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(f"{KEY}\n")
+    options = ["--host", "0.0.0.0", "--api-key-file", str(key), "--workers", "1"]
+    with started(tmp_path, str(models / "first"), *options, "--queue", "1000") as server:
+        warning = server.log.read_text()
+        assert "warning: 0.0.0.0 can be reached from other machines" in warning
+        assert KEY not in warning
+        for path in ("/", "/page.js", "/health"):
+            assert server.ask("GET", path)[0] == 200
+        for path in ("/models", "/metrics", "/openapi.json"):
+            assert server.ask("GET", path)[0] == 401
+            assert server.ask("GET", path, Authorization=f"Bearer {KEY}")[0] == 200
+            assert server.ask("GET", path, X_API_Key=KEY)[0] == 200
+            assert server.ask("GET", path, X_API_Key=KEY[:-1])[0] == 401
+        assert server.post("/predict", picture(0), Authorization="Bearer x")[0] == 401
+
+        # Stopped under load: what was taken is answered.
+        clients = [
+            server.raw(
+                b"POST /predict HTTP/1.1\r\nHost: localhost\r\nX-API-Key: %b\r\n"
+                b"Content-Length: %d\r\n\r\n%b" % (KEY.encode(), len(data), data)
+            )
+            for data in [picture(0)] * 40
+        ]
+        clients[0].recv(1, 2)  # MSG_PEEK: the first is answered, so all are connected
+        answers: list[bytes] = []
+
+        def read(client: socket.socket) -> None:
+            answers.append(client.recv(65536))
+
+        readers = [threading.Thread(target=read, args=[client]) for client in clients]
+        server.process.send_signal(signal.SIGTERM)
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+        for client in clients:
+            client.close()
+        assert server.process.wait(20) == 0
+        assert [answer[9:12] for answer in answers] == [b"200"] * 40
+
+
+def test_models_are_named(tmp_path: Path) -> None:
+    assert name_models(("runs/photos/", "timm:vit_b", "x=hf:a/b", "../a=b/c")) == {
+        "photos": "runs/photos/",
+        "vit_b": "timm:vit_b",
+        "x": "hf:a/b",
+        "c": "../a=b/c",
+    }
+    assert "two models are called 'a'" in refusal(name_models, ("x/a", "y/a"))
+    assert "no model given" in refusal(name_models, ())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nowhere", "--workers", "1"], "vitrail: no file or folder 'nowhere'"),
+        (["x", "--port", "70000"], "--port 70000: expected 0 to 65535"),
+        (["x", "--workers", "0"], "--workers 0: expected 1 or more"),
+        (["x", "--queue", "0"], "the limit queue is 0"),
+        (["x", "--api-key-file", "/nowhere/key"], "No such file or directory"),
+        (["x", "--host", "no.such.host.invalid"], "can't serve at no.such.host.invalid"),
+    ],
+)
+def test_bad_orders_get_one_line(
+    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["serve", *arguments, *([] if "--port" in arguments else ["--port", "0"])])
+    told = capsys.readouterr()
+    assert stop.value.code == 2
+    assert told.out == ""
+    assert text in told.err.splitlines()[-1]
