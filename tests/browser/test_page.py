@@ -1,0 +1,231 @@
+"""The served page in a real browser: pictures in, answers out, and nothing else runs."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deploy.serving import SMALL, Server, picture, save_model, started, until
+
+CHROMIUM = shutil.which("chromium")
+
+if CHROMIUM is None:
+    pytest.skip("there is no chromium to open pages with", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api")
+for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
+    pytest.importorskip(package)
+
+EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+CLASSES = (EVIL, "b" * 90, *"cdefg")
+DARK, LIGHT = "rgb(13, 17, 23)", "rgb(255, 255, 255)"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    place = tmp_path_factory.mktemp("page")
+    save_model(place / "one", classes=CLASSES)
+    save_model(place / "two", SMALL.replace("depth=2", "depth=3"), CLASSES)
+    sources = [str(place / "one"), f"two & <b>={place / 'two'}"]
+    with started(place, *sources, "--workers", "1", "--queue", "4") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        options = {"executable_path": CHROMIUM, "args": ["--no-sandbox", "--disable-gpu"]}
+        opened = playwright.chromium.launch(**options)
+        yield opened
+        opened.close()
+
+
+class Visit:
+    """A page, and all that it said and asked for."""
+
+    def __init__(self, browser: Any, server: Server, **options: Any) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.said.append(dialog.message))
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.address = f"http://127.0.0.1:{server.port}/"
+        self.page.goto(self.address)
+        self.page.wait_for_selector(".panel")
+
+    def upload(self, data: bytes, name: str = "a.png", *, done: str = "Done.") -> None:
+        file = {"name": name, "mimeType": "image/png", "buffer": data}
+        self.page.set_input_files("#file", files=[file])
+        if done:
+            self.page.wait_for_selector(f'#status:text-is("{done}")')
+
+    def pixels(self, canvas: str = ".view") -> bytes:
+        """Give what a canvas shows."""
+        return self.page.locator(canvas).first.screenshot()
+
+
+@pytest.fixture
+def visit(browser: Any, server: Server) -> Iterator[Visit]:
+    opened = Visit(browser, server)
+    yield opened
+    opened.context.close()
+    assert opened.said == []
+    assert all(url.startswith(opened.address) for url in opened.asked)
+
+
+def test_a_picture_is_classified_by_both_models(visit: Visit, server: Server) -> None:
+    visit.upload(picture(1), f"{EVIL}.png".replace("/", ""))
+    page = visit.page
+    expected = server.post("/predict", picture(1))[2]["pictures"][0]["top"]
+    shown = page.locator(".panel").first.locator(".bars li")
+    assert shown.count() == 5
+    for place, guess in enumerate(expected):
+        label, value = shown.nth(place).locator("span").all_inner_texts()
+        assert label == guess["label"]
+        assert value == f"{100 * guess['probability']:.1f} %"
+    assert page.locator("h2").all_inner_texts() == ["one", "two & <b>"]
+    assert page.inner_text("#name") == f"{EVIL}.png".replace("/", "")
+    assert page.locator("img").count() == 0
+    assert page.locator("script").count() == 1
+
+
+def test_html_in_a_class_name_is_text(visit: Visit, server: Server) -> None:
+    def shown(seed: int) -> list[str]:
+        top = server.post("/predict", picture(seed))[2]["pictures"][0]["top"]
+        return [guess["label"] for guess in top]
+
+    visit.upload(picture(next(seed for seed in range(40) if EVIL in shown(seed))))
+    assert EVIL in visit.page.locator(".bars li span").all_inner_texts()
+    assert visit.page.locator("img").count() == 0
+
+
+def test_sliders_and_hovering_change_what_is_seen(visit: Visit) -> None:
+    visit.upload(picture(2))
+    page, panel = visit.page, visit.page.locator(".panel").first
+    seen = [visit.pixels()]
+    assert panel.locator(".layer-says").inner_text() == "2 of 2"
+    panel.locator(".layer").focus()
+    with page.expect_response(lambda answer: "layer=0" in answer.url) as found:
+        page.keyboard.press("ArrowLeft")
+    assert "weights" in found.value.json()["pictures"][0]
+    page.wait_for_selector('.panel:first-child .layer-says:text-is("1 of 2")')
+    seen.append(visit.pixels())
+    panel.locator(".head").focus()
+    with page.expect_response(lambda answer: "head=0" in answer.url):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_selector('.panel:first-child .head-says:text-is("1 of 2")')
+    seen.append(visit.pixels())
+    panel.locator(".view").hover(position={"x": 10, "y": 10})
+    assert panel.locator(".patch").inner_text().startswith("The patch at row 1, column 1 attends")
+    seen.append(visit.pixels())
+    page.mouse.move(0, 0)
+    assert "Point at a patch" in panel.locator(".patch").inner_text()
+    panel.locator(".view").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    assert panel.locator(".patch").inner_text().startswith("The patch at row 3, column 4 attends")
+    page.keyboard.press("Escape")
+    panel.locator(".grid").uncheck()
+    seen.append(visit.pixels())
+    with page.expect_response(lambda answer: "method=rollout" in answer.url):
+        panel.locator(".method").select_option("rollout")
+    panel.locator(".layer").wait_for(state="hidden")
+    until(lambda: visit.pixels() != seen[-1], 10)
+    seen.append(visit.pixels())
+    assert len(set(seen)) == len(seen)
+    assert "pixels in the first layer" in panel.locator("figcaption").inner_text()
+
+
+def test_errors_are_said_and_the_next_picture_works(visit: Visit) -> None:
+    visit.upload(b"this is no picture", done="")
+    visit.page.wait_for_selector('#error:text-is("not a picture but text")')
+    assert visit.page.locator(".look:visible").count() == 0
+    visit.upload(picture(3))
+    assert visit.page.inner_text("#error") == ""
+    visit.said.clear()  # the browser itself reports answers of 422
+
+
+def test_a_dropped_and_a_pasted_picture(visit: Visit) -> None:
+    for kind, part in (("drop", "dataTransfer"), ("paste", "clipboardData")):
+        visit.page.evaluate(
+            """([kind, part, bytes]) => {
+                const data = new DataTransfer();
+                const options = {type: "image/png"};
+                data.items.add(new File([new Uint8Array(bytes)], kind + ".png", options));
+                const event = new Event(kind, {bubbles: true, cancelable: true});
+                Object.defineProperty(event, part, {value: data});
+                document.body.dispatchEvent(event);
+            }""",
+            [kind, part, list(picture(4))],
+        )
+        visit.page.wait_for_selector(f'#name:text-is("{kind}.png")')
+        visit.page.wait_for_selector('#status:text-is("Done.")')
+
+
+def test_a_busy_server_is_asked_again(visit: Visit, server: Server) -> None:
+    worker = server.workers()[0]
+    os.kill(worker, signal.SIGSTOP)
+    clients = []
+    try:
+        for seed in range(6):  # one is with the worker, four wait, and there is no more room
+            data = picture(seed)
+            head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
+            clients.append(server.raw(head % len(data) + data))
+            time.sleep(0.1)
+        visit.upload(picture(5), done="")
+        visit.page.wait_for_selector("#status:has-text('The server is busy; trying again in')")
+    finally:
+        os.kill(worker, signal.SIGCONT)
+        for client in clients:
+            client.close()
+    visit.page.wait_for_selector('#status:text-is("Done.")')
+    assert visit.page.inner_text("#error") == ""
+    visit.said.clear()  # the browser itself reports answers of 503
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme", "paper"), [(1280, "light", LIGHT), (360, "dark", DARK)]
+)
+def test_the_page_fits(browser: Any, server: Server, width: int, scheme: str, paper: str) -> None:
+    size = {"width": width, "height": 800}
+    visit = Visit(browser, server, viewport=size, color_scheme=scheme)
+    visit.upload(picture(6), "n" * 120 + ".png")
+    page = visit.page
+    wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('input, select, canvas')]"
+        ".filter(e => !(e.labels?.length || e.ariaLabel)).map(e => e.outerHTML)"
+    )
+    if folder := os.environ.get("VITRAIL_SCREENSHOTS"):  # to look at them
+        page.screenshot(path=Path(folder) / f"{width}-{scheme}.png", full_page=True)
+    visit.context.close()
+    assert visit.said == []
+    assert wide[0] <= wide[1] == width
+    assert colour == paper
+    assert unnamed == []
+
+
+def test_a_key_is_asked_for(browser: Any, tmp_path: Path) -> None:
+    save_model(tmp_path / "one")
+    key = tmp_path / "key"
+    key.write_text("correct-horse-battery")
+    options = ["--workers", "1", "--api-key-file", str(key)]
+    with started(tmp_path, str(tmp_path / "one"), *options) as server:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"http://127.0.0.1:{server.port}/")
+        page.wait_for_selector("#unlock:visible")
+        page.fill("#key", "correct-horse-battery")
+        page.keyboard.press("Enter")
+        page.wait_for_selector(".panel")
+        assert json.dumps(page.context.cookies()) == "[]"
+        context.close()
