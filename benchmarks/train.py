@@ -160,9 +160,10 @@ def main(
     with tempfile.TemporaryDirectory() as name:
         for each in case:
             folder = photos if photos and each == "jpeg" else write_pictures(each, Path(name))
-            timings += measure_time(each, folder, rounds)
-            memories += measure_memories(each, folder) if memory else []
-    show(timings, memories)
+            timings += (timed := measure_time(each, folder, rounds))
+            show_timings(timed)
+            memories += (held := [*measure_memories(each, folder)] if memory else [])
+            show_memories(held)
     if json:
         figures = {"timings": [*map(asdict, timings)], "memories": [*map(asdict, memories)]}
         figures |= {"versions": versions(), "threads": torch.get_num_threads()}
@@ -340,16 +341,11 @@ def measure_time(name: str, folder: Path, rounds: int) -> list[Timing]:
 def processor_seconds() -> float:
     """Give the processor time of this process and of those that it has started."""
     ticks = 0
-    for child in _children():
+    for child in multiprocessing.active_children():
         with suppress(OSError):  # it has just ended
-            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
             ticks += int(fields[11]) + int(fields[12])
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _children() -> list[str]:
-    tasks = Path("/proc/self/task").iterdir()
-    return [child for task in tasks for child in (task / "children").read_text().split()]
 
 
 def measure_memories(name: str, folder: Path) -> Iterator[Memory]:
@@ -363,6 +359,7 @@ def measure_memories(name: str, folder: Path) -> Iterator[Memory]:
 
 def measure_memory(name: str, contestant: str, folder: Path, threads: int) -> Memory:
     """Train for some turns and give the peak; ours also says how long it waited."""
+    multiprocessing.set_start_method("fork", force=True)  # data workers, as they are elsewhere
     torch.set_num_threads(threads)
     case, turns, waiting = CASES[name], 3, None
     if contestant == OURS:
@@ -373,7 +370,7 @@ def measure_memory(name: str, contestant: str, folder: Path, threads: int) -> Me
             turn()
     peak = resident("VmHWM")
     assert peak is not None
-    workers = sum(map(_own_memory, _children()))
+    workers = sum(_own_memory(child.pid) for child in multiprocessing.active_children())
     return Memory(case=name, contestant=contestant, peak=peak, workers=workers, waiting=waiting)
 
 
@@ -389,7 +386,7 @@ def run_ours(case: Case, folder: Path, turns: int) -> float:
     return float(np.average(waits, weights=seconds))
 
 
-def _own_memory(process: str) -> int:
+def _own_memory(process: int | None) -> int:
     """Give the bytes that a process shares with no other."""
     with suppress(OSError):
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
@@ -397,9 +394,8 @@ def _own_memory(process: str) -> int:
     return 0
 
 
-def show(timings: list[Timing], memories: list[Memory]) -> None:
-    """Print the tables."""
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+def show_timings(timings: list[Timing]) -> None:
+    """Print how fast they are."""
     table = Table(
         "case", "contestant", title="Training, from files to weights", box=box.SIMPLE_HEAD
     )
@@ -410,9 +406,11 @@ def show(timings: list[Timing], memories: list[Memory]) -> None:
         speeds = f"{timing.speed:,.1f}", f"{timing.wall:,.1f}"
         table.add_row(timing.case, timing.contestant, *speeds, ratio)
     table.caption = "Above 1, ours is faster; median of the rounds' ratios, and quartiles."
-    console.print(table)
-    if not memories:
-        return
+    _print(table)
+
+
+def show_memories(memories: list[Memory]) -> None:
+    """Print what they need, and how long ours waited."""
     table = Table("case", "contestant", title="Peak memory in MiB", box=box.SIMPLE_HEAD)
     for column in ("training process", "its data workers", "both / ours", "waiting for data"):
         table.add_column(column, justify="right")
@@ -422,7 +420,12 @@ def show(timings: list[Timing], memories: list[Memory]) -> None:
         ratio = f"{(each.peak + each.workers) / ours[each.case]:.2f}"
         waiting = "" if each.waiting is None else f"{each.waiting:.1%}"
         table.add_row(each.case, each.contestant, *sizes, ratio, waiting)
-    console.print(table)
+    if memories:
+        _print(table)
+
+
+def _print(table: Table) -> None:
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
 
 
 if __name__ == "__main__":
