@@ -86,7 +86,7 @@ def main(
         torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model = weights or _random_weights(folder)
+        model = weights or random_weights(folder)
         place = _link(photos, folder / "pictures", pictures)
         steps = prepare(model, place, threads)
         logits = {name: step() for name, step in steps.items()}  # warm, and compared
@@ -98,7 +98,7 @@ def main(
         json.write_text(json_format.dumps({**figures, "cores": os.cpu_count()}, indent=1) + "\n")
 
 
-def _random_weights(folder: Path) -> Path:
+def random_weights(folder: Path) -> Path:
     """Write a ViT-Ti/16 of random weights as timm does."""
     model = build(parse("ViT-Ti/16,activation=gelu,position_resize=timm"))
     for parameter in model.parameters():
