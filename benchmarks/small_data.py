@@ -49,7 +49,7 @@ from vitrail.train.schedule import Plan, rate_at
 from vitrail.train.signals import Signals
 
 CORES = 2
-MODEL = "Hybrid/1@32,stages=2-2,stem_width=32,depth=4,width=192,heads=3,mlp=384,pool=gap"
+MODEL = "Hybrid/1@32,stages=2-2,depth=4,width=192,heads=3,mlp=384,pool=gap"
 """Ours: what docs/small-data.md advises for pictures of this size."""
 HALF = (0.5, 0.5, 0.5)
 INPUTS = Preprocess(size=(32, 32), mean=HALF, std=HALF, interpolation="bilinear", fit="stretch")
