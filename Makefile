@@ -32,6 +32,7 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/data.py
 	$(BIN)/python benchmarks/check.py
 	$(BIN)/python benchmarks/train.py
+	$(BIN)/python benchmarks/pretext.py
 	$(BIN)/python benchmarks/evaluate.py
 	$(BIN)/python benchmarks/inspection.py
 	$(BIN)/python benchmarks/predict.py
