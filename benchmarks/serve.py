@@ -5,8 +5,10 @@
 
 All three run on this machine at the same time, on the loopback, and take turns: first requests one
 after the other, for the latency of a single client, then some clients at once, each on a connection
-that it keeps. In a round every contestant has one turn; ratios are taken within a round. The peers
-are in servers.py. All must name the same most likely class for every picture.
+that it keeps. In a round every contestant has one turn; ratios are taken within a round. Processor
+time is that of all of a server's processes; it does not mind a busy machine, and pictures a second
+do: there, whoever has more threads gets more of it. The peers are in servers.py. All must name the
+same most likely class for every picture.
 """
 
 from __future__ import annotations
@@ -55,6 +57,14 @@ class Timing:
     """Pictures a second with many clients, at the median of the rounds."""
     ratio: float
     """The median of the rounds' ratios of our pictures a second to its: above 1, ours is faster."""
+    processor: float
+    """Milliseconds of processor time for a picture, with many clients, at the median."""
+    processor_ratio: float
+    """The median of the rounds' ratios of its processor time to ours: above 1, ours needs less."""
+
+
+Place = tuple[int, int]
+"""A server's port, and the number of its processes' session."""
 
 
 def main(
@@ -84,13 +94,13 @@ def main(
         model = weights or random_weights(Path(temporary))
         serve = [sys.executable, "-m", "vitrail", "serve", str(model), "--port"]
         peer = [sys.executable, str(Path(__file__).with_name("servers.py"))]
-        ports = {
+        places = {
             OURS: stack.enter_context(_running(serve)),
             "litserve": stack.enter_context(_running([*peer, "litserve", str(model)])),
             "fastapi + timm": stack.enter_context(_running([*peer, "fastapi", str(model)])),
         }
-        agreement = asyncio.run(compare(ports, bodies))
-        timings = asyncio.run(measure(ports, bodies, clients, pictures, single, rounds))
+        agreement = asyncio.run(compare(places, bodies))
+        timings = asyncio.run(measure(places, bodies, clients, pictures, single, rounds))
     show(timings, agreement)
     if json:
         figures = {"timings": [*map(asdict, timings)], "same": agreement, "versions": versions()}
@@ -116,7 +126,7 @@ def _form(data: bytes) -> bytes:
 
 
 @contextmanager
-def _running(command: list[str]) -> Iterator[int]:
+def _running(command: list[str]) -> Iterator[Place]:
     """Run a server as long as the block lasts; its port is the last word of the command."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -133,7 +143,7 @@ def _running(command: list[str]) -> Iterator[int]:
                 break
             except OSError:
                 time.sleep(0.2)
-        yield port
+        yield port, process.pid
     finally:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -166,10 +176,10 @@ class Client:
         self._writer.close()
 
 
-async def compare(ports: dict[str, int], bodies: list[bytes]) -> dict[str, float]:
+async def compare(places: dict[str, Place], bodies: list[bytes]) -> dict[str, float]:
     """Say for how many pictures the most likely class is ours; this warms all servers up too."""
     tops: dict[str, list[int]] = {}
-    for name, port in ports.items():
+    for name, (port, _) in places.items():
         client = await Client.open(port)
         told = [json_format.loads(await client.ask(body)) for body in bodies]
         client.close()
@@ -196,7 +206,7 @@ async def turn(port: int, bodies: list[bytes], clients: int, count: int) -> list
 
 
 async def measure(
-    ports: dict[str, int],
+    places: dict[str, Place],
     bodies: list[bytes],
     clients: int,
     pictures: int,
@@ -204,16 +214,17 @@ async def measure(
     rounds: int,
 ) -> list[Timing]:
     """Let the contestants take turns."""
-    names = list(ports)
-    alone, speeds = np.zeros((2, rounds, len(names)))
+    names = list(places)
+    alone, speeds, works = np.zeros((3, rounds, len(names)))
     latencies: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         for place in turn_order(len(names), number):
-            port = ports[names[place]]
+            port, session = places[names[place]]
             alone[number, place] = np.median(await turn(port, bodies, 1, single))
-            start = time.perf_counter()
+            start, before = time.perf_counter(), _processor(session)
             latencies[names[place]] += await turn(port, bodies, clients, pictures)
             speeds[number, place] = pictures / (time.perf_counter() - start)
+            works[number, place] = (_processor(session) - before) / pictures
     return [
         Timing(
             contestant=name,
@@ -223,22 +234,36 @@ async def measure(
             p99=float(1000 * np.percentile(latencies[name], 99)),
             speed=float(np.median(speeds[:, place])),
             ratio=float(np.median(speeds[:, 0] / speeds[:, place])),
+            processor=float(1000 * np.median(works[:, place])),
+            processor_ratio=float(np.median(works[:, place] / works[:, 0])),
         )
         for place, name in enumerate(names)
     ]
 
 
+def _processor(session: int) -> float:
+    """Give the seconds that all processes of a session have computed, where Linux says it."""
+    ticks = 0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = file.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def show(timings: list[Timing], agreement: dict[str, float]) -> None:
     """Print the figures as a table."""
-    columns = ("", "alone ms", "ratio", "p50 ms", "p99 ms", "pictures / s", "ours", "top-1 as ours")
-    table = Table(*columns)
+    columns = ("", "alone ms", "ratio", "p50 ms", "p99 ms", "pictures / s", "ratio")
+    table = Table(*columns, "processor ms", "ratio", "top-1 as ours")
     for row in timings:
         table.add_row(
             row.contestant, f"{row.single:.1f}", f"{row.single_ratio:.2f}", f"{row.p50:.0f}",
             f"{row.p99:.0f}", f"{row.speed:.1f}", f"{row.ratio:.2f}",
+            f"{row.processor:.1f}", f"{row.processor_ratio:.2f}",
             f"{agreement[row.contestant]:.1%}",
         )  # fmt: skip
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
 if __name__ == "__main__":
