@@ -36,6 +36,7 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/evaluate.py
 	$(BIN)/python benchmarks/inspection.py
 	$(BIN)/python benchmarks/predict.py
+	$(BIN)/python benchmarks/serve.py
 
 clean:
 	rm -rf .venv
