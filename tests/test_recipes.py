@@ -9,6 +9,7 @@ import pytest
 
 from vitrail import recipes
 from vitrail.config import Duration, InputError
+from vitrail.data.augment import AUGMENTS
 from vitrail.models import parse
 from vitrail.recipes import RECIPES, TRANSFERS, apply_recipe, shorten_warmup
 from vitrail.run import TrainConfig
@@ -119,10 +120,10 @@ def test_augreg_levels() -> None:
     assert (config.augment.randaugment.magnitude, config.augment.mixup) == (20, 0.5)
     assert (config.optim.lr, config.optim.weight_decay, config.optim.clip) == (1e-3, 0.1, 1)
     assert (config.batch, config.length) == (4096, Duration(300, "epochs"))
-    assert recipes.augreg(begin("ViT-Ti/16")).augment == recipes.AUGMENTS["light1"]
-    assert recipes.augreg(begin("ViT-S/32@384")).augment == recipes.AUGMENTS["light2"]
-    assert recipes.augreg(begin("ViT-B/16,dropout=0.1")).augment == recipes.AUGMENTS["medium2"]
-    assert recipes.augreg(begin("R26+ViT-S/32")).augment == recipes.AUGMENTS["medium1"]
+    assert recipes.augreg(begin("ViT-Ti/16")).augment == AUGMENTS["light1"]
+    assert recipes.augreg(begin("ViT-S/32@384")).augment == AUGMENTS["light2"]
+    assert recipes.augreg(begin("ViT-B/16,dropout=0.1")).augment == AUGMENTS["medium2"]
+    assert recipes.augreg(begin("R26+ViT-S/32")).augment == AUGMENTS["medium1"]
 
 
 @pytest.mark.parametrize("epochs", [90, 150, 300])
