@@ -1,6 +1,7 @@
 """The command as a user meets it: results on stdout; if wrong, one line on stderr and code 2."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -161,3 +162,19 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     script = f"{sys.executable} -m vitrail models | head -n 1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_sleep_while_they_wait_unless_told_otherwise(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    given: str | None,
+    found: str,
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # so that it is put back afterwards
+    if given is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    else:
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    run(capsys, "--version")
+    assert os.environ["OMP_WAIT_POLICY"] == found
