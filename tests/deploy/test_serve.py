@@ -1,7 +1,9 @@
 """The server answers as the predictor does, alone and in any batch; its defaults; its end."""
 
 import base64
+import io
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -296,3 +298,19 @@ def test_bad_orders_get_one_line(
     assert stop.value.code == 2
     assert told.out == ""
     assert text in told.err.splitlines()[-1]
+
+
+def test_serving_leaves_others_logging_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    class Closes(logging.StreamHandler[io.StringIO]):
+        """A handler that closes its stream with itself, as absl's does."""
+
+        def close(self) -> None:
+            self.stream.close()
+            super().close()
+
+    handler = Closes(stream := io.StringIO())
+    with pytest.raises(SystemExit):
+        main(["serve", "nowhere", "--workers", "1", "--port", "0"])
+    assert not stream.closed
+    assert "no file or folder 'nowhere'" in capsys.readouterr().err
+    handler.close()

@@ -47,7 +47,8 @@ def serve(config: ServeConfig, started: Callable[[str], None]) -> None:
     import uvicorn
 
     with _bind(config) as listening:
-        loop_factory = uvicorn.Config("", loop="auto").get_loop_factory()
+        # Without a log_config: to set one up, logging closes the streams of others' handlers.
+        loop_factory = uvicorn.Config("", loop="auto", log_config=None).get_loop_factory()
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             runner.run(_serve(config, listening, started))
 
