@@ -74,7 +74,8 @@ CAPTIONS = {
         "last layer finds most likely (logit lens).",
     ),
     "curves": Caption(
-        "The run's curves", "Loss, accuracy and learning rate by step, from metrics.jsonl."
+        "The run's curves",
+        "Loss, learning rate and, where classes are learnt, accuracy by step, from metrics.jsonl.",
     ),
     "confusion": Caption(
         "Confusion matrix",
