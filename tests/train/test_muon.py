@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.models import ViT, build
+from vitrail.models import ViT, build, parse
+from vitrail.models.masked import DecoderConfig, MaskedAutoencoder, MaskedViT, encoder_spec
 from vitrail.train.muon import Muon, orthogonalise
 from vitrail.train.optim import OptimConfig, make_optimiser
 
@@ -138,3 +139,17 @@ def test_a_stopped_run_continues() -> None:
         own.step()
     for first, second in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("decoder", [0, 3])
+def test_pre_training_has_matrices_in_encoder_and_decoder(decoder: int) -> None:
+    spec = encoder_spec(parse(NAME))
+    model = MaskedViT(ViT(spec), "colour")
+    if decoder:
+        config = DecoderConfig(depth=decoder, width=8, heads=2)
+        model = MaskedAutoencoder(ViT(spec), "pixels", config)
+    groups = make_optimiser(model, CONFIG).param_groups
+    found = [parameter for group in groups if group["stack"] for parameter in group["params"]]
+    assert len(found) == 4 * (2 + decoder)  # qkv, output, and two of the MLP, a block
+    inside = {p for name, p in model.named_parameters() if "blocks." in name and p.ndim == 2}
+    assert inside == {*found}

@@ -27,8 +27,12 @@ class Matrix(NamedTuple):
 
 
 def find_matrices(model: Model) -> Iterator[Matrix]:
-    """Find the dense layers of a model's blocks; a ResNet without attention has none."""
-    for module in model.get_submodule("blocks").modules():
+    """Find the dense layers of a model's blocks; a ResNet without attention has none.
+
+    In pre-training they are those of the encoder's blocks and of the decoder's.
+    """
+    rooms = [room for name, room in model.named_modules() if name.rpartition(".")[2] == "blocks"]
+    for module in (module for room in rooms for module in room.modules()):
         match module:
             case SelfAttention():
                 yield Matrix(module, "qkv", ("query", "key", "value"))
