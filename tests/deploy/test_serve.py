@@ -161,11 +161,12 @@ def test_models_and_openapi(server: Server) -> None:
     first, second = server.ask("GET", "/models")[2]
     assert first == {
         "name": "first", "model": "ViT/8@32,depth=2,width=32,heads=2,mlp=64", "classes": 7,
-        "features": 32, "image": [32, 32], "attention": {"layers": 2, "heads": 2},
+        "features": 32, "image": [32, 32], "attention": {"layers": 2, "heads": 2}, "index": None,
     }  # fmt: skip
     assert (second["name"], second["classes"], second["attention"]) == ("second", 0, None)
     paths = server.ask("GET", "/openapi.json")[2]["paths"]
-    assert set(paths) == {"/predict", "/embed", "/attention", "/models", "/health", "/metrics"}
+    work = {"/predict", "/embed", "/attention", "/similar", "/similar/{id}"}
+    assert set(paths) == {*work, "/models", "/health", "/metrics"}
     forms = paths["/predict"]["post"]["requestBody"]["content"]
     assert set(forms) == {"multipart/form-data", "image/*"}
 

@@ -16,6 +16,7 @@ from vitrail.console import new_table, print_json, print_line, print_table, show
 if TYPE_CHECKING:
     from vitrail.data.source import Source
     from vitrail.evaluate.features import Engine, Features
+    from vitrail.weights.load import Loaded
 
 Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 Split = Annotated[str | None, tyro.conf.arg(metavar="S")]
@@ -228,10 +229,14 @@ def embed(
         split: train, val, test or all.
     """
     from vitrail.evaluate.embed import check_out, write_features
+    from vitrail.evaluate.features import hash_weights
 
     check_out(out)
-    found = _extract(model, [_open(data, split)], flags)[0]
+    source = _open(data, split)
+    loaded = _load(model, flags)
+    found = _extract(loaded, [source], flags)[0]
     facts = {"model": model, "data": data, "split": split, "features": flags.features}
+    facts["weights"] = hash_weights(loaded.model)  # by which others know whose features these are
     files = write_features(found, out, facts)
     if json:
         print_json(
@@ -262,7 +267,8 @@ def _pair(model: str, data: str, test: str | None, flags: Computing) -> tuple[Fe
             asked = _open(data, "test")
         except NoSplitError:
             asked = _open(data, "val")
-    train, measured = _extract(model, [_open(data, "train"), asked], flags)
+    sources = [_open(data, "train"), asked]
+    train, measured = _extract(_load(model, flags), sources, flags)
     check_pair(train, measured)
     return train, measured
 
@@ -279,7 +285,16 @@ def _open(data: str, split: str) -> Source:
     return source
 
 
-def _extract(model: str, sources: list[Source], flags: Computing) -> list[Features]:
+def _load(model: str, flags: Computing) -> Loaded:
+    """Load a model, unless nobody could know which of its features are meant."""
+    from vitrail.evaluate.kinds import parse_kind
+    from vitrail.weights.load import load
+
+    parse_kind(flags.features)
+    return load(model)
+
+
+def _extract(loaded: Loaded, sources: list[Source], flags: Computing) -> list[Features]:
     """Run a model over sets, or take what the cache has of them."""
     from vitrail.data.loader import LoaderConfig
     from vitrail.data.preprocess import plain_preprocess
@@ -287,10 +302,8 @@ def _extract(model: str, sources: list[Source], flags: Computing) -> list[Featur
     from vitrail.evaluate.kinds import parse_kind
     from vitrail.evaluate.store import features_folder
     from vitrail.train.distributed import join
-    from vitrail.weights.load import load
 
     kind = parse_kind(flags.features)
-    loaded = load(model)
     spec = loaded.model.spec
     preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
     found: list[Features] = []

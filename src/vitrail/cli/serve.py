@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from vitrail.config import InputError
+from vitrail.config import InputError, suggest
 from vitrail.console import print_json, print_line
 
 KEY = "VITRAIL_API_KEY"
@@ -20,6 +20,7 @@ _SHORTEST = 16  # characters of a key
 def serve(
     models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL")],
     *,
+    index: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE")] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
     workers: int | None = None,
@@ -44,6 +45,8 @@ def serve(
     Args:
         models: Runs' or models' folders, or weights: timm:…, hf:…, google:…, file:…, or a path;
             NAME=MODEL says what clients call it, else the last part of its path does.
+        index: Features that vitrail embed wrote, in which similar pictures are found: of the first
+            model, or NAME=FILE of another.
         host: The address to listen at; 0.0.0.0 lets everybody in who can reach this machine.
         port: 0 takes any that is free.
         workers: Model processes; one a core unless given.
@@ -78,8 +81,8 @@ def serve(
     key = _read_key(api_key_file)
     named = name_models(models)
     config = ServeConfig(
-        models=named, host=host, port=port, workers=count, cores=cores or 1, device=device,
-        hosts=allow_host, key=key, limits=limits,
+        models=named, indices=name_indices(index, named), host=host, port=port, workers=count,
+        cores=cores or 1, device=device, hosts=allow_host, key=key, limits=limits,
     )  # fmt: skip
     if host not in ("127.0.0.1", "::1", "localhost"):
         who = "everybody who knows the key" if key else "everybody, for there is no --api-key-file"
@@ -109,6 +112,22 @@ def name_models(given: tuple[str, ...]) -> dict[str, str]:
         if name in named:
             raise InputError(f"two models are called {name!r}; call them NAME=MODEL")
         named[name] = source
+    return named
+
+
+def name_indices(given: tuple[str, ...], models: dict[str, str]) -> dict[str, str]:
+    """Say which index belongs to each model: NAME=FILE, or that of the first."""
+    named: dict[str, str] = {}
+    for text in given:
+        name, equals, file = text.partition("=")
+        if not equals or "/" in name:
+            name, file = next(iter(models)), text
+        if name not in models:
+            hint = suggest(name, models) or f"; there are: {', '.join(models)}"
+            raise InputError(f"--index {text}: no model is called {name!r}{hint}")
+        if name in named:
+            raise InputError(f"--index {text}: {name!r} has an index already, {named[name]}")
+        named[name] = file
     return named
 
 

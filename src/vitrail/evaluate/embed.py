@@ -30,7 +30,7 @@ def check_out(path: Path) -> None:
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the file to write")
     if path.suffix == ".parquet":
-        _import_arrow()
+        import_arrow()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -83,7 +83,7 @@ def _write_rows(features: Features, path: Path) -> None:
 
 
 def _write_parquet(features: Features, path: Path, facts: Mapping[str, str]) -> None:
-    pa, parquet = _import_arrow()
+    pa, parquet = import_arrow()
     width = features.values.shape[1]
     several = features.labels.ndim == 2
     rows = [np.flatnonzero(row).tolist() for row in features.labels] if several else None
@@ -105,7 +105,8 @@ def _write_parquet(features: Features, path: Path, facts: Mapping[str, str]) -> 
     parquet.write_table(table, path, row_group_size=8192)
 
 
-def _import_arrow() -> tuple[Any, Any]:
+def import_arrow() -> tuple[Any, Any]:
+    """Give pyarrow and its parquet, or say how to get them."""
     try:
         import pyarrow as pa
         from pyarrow import parquet

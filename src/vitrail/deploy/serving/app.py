@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
@@ -24,6 +24,7 @@ from vitrail.deploy.serving.schema import (
     ERRORS,
     Attention,
     Embedded,
+    Found,
     Health,
     Model,
     Predicted,
@@ -39,6 +40,8 @@ _TYPES = {
 }
 _Name = Annotated[str | None, Query(alias="model", max_length=200, description="Its name.")]
 _Top = Annotated[int, Query(ge=1, le=1000, description="How many classes.")]
+_Most = Annotated[int, Query(ge=1, le=100, description="How many pictures.")]
+_Row = Annotated[int, Path(alias="id", ge=0, lt=2**31, description="A similar picture's id.")]
 _Layer = Annotated[int, Query(ge=-1000, le=1000, description="From 0; -1 is the last.")]
 _Head = Annotated[int | None, Query(ge=0, le=1000, description="From 0; the mean unless given.")]
 _Method = Literal["raw", "rollout", "gradient"]
@@ -68,6 +71,21 @@ class Service:
             answers = await _unless_gone(request, job)
         return _write(model, answers)
 
+    async def show(self, request: Request, name: str | None, row: int) -> Response:
+        """Give a small copy of a picture of a model's index."""
+        model = self.choose_indexed(name)
+        job = self.batcher.run(model, "thumbnail", {"row": row}, [b""])
+        ((good, content),) = await _unless_gone(request, job)
+        kind = "image/jpeg" if good else "application/json"
+        return Response(content, 200 if good else 404, media_type=kind)
+
+    def choose_indexed(self, name: str | None) -> str:
+        """Look up the name of a model that has an index."""
+        model = self._choose(name)
+        if self.batcher.facts[model]["index"] is None:
+            raise Refusal(404, "this model has no index; it is served without --index")
+        return model
+
     def _choose(self, name: str | None) -> str:
         """Look a model's name up; it never becomes a path."""
         known = self.batcher.facts
@@ -79,10 +97,16 @@ class Service:
         return name
 
 
+async def _leaving(request: Request) -> None:
+    """Wait until the client goes; what it may still send is thrown away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
 async def _unless_gone(request: Request, job: Coroutine[Any, Any, T]) -> T:
     """Wait for an answer as long as there is somebody to give it to."""
     task = asyncio.create_task(job)
-    gone = asyncio.ensure_future(request.receive())
+    gone = asyncio.create_task(_leaving(request))
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -115,15 +139,14 @@ def make_app(
     """Build the application behind its gate."""
     service = Service(batcher, limits, metrics, Budget(limits.held))
     # FastAPI's own pages would load their scripts from a third party.
-    app = FastAPI(title="vitrail", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="vitrail", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
     pages = _add_page(app)
     _add_work(app, service)
     _add_state(app, service)
     _add_errors(app)
-    routes = {getattr(route, "path", "") for route in app.routes}
-    return Gate(
-        app, routes=routes, open_routes={*pages, "/health"}, hosts=hosts, key=key, metrics=metrics
-    )
+    return Gate(app, open_routes={*pages, "/health"}, hosts=hosts, key=key, metrics=metrics)
 
 
 def _add_work(app: FastAPI, service: Service) -> None:
@@ -152,6 +175,20 @@ def _add_work(app: FastAPI, service: Service) -> None:
         asked = {"method": method, "layer": layer, "head": head}
         asked |= {"distances": distances, "view": view}
         return await service.answer(request, "attention", model, asked)
+
+    @app.post("/similar", response_model=Found, summary="Find pictures of the index", **shared)
+    async def similar(request: Request, model: _Name = None, top: _Most = 8) -> Response:
+        chosen = service.choose_indexed(model)
+        return await service.answer(request, "similar", chosen, {"top": top})
+
+    @app.get(
+        "/similar/{id}",
+        summary="Show a picture of the index",
+        response_class=Response,
+        responses={200: {"content": {"image/jpeg": {}}}, **ERRORS},
+    )
+    async def thumbnail(request: Request, row: _Row, model: _Name = None) -> Response:
+        return await service.show(request, model, row)
 
 
 def _add_state(app: FastAPI, service: Service) -> None:

@@ -67,9 +67,13 @@ def _plain(values: np.ndarray) -> list[Any]:
     return np.round(values.astype(np.float64), 5).tolist()
 
 
+def to_rgb(pixels: np.ndarray) -> np.ndarray:
+    """Show pixels of any number of channels as red, green and blue."""
+    return pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., :1].repeat(3, 2)
+
+
 def _picture(pixels: np.ndarray) -> dict[str, Any]:
     """Give pixels as base64 of red, green and blue, row by row."""
-    pixels = pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., :1].repeat(3, 2)
     height, width = pixels.shape[:2]
-    text = base64.b64encode(np.ascontiguousarray(pixels).tobytes()).decode()
+    text = base64.b64encode(np.ascontiguousarray(to_rgb(pixels)).tobytes()).decode()
     return {"height": height, "width": width, "rgb": text}

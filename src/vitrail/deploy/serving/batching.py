@@ -21,9 +21,11 @@ from vitrail.deploy.serving.metrics import Metrics
 from vitrail.deploy.serving.process import ModelProcess, Orders
 from vitrail.deploy.serving.wire import Frame
 
-Work = Literal["predict", "embed", "attention"]
+Work = Literal["predict", "embed", "attention", "similar", "thumbnail"]
 Answer = tuple[bool, bytes]
-"""Whether a picture could be used, and the JSON of what was found, or of why not."""
+"""Whether a picture could be used, and the JSON of what was found, or of why not.
+
+A thumbnail is a JPEG, not JSON."""
 
 UNWELL = 2.0
 """Seconds of silence after which a model process counts as ill."""

@@ -36,7 +36,6 @@ class Gate:
         self,
         app: ASGIApp,
         *,
-        routes: Iterable[str],
         open_routes: Iterable[str],
         hosts: Iterable[str],
         key: str | None,
@@ -44,7 +43,7 @@ class Gate:
     ) -> None:
         """Take the `open_routes`, which need no key, and further `hosts` to be called by."""
         self._app, self._metrics = app, metrics
-        self._routes, self._open = set(routes), set(open_routes)
+        self._open = set(open_routes)
         self._hosts = {"localhost", socket.gethostname().lower(), *map(str.lower, hosts)}
         self._key = None if key is None else key.encode()
 
@@ -79,7 +78,7 @@ class Gate:
         else:
             await self._app(scope, taking, sending)
         finally:
-            route = scope["path"] if scope["path"] in self._routes else "other"
+            route = getattr(scope.get("route"), "path", "other")  # which the application found
             self._metrics.request(route, status, time.perf_counter() - start)
 
     def _check(self, scope: Scope) -> None:

@@ -24,6 +24,8 @@ class Orders:
 
     models: dict[str, str]
     """Sources of weights by the names that clients use."""
+    indices: dict[str, str]
+    """Files of features, by the names of the models that have one."""
     device: str
     pixels: int
     bytes: int

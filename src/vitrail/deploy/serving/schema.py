@@ -81,6 +81,31 @@ class Attention(BaseModel):
     pictures: list[Explanation]
 
 
+class Alike(BaseModel):
+    """A picture of the index."""
+
+    id: int
+    """`/similar/ID` shows it."""
+    label: str
+    similarity: float
+    """The cosine of both representations."""
+
+
+class Neighbours(BaseModel):
+    """The pictures of the index nearest to one, or why there are none."""
+
+    similar: list[Alike] | None = None
+    error: str | None = None
+    kind: str | None = None
+
+
+class Found(BaseModel):
+    """Pictures of the index, picture by picture."""
+
+    model: str
+    pictures: list[Neighbours]
+
+
 class Layers(BaseModel):
     """A model's attention layers."""
 
@@ -97,6 +122,8 @@ class Model(BaseModel):
     features: int
     image: list[int]
     attention: Layers | None
+    index: int | None
+    """Pictures of its index, if it has one."""
 
 
 class Health(BaseModel):
@@ -113,7 +140,7 @@ class Error(BaseModel):
 
 _REASONS = {
     400: "The request can't be read.",
-    404: "There is no such model.",
+    404: "There is no such model, index or picture.",
     408: "The request came too slowly.",
     413: "The request is too large.",
     422: "No picture could be used, or an option is wrong.",

@@ -24,6 +24,8 @@ class ServeConfig:
 
     models: dict[str, str]
     """Sources of weights by the names that clients use; the first is the one meant by none."""
+    indices: dict[str, str] = field(default_factory=dict)
+    """Files of features in which similar pictures are found, by the models' names."""
     host: str = "127.0.0.1"
     port: int = 8000
     """0 takes any that is free."""
@@ -86,6 +88,7 @@ async def _serve(
     limits, metrics = config.limits, Metrics()
     orders = Orders(
         models=config.models,
+        indices=config.indices,
         device=config.device,
         pixels=limits.pixels,
         bytes=limits.body,

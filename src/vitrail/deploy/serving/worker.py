@@ -14,16 +14,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, BinaryIO
 
 import torch
+from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.decoding.decode import Limits, PictureError, read_header
 from vitrail.deploy.serving.attention import explain
+from vitrail.deploy.serving.similar import Similar
 from vitrail.deploy.serving.wire import pack, read_frame
 from vitrail.inspection.hooks import attention_layers
 from vitrail.models import BiT
@@ -56,11 +58,28 @@ class Voice:
             time.sleep(BEAT)
 
 
-def describe(predictor: Predictor) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Served:
+    """A model, and its index if it has one."""
+
+    predictor: Predictor
+    similar: Similar | None
+
+
+def load_served(source: str, name: str, index: str | None, device: str) -> Served:
+    """Load a model, and what it is served with."""
+    predictor = Predictor.load(source, device=device)
+    similar = None if index is None else Similar(index, predictor)
+    predictor.name = name  # clients need not know where it lies
+    return Served(predictor, similar)
+
+
+def describe(served: Served) -> dict[str, Any]:
     """Say what a client may know of a model; never where it lies.
 
     The model runs once, so that the first client does not wait for what a first run takes.
     """
+    predictor, similar = served.predictor, served.similar
     spec, (height, width) = predictor.model.spec, predictor.preprocess.size
     blank = torch.zeros(1, height, width, predictor.preprocess.channels, dtype=torch.uint8)
     layers = attention_layers(predictor.model)
@@ -71,14 +90,18 @@ def describe(predictor: Predictor) -> dict[str, Any]:
         "features": predictor.run_features(blank).shape[1],
         "image": [height, width],
         "attention": {"layers": len(layers), "heads": layers[0].heads} if visible else None,
+        "index": None if similar is None else len(similar),
     }
 
 
 def answer_batch(
-    predictor: Predictor, head: dict[str, Any], blobs: list[bytes], limits: Limits
+    served: Served, head: dict[str, Any], blobs: list[bytes], limits: Limits
 ) -> list[tuple[bool, Any]]:
-    """Answer pictures for which the same is asked: whether it went well, and plain data."""
-    work, options = head["work"], head["options"]
+    """Answer pictures of which the same is asked: whether it went well, and plain data or bytes."""
+    predictor, work, options = served.predictor, head["work"], head["options"]
+    if work == "thumbnail":
+        assert served.similar is not None
+        return [attempt(partial(served.similar.thumbnail, **asked)) for asked in options]
     if work == "attention":
         return [
             attempt(partial(explain, predictor, blob, limits, **asked))
@@ -87,21 +110,37 @@ def answer_batch(
     answers: list[tuple[bool, Any] | None] = [_check(blob, limits) for blob in blobs]
     left = [place for place, answer in enumerate(answers) if answer is None]
     try:
-        found = predictor.answers([blobs[place] for place in left], features=work == "embed")
+        found = list(predictor.answers([blobs[p] for p in left], features=work != "predict"))
     except InputError as error:  # a model without classes
         return [(False, {"error": str(error), "kind": "impossible"})] * len(blobs)
+    good: dict[int, Tensor] = {}
     for place, answer in zip(left, found, strict=True):
         if answer.output is None:
             assert answer.error is not None
             answers[place] = (False, _fault(answer.error))
-        elif work == "embed":
-            answers[place] = (True, {"embedding": answer.output.tolist()})
         else:
-            answers[place] = (
-                True,
-                asdict(predictor.rank(answer.output[None], **options[place])[0]),
-            )
+            good[place] = answer.output
+    tops = [options[place].get("top") for place in good]
+    for place, told in zip(good, _tell(served, work, list(good.values()), tops), strict=True):
+        answers[place] = (True, told)
     return [answer for answer in answers if answer is not None]
+
+
+def _tell(served: Served, work: str, outputs: list[Tensor], tops: list[Any]) -> Iterable[Any]:
+    """Say of each picture's logits or features what was asked for."""
+    if work == "embed":
+        return ({"embedding": output.tolist()} for output in outputs)
+    if work == "predict":
+        ranked = (
+            served.predictor.rank(output[None], top=top)[0]
+            for output, top in zip(outputs, tops, strict=True)
+        )
+        return map(asdict, ranked)
+    assert served.similar is not None
+    if not outputs:
+        return ()
+    found = served.similar.find(torch.stack(outputs), max(tops))
+    return ({"similar": row[:top]} for row, top in zip(found, tops, strict=True))
 
 
 def attempt(call: Callable[[], Any]) -> tuple[bool, Any]:
@@ -126,6 +165,10 @@ def _fault(error: PictureError) -> dict[str, str]:
     return {"error": str(error), "kind": error.kind}
 
 
+def _encode(data: Any) -> bytes:
+    return data if isinstance(data, bytes) else json.dumps(data, allow_nan=False).encode()
+
+
 def _hush() -> None:
     """Keep what decoders say of clients' pictures out of the log, but not what Python says."""
     sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1)
@@ -146,17 +189,15 @@ def main() -> None:
     limits = Limits(pixels=head["pixels"], bytes=head["bytes"])
     torch.set_num_threads(head["threads"])
     try:
-        predictors = {
-            name: Predictor.load(source, device=head["device"])
+        models = {
+            name: load_served(source, name, head["indices"].get(name), head["device"])
             for name, source in head["models"].items()
         }
-        for name, predictor in predictors.items():
-            predictor.name = name  # clients need not know where it lies
-        facts = {name: describe(predictor) for name, predictor in predictors.items()}
+        facts = {name: describe(served) for name, served in models.items()}
     except InputError as error:
         voice.say({"failed": str(error)})
         return
-    micro = {name: predictor.pace.micro for name, predictor in predictors.items()}
+    micro = {name: served.predictor.pace.micro for name, served in models.items()}
     _hush()
     voice.say({"ready": facts, "micro": micro})
     threading.Thread(target=voice.beat, daemon=True).start()
@@ -168,8 +209,8 @@ def main() -> None:
         if torch.get_num_threads() != head["threads"]:
             torch.set_num_threads(head["threads"])
         try:
-            answers = answer_batch(predictors[head["model"]], head, blobs, limits)
-            texts = [json.dumps(data, allow_nan=False).encode() for _, data in answers]
+            answers = answer_batch(models[head["model"]], head, blobs, limits)
+            texts = [_encode(data) for _, data in answers]
         except Exception:  # a fault of ours: it is told here, and clients learn only that it was
             traceback.print_exc(file=sys.stderr)
             voice.say({"broken": True})

@@ -1,0 +1,102 @@
+"""A model's index: which of its pictures are nearest to others, and small copies of them.
+
+Clients know a picture by its row's number. What is read are pictures of the data set that the
+features were made of, opened once at the start: nothing in a request becomes a path.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.data.decoding.decode import PictureError, decode, read_header
+from vitrail.data.source import Source
+from vitrail.data.sources.open import open_data
+from vitrail.deploy.serving.attention import to_rgb
+from vitrail.evaluate.features import hash_weights
+from vitrail.evaluate.index import Index, read_index
+from vitrail.predictor import Predictor
+
+SIDE = 160
+"""Pixels of a small copy's longer side."""
+_QUALITY = 80  # of its JPEG
+
+
+class Similar:
+    """An index beside its model."""
+
+    def __init__(self, path: str, predictor: Predictor) -> None:
+        """Read an index; InputError where it is another model's, or its pictures aren't there."""
+        index = read_index(Path(path))
+        kind = index.facts["features"]
+        if kind != "pre-logits":
+            raise InputError(f"{path} holds {kind} features; expected pre-logits of vitrail embed")
+        if index.facts["weights"] != hash_weights(predictor.model):
+            made = f"vitrail embed {predictor.name} {index.facts['data']} --out {path}"
+            raise InputError(
+                f"{path} was made by another model, {index.facts['model']}; make it with: {made}"
+            )
+        self._source = _open(path, index)
+        self._places = _places(index, self._source)
+        self._labels = index.labels
+        self._index = Index(facts=index.facts, values=index.values, names=(), labels=())
+        assert len(self._index.lengths) == len(self)  # measured here, not by the first client
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def find(self, features: Tensor, top: int) -> list[list[dict[str, Any]]]:
+        """Find the pictures nearest to each row of features (n, width), the nearest first."""
+        cosines, rows = self._index.nearest(features, top)
+        return [
+            [
+                {"id": row, "label": self._labels[row], "similarity": round(cosine, 5)}
+                for cosine, row in zip(*pair, strict=True)
+            ]
+            for pair in zip(cosines.tolist(), rows.tolist(), strict=True)
+        ]
+
+    def thumbnail(self, row: int) -> bytes:
+        """Make a small JPEG of a picture; PictureError where it is gone, or can't be read."""
+        if not 0 <= row < len(self):
+            raise PictureError(f"no picture {row}; there are 0 to {len(self) - 1}", "unreadable")
+        place = int(self._places[row])
+        if place < 0:
+            raise PictureError("this picture is no longer in its data set", "unreadable")
+        try:
+            content = self._source.read(place)
+        except OSError:
+            raise PictureError("this picture is gone", "unreadable") from None
+        if isinstance(content, bytes):
+            header = read_header(content)
+            content = decode(
+                content, header=header, shrink=max(1, min(header.height, header.width) / SIDE)
+            )
+        image = Image.fromarray(np.ascontiguousarray(to_rgb(content)))
+        image.thumbnail((SIDE, SIDE))
+        stream = io.BytesIO()
+        image.save(stream, "JPEG", quality=_QUALITY)
+        return stream.getvalue()
+
+
+def _open(path: str, index: Index) -> Source:
+    data, split = index.facts["data"], index.facts["split"]
+    try:
+        source = open_data(data, split=split)
+    except InputError as error:
+        hint = "serve from the folder that vitrail embed ran in"
+        raise InputError(f"{path}: its pictures aren't there: {error}; {hint}") from None
+    assert isinstance(source, Source), "streams have no features"
+    return source
+
+
+def _places(index: Index, source: Source) -> np.ndarray:
+    """Say where in the set each row's picture is; -1 where it no longer is."""
+    known = {source.where(place): place for place in range(len(source))}
+    return np.array([known.get(name, -1) for name in index.names], np.int64)

@@ -1,0 +1,195 @@
+"""Similar pictures: the index's nearest, as small copies, and nothing else of the disk."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.deploy.serving import NAMES, SMALL, Server, picture, read_all, save_model, started
+from tests.shelf import refusal
+from vitrail.cli.serve import name_indices
+from vitrail.deploy.serving.similar import SIDE, Similar
+from vitrail.predictor import Predictor
+
+for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
+    pytest.importorskip(package)
+
+COUNT = 24
+
+
+def embed(model: Path, photos: Path, out: Path, *more: str) -> Path:
+    """Write an index as users do."""
+    command = [sys.executable, "-m", "vitrail", "embed", str(model), str(photos), "--out", str(out)]
+    subprocess.run([*command, "--fresh", *more], check=True, capture_output=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("similar")
+    save_model(place / "model")
+    for seed in range(COUNT):
+        file = place / "photos" / NAMES[seed % 3] / f"{seed:02}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        size = {"height": 600, "width": 400} if seed == 1 else {}
+        file.write_bytes(picture(seed, **size))
+    embed(place / "model", place / "photos", place / "index.safetensors")
+    return place
+
+
+@pytest.fixture(scope="module")
+def predictor(place: Path) -> Predictor:
+    return Predictor.load(place / "model")
+
+
+@pytest.fixture(scope="module")
+def server(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    models = [f"plain={place / 'model'}", f"found={place / 'model'}"]
+    options = ["--index", f"found={place / 'index.safetensors'}", "--workers", "1"]
+    with started(tmp_path_factory.mktemp("serve"), *models, *options) as running:
+        yield running
+
+
+def in_order(place: Path) -> list[Path]:
+    """Give the index's files, row by row: classes and files by their names."""
+    return sorted((place / "photos").rglob("*.png"))
+
+
+def test_the_nearest_are_found_by_cosine(server: Server, place: Path, predictor: Predictor) -> None:
+    files = in_order(place)
+    known = predictor.embed([path.read_bytes() for path in files])
+    asked = predictor.embed([picture(100), picture(3)])
+    cosines = torch.nn.functional.cosine_similarity(asked[:, None], known[None], dim=-1)
+    uploads = [("a", picture(100)), ("b", b"no picture"), ("c", picture(3))]
+    status, _, told = server.send_form("/similar?model=found&top=5", *uploads)
+    assert (status, told["model"]) == (200, "found")
+    first, bad, last = told["pictures"]
+    assert bad["kind"] == "not a picture"
+    for answer, row in zip((first, last), cosines, strict=True):
+        expected = row.topk(5)
+        assert [each["id"] for each in answer["similar"]] == expected.indices.tolist()
+        similar = [each["similarity"] for each in answer["similar"]]
+        assert similar == pytest.approx(expected.values.tolist(), abs=2e-5)
+        labels = [each["label"] for each in answer["similar"]]
+        assert labels == [files[each["id"]].parent.name for each in answer["similar"]]
+    assert last["similar"][0]["similarity"] == pytest.approx(1, abs=1e-5)
+    assert files[last["similar"][0]["id"]].name == "03.png"
+    _, _, told = server.post("/similar?model=found&top=100", picture(3))
+    assert len(told["pictures"][0]["similar"]) == COUNT
+    assert len(server.post("/similar?model=found", picture(3))[2]["pictures"][0]["similar"]) == 8
+    assert server.post("/similar?model=found", b"x")[0] == 422
+
+
+def test_a_picture_of_the_index_is_shown_small(server: Server, place: Path) -> None:
+    for row, path in enumerate(in_order(place)):
+        status, headers, data = server.ask("GET", f"/similar/{row}?model=found")
+        assert (status, headers["content-type"]) == (200, "image/jpeg")
+        whole = Image.open(path)
+        whole.thumbnail((SIDE, SIDE))
+        small = Image.open(io.BytesIO(data))
+        assert small.format == "JPEG"
+        assert small.size == whole.size
+        assert max(small.size) <= SIDE
+        apart = np.asarray(small, np.int16).mean((0, 1)) - np.asarray(whole, np.int16).mean((0, 1))
+        assert np.abs(apart).max() < 6
+
+
+def test_what_is_not_in_the_index_is_404(server: Server, place: Path) -> None:
+    gone = in_order(place)[5]
+    content = gone.read_bytes()
+    gone.unlink()
+    try:
+        status, _, told = server.ask("GET", "/similar/5?model=found")
+        assert (status, told["error"]) == (404, "this picture is gone")
+        gone.symlink_to(place)  # a folder by now
+        assert server.ask("GET", "/similar/5?model=found")[0] == 404
+    finally:
+        gone.unlink()
+        gone.write_bytes(content)
+    assert server.ask("GET", "/similar/5?model=found")[0] == 200
+    assert server.ask("GET", f"/similar/{COUNT}?model=found")[0] == 404
+    for path in ("/similar/0", "/similar/0?model=plain", "/similar/0?model=other"):
+        assert server.ask("GET", path)[0] == 404, path
+    assert server.post("/similar?model=plain", picture(0))[0] == 404
+    for row in ("-1", "1e3", "nan", "0x1", "99999999999999999999", "1.5", "%31%00"):
+        assert server.ask("GET", f"/similar/{row}?model=found")[0] == 422, row
+    for row in ("", "..", "0/..", "../model", str(place / "photos/cat/00.png"), "cat/00.png"):
+        line = f"GET /similar/{row}?model=found HTTP/1.1\r\nHost: localhost\r\n"
+        answer = read_all(server.raw(f"{line}Connection: close\r\n\r\n".encode()))
+        assert answer[9:12] in (b"404", b"422", b"405"), row
+        assert b"image/" not in answer
+    for top in ("0", "-1", "101", "nan"):
+        assert server.post(f"/similar?model=found&top={top}", picture(0))[0] == 422
+
+
+def test_models_say_whether_they_have_one(server: Server) -> None:
+    plain, found = server.ask("GET", "/models")[2]
+    assert (plain["index"], found["index"]) == (None, COUNT)
+    paths = server.ask("GET", "/openapi.json")[2]["paths"]
+    assert {"/similar", "/similar/{id}"} <= set(paths)
+    server.ask("GET", "/similar/0?model=found")
+    assert server.metric('vitrail_requests_total{route="/similar/{id}",status="200"}') >= 1
+
+
+def test_an_index_of_something_else_is_refused(
+    place: Path, tmp_path: Path, predictor: Predictor
+) -> None:
+    other = save_model(tmp_path / "other", SMALL.replace("depth=2", "depth=3"))
+    index = embed(other, place / "photos", tmp_path / "i.parquet")
+    told = refusal(Similar, str(index), predictor)
+    assert f"i.parquet was made by another model, {other}; make it with: vitrail embed " in told
+    index = embed(place / "model", place / "photos", index, "--features", "class-token")
+    assert "holds class-token features; expected pre-logits" in refusal(
+        Similar, str(index), predictor
+    )
+    moved = (tmp_path / "photos").resolve()
+    (place / "photos").rename(moved)
+    try:
+        told = refusal(Similar, str(place / "index.safetensors"), predictor)
+    finally:
+        moved.rename(place / "photos")
+    assert "its pictures aren't there: " in told
+    command = [sys.executable, "-m", "vitrail", "serve", str(place / "model"), "--port", "0"]
+    command += ["--workers", "1", "--index", str(index)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("vitrail: ")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_pictures_that_are_no_files(tmp_path: Path, predictor: Predictor, place: Path) -> None:
+    """Of sets that hold pixels or few channels, too, and where pictures were added since."""
+    index = embed(place / "model", Path("digits"), tmp_path / "i.parquet", "--split", "test")
+    similar = Similar(str(index), predictor)
+    small = Image.open(io.BytesIO(similar.thumbnail(3)))
+    assert (small.size, small.mode) == ((8, 8), "RGB")
+    (found,) = similar.find(predictor.embed([picture(1)]), 2)
+    assert found[0]["similarity"] >= found[1]["similarity"]
+    before = Similar(str(place / "index.safetensors"), predictor)
+    added = place / "photos" / "cat" / "000.png"
+    added.write_bytes(picture(77))
+    try:
+        after = Similar(str(place / "index.safetensors"), predictor)
+        for row in range(COUNT):
+            assert after.thumbnail(row) == before.thumbnail(row)
+    finally:
+        added.unlink()
+
+
+def test_indices_are_named() -> None:
+    models = {"a": "runs/a", "b": "runs/b"}
+    assert name_indices(("x.parquet", "b=y.parquet"), models) == {
+        "a": "x.parquet",
+        "b": "y.parquet",
+    }
+    assert name_indices(("../p=q/x.parquet",), models) == {"a": "../p=q/x.parquet"}
+    assert "no model is called 'c'; there are: a, b" in refusal(name_indices, ("c=x",), models)
+    assert "'a' has an index already, x" in refusal(name_indices, ("x", "a=y"), models)
+    assert json.dumps(name_indices((), models)) == "{}"
