@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.serving import SMALL, Server, picture, save_model, started, until
+from tests.deploy.serving import SMALL, Server, embed, picture, save_model, started, until
 
 CHROMIUM = shutil.which("chromium")
 
@@ -31,7 +31,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     place = tmp_path_factory.mktemp("page")
     save_model(place / "one", classes=CLASSES)
     save_model(place / "two", SMALL.replace("depth=2", "depth=3"), CLASSES)
-    sources = [str(place / "one"), f"two & <b>={place / 'two'}"]
+    for seed in range(12):
+        file = place / "photos" / (EVIL.replace("/", "") if seed % 2 else "ash") / f"{seed}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(picture(seed))
+    index = embed(place / "one", place / "photos", place / "index.safetensors")
+    sources = [str(place / "one"), f"two & <b>={place / 'two'}", "--index", str(index)]
     with started(place, *sources, "--workers", "1", "--queue", "4") as running:
         yield running
 
@@ -95,6 +100,59 @@ def test_a_picture_is_classified_by_both_models(visit: Visit, server: Server) ->
     assert page.inner_text("#name") == f"{EVIL}.png".replace("/", "")
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 1
+
+
+def test_similar_pictures_are_shown_where_there_is_an_index(visit: Visit, server: Server) -> None:
+    visit.upload(picture(4))
+    page, (first, second) = visit.page, visit.page.locator(".panel").all()
+    expected = server.post("/similar", picture(4))[2]["pictures"][0]["similar"]
+    assert expected[0]["similarity"] == 1
+    shown = first.locator(".strip li")
+    assert shown.count() == len(expected) == 8
+    for place, each in enumerate(expected):
+        label, value = shown.nth(place).locator("div").all_inner_texts()
+        assert (label, value) == (each["label"], f"cosine {each['similarity']:.3f}")
+        canvas = shown.nth(place).locator("canvas")
+        assert canvas.get_attribute("aria-label") == f"a picture of {each['label']}"
+        assert canvas.evaluate("canvas => [canvas.width, canvas.height]") == [48, 40]
+        blank = "canvas => canvas.getContext('2d').getImageData(9, 9, 1, 1).data[3]"
+        assert canvas.evaluate(blank) == 255
+    assert {EVIL.replace("/", ""), "ash"} == {each["label"] for each in expected}
+    assert page.locator("img").count() == 0
+    assert second.locator(".alike").is_hidden()
+    first.locator(".strip").focus()  # so that arrow keys move it
+    assert page.evaluate("document.activeElement.className") == "strip"
+    first.locator(".model").select_option("two & <b>")
+    page.wait_for_selector('.panel:first-child h2:text-is("two & <b>")')
+    assert first.locator(".alike").is_hidden()
+    assert first.locator(".strip li").count() == 0
+
+
+def test_a_similar_picture_that_is_gone_is_said_to_be(visit: Visit, server: Server) -> None:
+    photos = server.log.parent / "photos"
+    photos.rename(photos.with_name("elsewhere"))
+    try:
+        visit.upload(picture(4))
+    finally:
+        photos.with_name("elsewhere").rename(photos)
+    canvas = visit.page.locator(".strip canvas").first
+    assert (canvas.get_attribute("aria-label") or "").endswith(
+        ", which can't be shown: this picture is gone"
+    )
+    assert visit.page.inner_text("#error") == ""
+    visit.said.clear()  # the browser itself reports answers of 404
+
+
+def test_a_finger_chooses_a_patch_and_lets_go_of_it(browser: Any, server: Server) -> None:
+    visit = Visit(browser, server, has_touch=True, viewport={"width": 360, "height": 800})
+    visit.upload(picture(2))
+    panel = visit.page.locator(".panel").first
+    panel.locator(".view").tap(position={"x": 10, "y": 10})
+    assert panel.locator(".patch").inner_text().startswith("The patch at row 1, column 1 attends")
+    panel.locator(".view").tap(position={"x": 10, "y": 10})
+    assert panel.locator(".patch").inner_text().startswith("The patch that counts most")
+    visit.context.close()
+    assert visit.said == []
 
 
 def test_html_in_a_class_name_is_text(visit: Visit, server: Server) -> None:

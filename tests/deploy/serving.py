@@ -42,6 +42,13 @@ def save_model(folder: Path, name: str = SMALL, classes: tuple[str, ...] | None 
     return folder
 
 
+def embed(model: Path, photos: Path, out: Path, *more: str) -> Path:
+    """Write an index as users do."""
+    command = [sys.executable, "-m", "vitrail", "embed", str(model), str(photos), "--out", str(out)]
+    subprocess.run([*command, "--fresh", *more], check=True, capture_output=True)
+    return out
+
+
 def picture(seed: int = 0, *, height: int = 40, width: int = 48, **options: Any) -> bytes:
     """Paint a PNG; each seed another one."""
     draw = np.random.default_rng(seed)

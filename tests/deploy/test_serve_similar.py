@@ -12,7 +12,16 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.deploy.serving import NAMES, SMALL, Server, picture, read_all, save_model, started
+from tests.deploy.serving import (
+    NAMES,
+    SMALL,
+    Server,
+    embed,
+    picture,
+    read_all,
+    save_model,
+    started,
+)
 from tests.shelf import refusal
 from vitrail.cli.serve import name_indices
 from vitrail.deploy.serving.similar import SIDE, Similar
@@ -22,13 +31,6 @@ for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)
 
 COUNT = 24
-
-
-def embed(model: Path, photos: Path, out: Path, *more: str) -> Path:
-    """Write an index as users do."""
-    command = [sys.executable, "-m", "vitrail", "embed", str(model), str(photos), "--out", str(out)]
-    subprocess.run([*command, "--fresh", *more], check=True, capture_output=True)
-    return out
 
 
 @pytest.fixture(scope="module")

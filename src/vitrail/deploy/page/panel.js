@@ -2,6 +2,7 @@
 
 import { decodeView, drawDistances, drawView } from "./draw.js";
 import { ask } from "./server.js";
+import { listAlike } from "./alike.js";
 
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
@@ -33,10 +34,10 @@ export class Panel {
   choose() {
     const { name, model, classes, image, attention } = this.model;
     this.root.querySelector("h2").textContent = name;
+    this.root.setAttribute("aria-label", name);
     const kinds = classes ? `${classes} classes` : "no classes";
-    this.find("about").textContent = `${model}, ${kinds}, ${image[1]} x ${image[0]} pixels`;
-    this.find("look").hidden = true;
-    this.find("bars").replaceChildren();
+    this.find("about").textContent = `${model.replaceAll(",", ", ")}, ${kinds}, ${image[1]} x ${image[0]} pixels`;
+    this.clear();
     if (attention) {
       this.find("layer").max = attention.layers - 1;
       this.find("layer").value = attention.layers - 1;
@@ -44,6 +45,13 @@ export class Panel {
       this.find("head").value = 0;
     }
     if (this.picture) this.show(this.picture);
+  }
+
+  clear() {
+    this.find("bars").replaceChildren();
+    this.find("strip").replaceChildren();
+    this.find("alike").hidden = true;
+    this.find("look").hidden = true;
   }
 
   address(path, options = {}) {
@@ -67,11 +75,11 @@ export class Panel {
     try {
       if (this.model.classes) this.list((await this.request(this.address("predict"))).top);
       if (this.model.attention) await this.explain();
+      if (this.model.index) await this.compare(signal);
       return true;
     } catch (error) {
       if (signal.aborted) return false;
-      this.find("bars").replaceChildren();
-      this.find("look").hidden = true;
+      this.clear();
       this.fail(error);
       return false;
     }
@@ -90,6 +98,14 @@ export class Panel {
       row.append(name, value, track);
       return row;
     }));
+  }
+
+  async compare(signal) {
+    const { similar } = await this.request(this.address("similar"));
+    if (signal.aborted) return;
+    const place = ({ id }) => this.address(`similar/${id}`);
+    this.find("alike").hidden = false;
+    await listAlike(this.find("strip"), similar, place, { signal, waiting: this.wait });
   }
 
   get asked() {
@@ -173,17 +189,20 @@ export class Panel {
   }
 
   listen(canvas) {
-    const point = ({ clientX, clientY }) => {
-      if (!this.found) return;
+    const point = ({ type, pointerType, clientX, clientY }) => {
+      if (!this.found || (pointerType === "touch" && type === "pointermove")) return;
       const box = canvas.getBoundingClientRect();
       const [rows, columns] = this.found.grid;
       const row = Math.floor(((clientY - box.top) / box.height) * rows);
       const column = Math.floor(((clientX - box.left) / box.width) * columns);
-      this.pick(Math.min(Math.max(row, 0), rows - 1), Math.min(Math.max(column, 0), columns - 1));
+      const place = [Math.min(Math.max(row, 0), rows - 1), Math.min(Math.max(column, 0), columns - 1)];
+      const again = pointerType === "touch" && place[0] * columns + place[1] === this.chosen;
+      this.pick(...(again ? [null] : place));
     };
     canvas.addEventListener("pointermove", point);
     canvas.addEventListener("pointerdown", point);
-    canvas.addEventListener("pointerleave", () => this.pick(null));
+    // A finger always leaves: what it chose stays, until it touches the same patch again.
+    canvas.addEventListener("pointerleave", ({ pointerType }) => pointerType === "touch" || this.pick(null));
     canvas.addEventListener("keydown", (event) => {
       const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
       if (event.key === "Escape") this.pick(null);

@@ -16,7 +16,7 @@ export class Refused extends Error {
 
 const sleep = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
 
-export async function ask(path, { picture, signal, waiting }) {
+const fetchPatiently = async (path, { picture, signal, waiting }) => {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
   const options = { headers, signal };
   if (picture) {
@@ -38,8 +38,13 @@ export async function ask(path, { picture, signal, waiting }) {
       signal?.throwIfAborted();
       continue;
     }
+    if (answer.ok) return answer;
     const told = await answer.json().catch(() => ({}));
-    if (!answer.ok) throw new Refused(answer.status, told.error ?? `The server said ${answer.status}.`);
-    return told;
+    throw new Refused(answer.status, told.error ?? `The server said ${answer.status}.`);
   }
-}
+};
+
+export const ask = async (path, options) => (await fetchPatiently(path, options)).json();
+
+// A picture that the server has; fetched, because an image element would not send the key.
+export const askPicture = async (path, options) => createImageBitmap(await (await fetchPatiently(path, options)).blob());
