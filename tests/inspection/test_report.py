@@ -275,6 +275,21 @@ def test_a_run_leaves_its_page(tmp_path: Path) -> None:
     assert f"train/loss ends at {curves.values['train/loss'][1][-1]:.4g}" in page.read_text()
 
 
+def test_a_run_without_labels_shows_what_it_predicts(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    name = "ViT/4@8,depth=1,width=16,heads=2,mlp=16"
+    config = TrainConfig(
+        data="digits", model=name, out=out, loggers=(), batch=32, log=1, task="masked-patches"
+    )
+    train(from_text(config))
+    text = report_run(out).read_text()
+    (shown,) = (i for i in read(text).find("img") if "was predicted" in (i["alt"] or ""))
+    assert "6 pictures" in (shown["alt"] or "")
+    assert "val/right ends at" in text
+    (out / "predictions.png").write_bytes((out / "predictions.png").read_bytes()[:60])
+    assert "predictions.png is damaged" in refusal(report_run, out)
+
+
 def from_text(config: TrainConfig) -> TrainConfig:
     """Shorten a run to three steps."""
     from vitrail.config import override

@@ -77,6 +77,11 @@ CAPTIONS = {
         "The run's curves",
         "Loss, learning rate and, where classes are learnt, accuracy by step, from metrics.jsonl.",
     ),
+    "predictions": Caption(
+        "What the model predicts",
+        "Held-out pictures as they are, with the patches that were chosen in grey, and with what "
+        "the model predicts there; of the last evaluation.",
+    ),
     "confusion": Caption(
         "Confusion matrix",
         "Part of each true class's pictures (rows) that were given each class (columns); all on "

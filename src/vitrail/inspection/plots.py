@@ -302,7 +302,7 @@ def draw_curves(curves: Curves) -> Plot:
     """Draw what a run measured by step: a panel each for loss, accuracy and learning rate."""
     panels = {
         "loss": {"train/loss": "training", "val/loss": "validation"},
-        "accuracy": {"val/top1": "top-1", "val/top5": "top-5"},
+        "accuracy": {"val/top1": "top-1", "val/top5": "top-5", "val/right": "colours"},
         "learning rate": {"lr": "rate"},
     }
     known = {what: lines for what, lines in panels.items() if lines.keys() & curves.values.keys()}
@@ -316,6 +316,22 @@ def draw_curves(curves: Curves) -> Plot:
         axes.set_ylabel(what)
         _add_legend(axes)
     grid[-1].set_xlabel("step")
+    return plot
+
+
+@_STYLE
+def draw_predictions(sheet: np.ndarray) -> Plot:
+    """Draw a sheet of pictures, a row each: as they are, as they are hidden, as predicted."""
+    height, width = sheet.shape[:2]
+    rows, tall = 3 * height // width, WIDTH * height / width
+    alt = f"{rows} pictures, the patches of each that were hidden, and what was predicted for them"
+    plot = Plot("predictions", alt, tall + 0.3)
+    axes = plot.add_subplot()
+    _show(axes, sheet, "")
+    axes.xaxis.tick_top()
+    places = (np.arange(3) + 0.5) * width / 3
+    axes.set_xticks(places, ("picture", "chosen", "predicted"), size=9)
+    axes.xaxis.set_tick_params(length=0)
     return plot
 
 

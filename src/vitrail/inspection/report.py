@@ -17,13 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
 from vitrail import __version__
 from vitrail.config import InputError
 from vitrail.inspection import parts
 from vitrail.inspection.curves import read_curves
 from vitrail.inspection.page import make_page
 from vitrail.inspection.parts import Part
-from vitrail.inspection.plots import Plot, draw_curves
+from vitrail.inspection.plots import Plot, draw_curves, draw_predictions
 from vitrail.inspection.view import Viewed, find_run, open_own, open_view, prepare
 from vitrail.models import BiT
 from vitrail.models.spec import Size
@@ -130,11 +133,18 @@ def make_report(
 
 
 def _show_training(run: Path) -> Part:
-    """Show a run's curves, if it has measured anything."""
+    """Show a run's curves, if it has measured anything, and what it predicts without labels."""
     part, curves = Part("Training"), read_curves(run)
     if curves.values:
         last = {name: float(values[-1]) for name, (_, values) in curves.values.items()}
         part.draw(draw_curves(curves), last=last)
+    if (drawn := run / "predictions.png").exists():
+        try:
+            with Image.open(drawn, formats=("PNG",)) as picture:
+                sheet = np.asarray(picture.convert("RGB"))
+        except (OSError, ValueError, SyntaxError):
+            raise InputError(f"{drawn} is damaged; remove it to have a report without") from None
+        part.draw(draw_predictions(sheet))
     return part
 
 
