@@ -25,9 +25,11 @@ from vitrail.data.sources.digits import open_digits
 from vitrail.data.transforms import eval_picture, normalise
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.overlay import overlay
-from vitrail.models import build, parse
+from vitrail.models import ViT, build, parse
+from vitrail.models.layers import MLP
 from vitrail.predictor import Pace, Predictor
 from vitrail.predictor.fused import fuse
+from vitrail.predictor.last import LastBlock, shorten
 from vitrail.predictor.pace import usual_pace
 from vitrail.predictor.pictures import find_pictures
 from vitrail.predictor.tables import csv_table
@@ -262,13 +264,47 @@ def test_fused_layers_are_the_models(more: str) -> None:
         assert torch.allclose(fast.features(x), model.features(x), atol=1e-5)
 
 
-def test_nothing_is_fused_where_that_gains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, convolutional = make().model, make("BiT-R50x1@32,classes=7").model
-    assert fuse(convolutional) is convolutional
-    half = make().model.to(torch.bfloat16)
-    assert fuse(half) is half
-    monkeypatch.setattr("vitrail.predictor.fused._GELU", {"gelu-tanh": "no such form"})
-    assert fuse(model) is model
+SHORTENED = [
+    ("", True), (",qkv_bias=false,registers=2", True), (",distilled=true", True),
+    (",layer_scale=0.5,position_at=every-layer", True), (",pool=gap", False),
+    (",qk_norm=true", False), (",position=relative,position_at=shared", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "shorter"), SHORTENED)
+def test_the_last_block_is_for_what_the_head_reads(more: str, shorter: bool) -> None:
+    model = make(f"ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7{more}").model.eval()
+    short = shorten(model)
+    assert isinstance(model, ViT)
+    assert isinstance(short, ViT)
+    assert isinstance(short.blocks[-1], LastBlock) is shorter
+    x = torch.randn(5, 3, 32, 40)
+    with torch.inference_mode():
+        assert torch.allclose(short(x), model(x), atol=1e-5)
+        assert torch.allclose(short.features(x), model.features(x), atol=1e-5)
+        assert (short.encode(x).shape[1] < model.encode(x).shape[1]) is shorter
+
+
+def test_a_twin_hears_nobody_and_follows_no_training() -> None:
+    model, x = make().model.eval(), torch.randn(1, 3, 32, 32)
+    fast, heard = fuse(model), list[str]()
+    before = fast(x)
+    model.register_forward_hook(lambda *_: heard.append("called"))
+    assert torch.equal(fuse(model)(x), before)
+    assert not heard
+
+
+def test_usual_layers_stay_where_there_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 3, 32, 32)
+    convolutional, half = make("BiT-R50x1@32,classes=7").model.eval(), make().model.bfloat16()
+    with torch.inference_mode():
+        assert torch.equal(fuse(convolutional)(x), convolutional(x))
+        assert all(parameter.dtype == torch.bfloat16 for parameter in fuse(half).parameters())
+        model = make().model.eval()
+        monkeypatch.setattr("vitrail.predictor.fused._GELU", {"gelu-tanh": "no such form"})
+        unchanged = fuse(model)
+        assert any(isinstance(part, MLP) for part in unchanged.modules())
+        assert torch.allclose(unchanged(x), model(x), atol=1e-5)
 
 
 def test_models_without_classes_only_embed() -> None:

@@ -20,7 +20,7 @@ from vitrail.deploy.onnx_file import make_onnx, save_onnx
 from vitrail.deploy.quantize import quantize_onnx
 from vitrail.deploy.samples import take_samples
 from vitrail.predictor import Predictor
-from vitrail.predictor.fused import fuse
+from vitrail.predictor.fused import pack
 from vitrail.predictor.predictor import Engine
 
 MERGED = 0.08
@@ -100,7 +100,7 @@ def _int8(shop: Workshop, threads: int) -> Engine:
 
 
 def _merged(shop: Workshop, threads: int) -> Engine:
-    return Merged(fuse(shop.predictor.model), shop.merge).eval()
+    return Merged(pack(shop.predictor.model), shop.merge).eval()
 
 
 WAYS: dict[str, Way] = {

@@ -1,8 +1,8 @@
-"""The same model with oneDNN's dense layers: weights packed once, bias and GELU in one pass.
+"""The same model for inference: nothing that no one reads, and on a processor oneDNN's layers.
 
-On a processor a ViT-Ti/16 takes three quarters of the time, for a second copy of the weights. The
-operators are those that torch's own compiler uses; where they are missing, the model stays as it
-is.
+Their weights are packed once, and bias and GELU are done in the product's own pass, for a second
+copy of the weights. The operators are those that torch's own compiler uses; where they are missing,
+torch's usual layers stay.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitrail.models import BiT, ViT, build
+from vitrail.models import BiT, ViT
 from vitrail.models.layers import MLP, Block
+from vitrail.predictor.last import LastBlock, ReadAttention, shorten, twin_of
 
 _GELU = {"gelu": "none", "gelu-tanh": "tanh"}
 """oneDNN's word for each form of GELU."""
@@ -30,6 +31,7 @@ class _Dense(nn.Module):
         self.bias = None if layer.bias is None else layer.bias.detach()
         self.run = operators._linear_pointwise
         self.after = ("none", [None], "") if gelu is None else ("gelu", [None], gelu)
+        self(torch.zeros(1, layer.in_features))  # where it can't run, that shows now
 
     def forward(self, x: Tensor) -> Tensor:
         return self.run(x, self.packed, self.bias, *self.after)
@@ -48,24 +50,34 @@ class _FusedMLP(nn.Module):
         return self.output(self.activate(self.hidden(self.norm(x))))
 
 
-@torch.no_grad()
 def fuse(model: ViT | BiT) -> ViT | BiT:
-    """Give a twin that computes the same faster, for inference in float32 on a processor.
+    """Give a twin that computes the same logits and features faster.
 
-    It keeps the weights of this moment. Where there is nothing to gain, it is the model itself.
+    It keeps the weights of this moment.
     """
-    parameter = next(model.parameters())
+    return _pack(shorten(model))
+
+
+def pack(model: ViT | BiT) -> ViT | BiT:
+    """Give a twin with packed layers, all of whose blocks are whole."""
+    return _pack(twin_of(model))
+
+
+@torch.no_grad()
+def _pack(twin: ViT | BiT) -> ViT | BiT:
+    """Put oneDNN's layers into a twin's blocks, for float32 on a processor."""
+    parameter = next(twin.parameters())
     suited = parameter.device.type == "cpu" and parameter.dtype == torch.float32
-    if not (suited and isinstance(model, ViT) and torch.backends.mkldnn.is_available()):
-        return model
-    twin = build(model.spec, device="meta")
-    twin.load_state_dict(model.state_dict(), assign=True)
+    if not (suited and isinstance(twin, ViT) and torch.backends.mkldnn.is_available()):
+        return twin
     try:
-        for block in [part for part in twin.modules() if isinstance(part, Block)]:
+        for block in [part for part in twin.modules() if isinstance(part, Block | LastBlock)]:
             attention: Any = block.attention
-            attention.qkv, attention.output = _Dense(attention.qkv), _Dense(attention.output)
+            # The MLP first: what fails leaves a block whole.
             block.mlp = _FusedMLP(block.mlp)  # pyright: ignore[reportAttributeAccessIssue]
-        twin.eval()(torch.zeros(1, model.spec.channels, *model.spec.image))
+            attention.output = _Dense(attention.output)
+            if not isinstance(attention, ReadAttention):
+                attention.qkv = _Dense(attention.qkv)
     except (AttributeError, RuntimeError, NotImplementedError):  # another torch's operators
-        return model
+        pass
     return twin.eval()

@@ -20,9 +20,10 @@ from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.source import Source
 from vitrail.data.transforms import normalise
-from vitrail.models import BiT, ViT, build
+from vitrail.models import BiT, ViT
 from vitrail.predictor.answers import Answer, Prediction, rank
 from vitrail.predictor.fused import fuse
+from vitrail.predictor.last import twin_of
 from vitrail.predictor.pace import Pace, usual_pace
 from vitrail.predictor.pictures import Picture, is_one, prepare, read_content
 from vitrail.weights.load import Loaded, load
@@ -143,14 +144,12 @@ class Predictor:
     @cached_property
     def _fast(self) -> ViT | BiT:
         """The model as it runs fastest here; made when first needed, in eval mode."""
-        return fuse(self.model).eval()
+        return fuse(self.model)
 
     @cached_property
     def _twin(self) -> ViT | BiT:
-        """The same weights in a module of its own, so that nobody else's calls are heard."""
-        twin = build(self.model.spec, device="meta")
-        twin.load_state_dict(self.model.state_dict(), assign=True)
-        return twin.eval()
+        """What attention is read from; nobody else's calls are heard."""
+        return twin_of(self.model)
 
     def prepare(self, picture: Picture) -> Tensor:
         """Make the model's input of a picture, as evaluation does: uint8 (height, width, channels).
