@@ -1,5 +1,6 @@
 // The page: takes a picture in, and shows what the models make of it.
 
+import { listen } from "./intake.js";
 import { Panel } from "./panel.js";
 import { ask, useKey } from "./server.js";
 
@@ -43,25 +44,7 @@ async function take(file) {
   if (mine === turn && done.every(Boolean)) say("Done.");
 }
 
-for (const name of ["file", "camera"]) {
-  find(name).addEventListener("change", ({ target }) => {
-    take(target.files[0]);
-    target.value = "";
-  });
-}
-document.addEventListener("paste", ({ clipboardData }) => {
-  take([...clipboardData.files][0]);
-});
-document.addEventListener("dragover", (event) => {
-  event.preventDefault();
-  find("drop").classList.add("over");
-});
-document.addEventListener("dragleave", () => find("drop").classList.remove("over"));
-document.addEventListener("drop", (event) => {
-  event.preventDefault();
-  find("drop").classList.remove("over");
-  take(event.dataTransfer.files[0]);
-});
+listen(take);
 find("unlock").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey(find("key").value);

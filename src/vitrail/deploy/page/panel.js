@@ -1,10 +1,9 @@
 // One model's column: its classes as bars, and what it looks at.
 
+import { listBars, percent } from "./bars.js";
 import { decodeView, drawDistances, drawView } from "./draw.js";
 import { ask } from "./server.js";
 import { listAlike } from "./alike.js";
-
-const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
 export class Panel {
   constructor(template, models, model, { wait, fail }) {
@@ -73,7 +72,9 @@ export class Panel {
     this.chosen = null;
     const { signal } = this.stop;
     try {
-      if (this.model.classes) this.list((await this.request(this.address("predict"))).top);
+      if (this.model.classes) {
+        listBars(this.find("bars"), (await this.request(this.address("predict"))).top);
+      }
       if (this.model.attention) await this.explain();
       if (this.model.index) await this.compare(signal);
       return true;
@@ -83,21 +84,6 @@ export class Panel {
       this.fail(error);
       return false;
     }
-  }
-
-  list(top) {
-    this.find("bars").replaceChildren(...top.map(({ label, probability }) => {
-      const row = document.createElement("li");
-      const [name, value, track, fill] = ["span", "span", "div", "div"].map((tag) => document.createElement(tag));
-      name.textContent = label;
-      value.textContent = percent(probability);
-      track.className = "track";
-      fill.className = "fill";
-      fill.style.width = `${100 * probability}%`;
-      track.append(fill);
-      row.append(name, value, track);
-      return row;
-    }));
   }
 
   async compare(signal) {
