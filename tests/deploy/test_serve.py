@@ -1,5 +1,6 @@
 """The server answers as the predictor does, alone and in any batch; its defaults; its end."""
 
+import asyncio
 import base64
 import io
 import json
@@ -199,12 +200,35 @@ def test_defaults_are_safe(server: Server) -> None:
     assert server.ask("OPTIONS", "/predict", Origin="http://evil.example")[0] in (403, 405)
 
 
+def test_there_is_room_for_the_queue_before_anybody_waits() -> None:
+    from vitrail.deploy.serving.batching import Batcher
+    from vitrail.deploy.serving.limits import Refusal, ServeLimits
+    from vitrail.deploy.serving.metrics import Metrics
+    from vitrail.deploy.serving.process import Orders
+
+    orders = Orders(models={}, indices={}, device="cpu", pixels=1, bytes=1, threads=1)
+
+    async def flood() -> str:
+        batcher = Batcher(orders, 1, 1, ServeLimits(queue=3), Metrics())
+        taken = [batcher.run("m", "predict", {}, [b"x"]) for _ in range(3)]
+        try:
+            batcher.run("m", "predict", {}, [b"x"])
+        except Refusal as refusal:
+            return str(refusal)
+        finally:
+            for each in taken:
+                each.close()
+        return "taken"
+
+    assert asyncio.run(flood()) == "busy, try again in 1 s"
+
+
 def test_other_hosts_and_origins_are_refused(server: Server) -> None:
     for host in ("evil.example", "127.0.0.1.evil.example:80", "[::1", ""):
         assert server.ask("GET", "/models", Host=host)[0] == 421, host
     for host in ("localhost", "127.0.0.1:1", "[::1]:80", "192.168.0.7"):
         assert server.ask("GET", "/models", Host=host)[0] == 200, host
-    for origin in ("http://evil.example", "null", "http://127.0.0.1:1"):
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", "http://[", ""):
         assert server.post("/predict", picture(0), Origin=origin)[0] == 403, origin
 
 

@@ -63,7 +63,6 @@ class Service:
         model = self._choose(name)
         with self.budget.held() as held:
             body = await read_body(request, self.limits, held)
-            self.batcher.check(1)
             kind = request.headers.get("content-type", "")
             pictures = find_pictures(kind, body, self.limits)
             del body
@@ -146,7 +145,14 @@ def make_app(
     _add_work(app, service)
     _add_state(app, service)
     _add_errors(app)
-    return Gate(app, open_routes={*pages, "/health"}, hosts=hosts, key=key, metrics=metrics)
+    return Gate(
+        app,
+        open_routes={*pages, "/health"},
+        hosts=hosts,
+        key=key,
+        check=lambda: batcher.check(1),
+        metrics=metrics,
+    )
 
 
 def _add_work(app: FastAPI, service: Service) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -118,18 +118,23 @@ class Batcher:
             retry = min(max(1, math.ceil(seconds)), _LONGEST)
             raise Refusal(503, f"busy, try again in {retry} s", retry=retry)
 
-    async def run(
+    def run(
         self, model: str, work: Work, options: dict[str, Any], pictures: Sequence[bytes]
-    ) -> list[Answer]:
-        """Answer pictures in their order; Refusal where there is no room, or it takes too long.
+    ) -> Coroutine[Any, Any, list[Answer]]:
+        """Take pictures in, and give what waits for their answers, in their order.
 
-        Cancelled, it takes back what has not begun.
+        Refusal where there is no room, or it takes too long. They are in the queue at once: whoever
+        comes next, in a flood before anybody waits, is measured by it. Cancelled, what has not
+        begun is taken back.
         """
         self.check(len(pictures))
         loop = asyncio.get_running_loop()
         jobs = [Job(model, work, options, data, loop.create_future()) for data in pictures]
         self._waiting.extend(jobs)
         self._dispatch()
+        return self._wait(jobs)
+
+    async def _wait(self, jobs: list[Job]) -> list[Answer]:
         try:
             async with asyncio.timeout(self._limits.answer):
                 return await asyncio.gather(*(job.answer for job in jobs))

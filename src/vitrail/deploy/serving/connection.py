@@ -29,6 +29,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
         self._head = 0  # bytes of headers so far; 0 where a request is under way, or none
         self._waiting = True  # for headers
         self._taken = 0  # bytes of the body
@@ -42,11 +43,15 @@ class Connection(HttpToolsProtocol):
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all clocks."""
-        for timer in (self._deadline, self._unread):
+        """Stop all clocks, and let go of the request: whoever waits for an answer has it."""
+        for timer in (self._deadline, self._unread, self._lingering):
             if timer:
                 timer.cancel()
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+        # Else both hold each other until Python looks for such pairs, thousands of them in a flood.
+        gone: Any = None
+        self.cycle = self.scope = gone
 
     def data_received(self, data: bytes) -> None:
         """Count what comes before it is parsed."""
@@ -111,6 +116,8 @@ class Connection(HttpToolsProtocol):
     def finish(self) -> None:
         """Close; while the client still sends, only our side, and the other soon."""
         self._unset_keepalive_if_required()
+        if self.cycle:
+            self.cycle.body.clear()  # of a request that was refused unread
         if not self.cycle or not self.cycle.more_body or self.transport.is_closing():
             return self.transport.close()
         self._linger()
@@ -124,7 +131,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.flow.resume_reading()
-        self.loop.call_later(self.limits.receive, self._end)
+        self._lingering = self.loop.call_later(self.limits.receive, self._end)
 
     def _end(self) -> None:
         if self.transport.get_write_buffer_size():

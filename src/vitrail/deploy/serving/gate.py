@@ -7,7 +7,7 @@ import ipaddress
 import json
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -39,11 +39,15 @@ class Gate:
         open_routes: Iterable[str],
         hosts: Iterable[str],
         key: str | None,
+        check: Callable[[], None],
         metrics: Metrics,
     ) -> None:
-        """Take the `open_routes`, which need no key, and further `hosts` to be called by."""
+        """Take the `open_routes`, which need no key, and further `hosts` to be called by.
+
+        `check` refuses work that there is no room for, before anything is read of it.
+        """
         self._app, self._metrics = app, metrics
-        self._open = set(open_routes)
+        self._open, self._check_room = set(open_routes), check
         self._hosts = {"localhost", socket.gethostname().lower(), *map(str.lower, hosts)}
         self._key = None if key is None else key.encode()
 
@@ -73,6 +77,8 @@ class Gate:
 
         try:
             self._check(scope)
+            if scope["method"] == "POST":
+                self._check_room()
         except Refusal as refusal:
             await respond(refusal, sending)
         else:
@@ -89,7 +95,7 @@ class Gate:
                 421, "this server is not called that; start it with --allow-host for other names"
             )
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+        if origin is not None and _host_of(origin.decode("latin-1")) != host:
             raise Refusal(403, "another site's page may not use this server")
         if self._key is None or scope["path"] in self._open:
             return
@@ -116,6 +122,13 @@ class Gate:
         except ValueError:
             return False
         return True
+
+
+def _host_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # such as http://[
+        return None
 
 
 def _has_body(scope: Scope) -> bool:

@@ -113,7 +113,8 @@ async def _serve(
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     settings = uvicorn.Config(
         app, http=Limited, ws="none", lifespan="off", log_config=None, access_log=False,
-        server_header=False, backlog=_BACKLOG, timeout_graceful_shutdown=max(1, int(limits.stop)),
+        server_header=False, proxy_headers=False, backlog=_BACKLOG,
+        timeout_graceful_shutdown=max(1, int(limits.stop)),
     )  # fmt: skip
     server = Quiet(settings)
     loop = asyncio.get_running_loop()
