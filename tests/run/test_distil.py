@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.faults.toy import MODEL, steps, toy
 from tests.shelf import refusal
@@ -19,9 +20,10 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.data.source import Source
 from vitrail.data.sources.open import open_data
 from vitrail.data.transforms import normalise
+from vitrail.models import build
 from vitrail.run import TrainConfig, train
 from vitrail.train.optim import OptimConfig
-from vitrail.train.tasks import DistilConfig
+from vitrail.train.tasks import DistilConfig, DistilToken, Example, LossConfig
 from vitrail.weights.checkpoint import Bundle, save_folder
 from vitrail.weights.load import load, read
 
@@ -83,6 +85,52 @@ def test_the_first_loss_is_the_closed_form(teacher: Path, tmp_path: Path, share:
     apart = 9 * (p * (np.log(p) - math.log(0.1))).sum(1).mean()
     expected = (1 - share) * math.log(10) + share * apart
     assert first_loss(config) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_distillation_token_learns_from_the_teacher_alone(teacher: Path, hard: bool) -> None:
+    """Against transformers' and timm's rule: a loss a head, of which neither reaches the other."""
+    torch.manual_seed(0)
+    model = build(MODEL.replace("dropout=0.1,stochastic_depth=0.1", "classes=10,distilled=true"))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    known = load(str(teacher))
+    preprocess = known.preprocess
+    assert preprocess is not None
+    config = DistilConfig(teacher=str(teacher), share=0.25, temperature=2.0, hard=hard)
+    task = DistilToken(LossConfig(), 10, preprocess, config, teach=known.model.eval())
+    inputs, labels = torch.rand(4, 1, 8, 8), torch.tensor([1, 0, 9, 4])
+    example = Example(inputs, F.one_hot(labels, 10).float(), torch.ones(4), torch.arange(4))
+    found = task.losses(model.eval(), example)
+    first, second = model(inputs, each=True).unbind(1)
+    torch.testing.assert_close((first + second) / 2, model(inputs))
+    taught = known.model(inputs).detach()
+    apart = F.kl_div(
+        (second / 2).log_softmax(1), (taught / 2).log_softmax(1), log_target=True, reduction="none"
+    )
+    distance = F.cross_entropy(second, taught.argmax(1), reduction="none") if hard else None
+    distance = 4 * apart.sum(1) if distance is None else distance
+    expected = 0.75 * F.cross_entropy(first, labels, reduction="none") + 0.25 * distance
+    torch.testing.assert_close(found, expected)
+    task = DistilToken(LossConfig(), 10, preprocess, replace(config, share=1.0), teach=known.model)
+    task.losses(model, example).sum().backward()
+    heads = {name: p.grad for name, p in model.named_parameters() if "head." in name}
+    assert {name for name, grad in heads.items() if grad is not None and grad.abs().sum() > 0} == {
+        "distillation_head.output.weight",
+        "distillation_head.output.bias",
+    }
+
+
+def test_a_model_with_a_distillation_token_trains_by_it(teacher: Path, tmp_path: Path) -> None:
+    model = MODEL + ",distilled=true"
+    learns = OptimConfig(lr=1e-2)
+    distil = DistilConfig(teacher=str(teacher), share=0.5, hard=True)
+    config = student(tmp_path / "run", distil, model=model, optim=learns, length=steps(3))
+    train(config)
+    weights = load(str(config.out)).model.state_dict()
+    own, taught = (weights[f"{head}.output.weight"] for head in ("head", "distillation_head"))
+    assert taught.abs().sum() > 0  # it began at zero
+    assert not torch.equal(own, taught)
 
 
 def reordered(bundle: Bundle, order: list[int]) -> Bundle:

@@ -62,18 +62,25 @@ class ViT(Model[ViTSpec]):
             return self.head.features(self.norm(encoded[:, 0]))
         return self.head.features(self.pool(self.norm(encoded)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Classify pictures (batch, channels, height, width) to logits (batch, classes)."""
-        return self.classify(self.encode(x))
+    def forward(self, x: Tensor, *, each: bool = False) -> Tensor:
+        """Classify pictures (batch, channels, height, width) to logits (batch, classes).
+
+        `each` gives those of DeiT's two heads apart (batch, 2, classes), for its training.
+        """
+        return self.classify_each(self.encode(x)) if each else self.classify(self.encode(x))
 
     def classify(self, encoded: Tensor) -> Tensor:
         """Give the logits of a block's output; two heads' are averaged (DeiT)."""
         if self.distillation_head is None:
             return self.head(self.represent(encoded))
+        return self.classify_each(encoded).mean(1)
+
+    def classify_each(self, encoded: Tensor) -> Tensor:
+        """Give the logits of the class token and of the distillation token (batch, 2, classes)."""
+        assert self.distillation_head is not None
         tokens = self.norm(encoded[:, :2]).unbind(1)
         heads = zip((self.head, self.distillation_head), tokens, strict=True)
-        first, second = (head(head.features(token)) for head, token in heads)
-        return (first + second) / 2
+        return torch.stack([head(head.features(token)) for head, token in heads], dim=1)
 
     def replace_head(self, classes: int) -> None:
         """Remove the whole head and put one zero-initialised linear layer in its place."""

@@ -18,11 +18,12 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.data.source import Source
 from vitrail.evaluate.accuracy import measure
 from vitrail.evaluate.standing import Measured
+from vitrail.models import parse
 from vitrail.models.model import Model
 from vitrail.train.adapt import plain_state
 from vitrail.train.settings import TrainConfig
 from vitrail.train.start import start_weights
-from vitrail.train.tasks import Classify, Distil, Task
+from vitrail.train.tasks import Classify, Distil, DistilToken, Task
 from vitrail.train.teacher import Teacher
 from vitrail.weights.checkpoint import Bundle, Provenance
 
@@ -102,7 +103,9 @@ class Classification:
         if distil is None:
             return Classify(loss, len(classes), preprocess)
         teacher = Teacher(distil.teacher, classes=classes, preprocess=preprocess, device=device)
-        return Distil(loss, len(classes), preprocess, distil, teach=teacher)
+        # DeiT gives the teacher a token of its own (arXiv 2012.12877, section 4).
+        kind = DistilToken if getattr(parse(self._config.model), "distilled", False) else Distil
+        return kind(loss, len(classes), preprocess, distil, teach=teacher)
 
     def measure(self, model: Model, exam: Exam) -> Measured:
         """Count right answers."""

@@ -131,11 +131,15 @@ class Distil(Classify):
 
     def losses(self, model: nn.Module, example: Example) -> Tensor:
         """Weigh the loss of the labels with the distance from the teacher's answers."""
-        logits, share = model(example.inputs).float(), self._config.share
+        logits = model(example.inputs).float()
+        return self._weigh(logits, logits, example)
+
+    def _weigh(self, logits: Tensor, pupil: Tensor, example: Example) -> Tensor:
+        """Hold `logits` against the labels, and `pupil` against the teacher's."""
         with torch.no_grad():
             taught = self._teach(example.inputs).float()
-        labels = compare(logits, example.targets, self._loss.kind)
-        return (1 - share) * labels + share * self._distance(logits, taught)
+        labels, share = compare(logits, example.targets, self._loss.kind), self._config.share
+        return (1 - share) * labels + share * self._distance(pupil, taught)
 
     def _distance(self, logits: Tensor, taught: Tensor) -> Tensor:
         if self._config.hard:
@@ -144,3 +148,12 @@ class Distil(Classify):
         theirs, own = (F.log_softmax(each / heat, -1) for each in (taught, logits))
         # The square keeps the gradient's size at any temperature.
         return (theirs.exp() * (theirs - own)).sum(-1) * heat**2
+
+
+class DistilToken(Distil):
+    """Learn labels by the class token, the teacher's answers by the distillation token (DeiT)."""
+
+    def losses(self, model: nn.Module, example: Example) -> Tensor:
+        """Weigh the loss of one head with that of the other."""
+        logits, pupil = model(example.inputs, each=True).float().unbind(1)
+        return self._weigh(logits, pupil, example)
