@@ -70,7 +70,7 @@ def test_a_fast_way_that_answers_otherwise_is_not_recommended(
     def wrong(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.one_hot(torch.arange(len(x)) % 7, 7).float()
 
-    monkeypatch.setitem(WAYS, "int8", Way(lambda shop, threads: wrong, exact=False))
+    monkeypatch.setitem(WAYS, "int8", Way(lambda shop, pace: wrong, exact=False))
     found = bench(predictor, None, Settings(ways=("int8",), pictures=12, rounds=1))
     row = found.rows[-1]
     assert row.way == "int8"
@@ -87,7 +87,7 @@ def test_a_slower_way_is_said_to_be_so(
             predictor.model(x)
         return predictor.model(x)
 
-    monkeypatch.setitem(WAYS, "compiled", Way(lambda shop, threads: slow, exact=True))
+    monkeypatch.setitem(WAYS, "compiled", Way(lambda shop, pace: slow, exact=True))
     monkeypatch.setattr(bench_room, "paces", lambda usual: [])
     settings = Settings(ways=("compiled",), pictures=12, rounds=1)
     found = bench(predictor, None, settings)
@@ -105,7 +105,7 @@ def test_a_faster_way_is_taken(predictor: Predictor, monkeypatch: pytest.MonkeyP
             table[key] = predictor.model(x)
         return table[key]
 
-    monkeypatch.setitem(WAYS, "compiled", Way(lambda shop, threads: known, exact=True))
+    monkeypatch.setitem(WAYS, "compiled", Way(lambda shop, pace: known, exact=True))
     monkeypatch.setattr(bench_room, "paces", lambda usual: [])
     monkeypatch.setattr(bench_room, "_GAIN", 0.0)  # whatever this machine does just now
     settings = Settings(ways=("compiled",), pictures=4, rounds=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -25,6 +26,7 @@ def predict(
     top: int = 5,
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     parquet: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    way: str = "pytorch",
     device: str = "cpu",
     json: Annotated[bool, tyro.conf.arg(help="Print JSON, a line a picture.")] = False,
 ) -> None:
@@ -40,11 +42,14 @@ def predict(
         top: How many classes of each picture.
         csv: Write a CSV there, a row a class of a picture.
         parquet: Write a Parquet file there, a row a picture.
+        way: What computes: pytorch, onnxruntime or openvino; auto measures, once for a model and
+            a machine, which is fastest. The answers are the same.
         device: Where the model runs: cpu, cuda, …
     """
     from rich.markup import escape
 
     from vitrail.data.sources.names import printable
+    from vitrail.deploy.choice import check_way, take_way
     from vitrail.predictor import Predictor
     from vitrail.predictor.pictures import find_pictures
     from vitrail.predictor.tables import csv_table, parquet_table
@@ -54,7 +59,8 @@ def predict(
     files = find_pictures(pictures)
     if top < 1:
         raise InputError(f"--top {top}: expected a number from 1 on")
-    predictor = Predictor.load(model, device=device)
+    check_way(way)
+    predictor = take_way(Predictor.load(model, device=device), way, say=_say)
     table = new_table("picture", "class", "probability", justify="left")
     unread: list[tuple[str, str]] = []
     with ExitStack() as stack:
@@ -91,6 +97,10 @@ def predict(
             print_line(f"{path}: {len(files) - len(unread):,} of {len(files):,} pictures")
     for where, error in unread:
         print_line(f"not read: {printable(where)}: {error}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
 
 
 def export(

@@ -20,11 +20,10 @@ from torch import Tensor
 
 from vitrail.config import InputError, suggest
 from vitrail.deploy.samples import Samples, take_samples
-from vitrail.deploy.ways import MERGED, WAYS, Workshop
+from vitrail.deploy.ways import MERGED, REFERENCE, WAYS, Workshop
 from vitrail.predictor import Pace, Predictor
 from vitrail.predictor.pace import cores
 
-REFERENCE = "pytorch"
 _GAIN = 1.03  # less is noise
 
 
@@ -99,7 +98,8 @@ def bench(
     report: Callable[[int], None] = lambda done: None,
 ) -> Bench:
     """Measure the ways to run a model on the user's pictures, or on drawn ones."""
-    return _bench(predictor, data, settings or Settings(), report)[0]
+    with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
+        return compare(predictor, Path(folder), data, settings or Settings(), report)[0]
 
 
 def optimize(
@@ -110,22 +110,27 @@ def optimize(
     Name `merged` or `int8` in the settings' ways to have those tried as well.
     """
     exact = tuple(name for name in WAYS if WAYS[name].exact)
-    return _bench(predictor, data, settings or Settings(ways=exact), lambda done: None)[1]
+    with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
+        return compare(predictor, Path(folder), data, settings or Settings(ways=exact))[1]
 
 
-def _bench(
-    predictor: Predictor, data: str | None, settings: Settings, report: Callable[[int], None]
+def compare(
+    predictor: Predictor,
+    folder: Path,
+    data: str | None,
+    settings: Settings,
+    report: Callable[[int], None] = lambda done: None,
 ) -> tuple[Bench, Predictor]:
+    """Measure ways whose files may lie in a folder, and give the recommended one's predictor."""
     samples = take_samples(
         data, predictor.preprocess, count=settings.pictures, split=settings.split
     )
-    with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
-        shop = Workshop(predictor, Path(folder), data, settings.merge)
-        found, absent = _build(shop, samples, settings)
-        for turn in range(settings.rounds):
-            for candidate in found:
-                _take_turn(candidate, samples)
-            report(turn + 1)
+    shop = Workshop(predictor, folder, data, settings.merge)
+    found, absent = _build(shop, samples, settings)
+    for turn in range(settings.rounds):
+        for candidate in found:
+            _take_turn(candidate, samples)
+        report(turn + 1)
     rows = [_judge(each, found[0], samples, settings) for each in found]
     good = [place for place, row in enumerate(rows) if row.verdict in ("faster", "the reference")]
     best = max(good, key=lambda place: rows[place].ratio)
@@ -174,7 +179,7 @@ def _try(shop: Workshop, name: str, pace: Pace, samples: Samples) -> _Candidate:
     before = _resident("VmRSS")
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # let the peak start here
-    engine = WAYS[name].make(shop, pace.threads)
+    engine = WAYS[name].make(shop, pace)
     candidate = _Candidate(
         name, shop.predictor.with_engine(engine, pace), None, torch.empty(0), [], []
     )

@@ -31,6 +31,7 @@ def open_onnx(path: Path, *, threads: int = 1) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # others compute too
     options.log_severity_level = 3  # errors; it warns of each unused constant
     try:
         session = onnxruntime.InferenceSession(
@@ -82,7 +83,7 @@ def _tensors(graph: Any) -> Iterator[Any]:
 
 
 def open_openvino(path: Path, *, threads: int = 1) -> Run:
-    """Open an ONNX file or OpenVINO's own in OpenVINO, in float32."""
+    """Open an ONNX file or OpenVINO's own in OpenVINO, in float32; it runs a batch at a time."""
     need("openvino", "'vitrail[openvino]'")
     import openvino
 
@@ -92,6 +93,7 @@ def open_openvino(path: Path, *, threads: int = 1) -> Run:
         "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": "f32",
         "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,  # several processes would share the first core
     }
     try:
         compiled = openvino.Core().compile_model(str(path), "CPU", settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +20,12 @@ from vitrail.deploy.merging import Merged
 from vitrail.deploy.onnx_file import make_onnx, save_onnx
 from vitrail.deploy.quantize import quantize_onnx
 from vitrail.deploy.samples import take_samples
-from vitrail.predictor import Predictor
+from vitrail.predictor import Pace, Predictor
 from vitrail.predictor.fused import pack
+from vitrail.predictor.last import shorten
+from vitrail.predictor.pace import cores
 from vitrail.predictor.predictor import Engine
+from vitrail.writing import replacing
 
 MERGED = 0.08
 """Part of the patches that token merging takes away in each layer, unless another is asked for."""
@@ -42,15 +46,20 @@ class Workshop:
 
     @cached_property
     def deployed(self) -> Deployed:
-        """The model as a graph that takes normalised pictures."""
-        return Deployed(self.predictor, "float").eval()
+        """The model as a graph that takes normalised pictures, as short as PyTorch's own."""
+        deployed = Deployed(self.predictor, "float")
+        deployed.model = shorten(self.predictor.model)
+        return deployed.eval()
 
     @cached_property
     def onnx(self) -> Path:
-        """The model as an ONNX file."""
+        """The model as an ONNX file; one that is there already is taken."""
         path = self.folder / "model.onnx"
-        told = facts(self.predictor, "float")
-        save_onnx(make_onnx(self.deployed, trace(self.deployed), told), path)
+        if not path.exists():
+            told = facts(self.predictor, "float")
+            made = make_onnx(self.deployed, trace(self.deployed), told)
+            with replacing(path) as part:
+                save_onnx(made, part)
         return path
 
     @cached_property
@@ -67,17 +76,43 @@ class Workshop:
 class Way:
     """How logits may be computed."""
 
-    make: Callable[[Workshop, int], Engine | None]
-    """Make the engine, for a number of threads; None is the model itself."""
+    make: Callable[[Workshop, Pace], Engine | None]
+    """Make the engine, for a pace; None is the model itself."""
     exact: bool
     """Whether the logits are the model's, but for rounding."""
+    quick: bool = False
+    """Whether it is made in seconds, and starts as fast the next time."""
 
 
-def _compiled(shop: Workshop, threads: int) -> Engine:
+def _by_threads(pace: Pace, start: Callable[[int], Engine]) -> Engine:
+    """Follow torch's number of threads: an engine for each batch that runs at a time.
+
+    What is meant for many pictures and what is meant for one on all cores are engines apart. Each
+    is made when it is first needed, and computes one batch at a time: OpenVINO's streams, which
+    would share their weights, wait for each other for ever where two batches differ in size.
+    """
+    idle: dict[int, deque[Engine]] = {pace.threads: deque([start(pace.threads)])}
+
+    def compute(x: Tensor) -> Tensor:
+        threads = cores() if torch.get_num_threads() > pace.threads else pace.threads
+        free = idle.setdefault(threads, deque())
+        try:
+            engine = free.pop()
+        except IndexError:
+            engine = start(threads)
+        try:
+            return engine(x)
+        finally:
+            free.append(engine)
+
+    return compute
+
+
+def _compiled(shop: Workshop, pace: Pace) -> Engine:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise InputError(f"compiling needs {compiler}")
-    run = torch.compile(shop.predictor.model)
+    run = torch.compile(shorten(shop.predictor.model))
 
     def compute(x: Tensor) -> Tensor:
         return run(x)
@@ -85,29 +120,30 @@ def _compiled(shop: Workshop, threads: int) -> Engine:
     return compute
 
 
-def _onnxruntime(shop: Workshop, threads: int) -> Engine:
+def _onnxruntime(shop: Workshop, pace: Pace) -> Engine:
     need("onnxruntime", "'vitrail[onnx]'")
-    return open_onnx(shop.onnx, threads=threads)
+    return _by_threads(pace, lambda threads: open_onnx(shop.onnx, threads=threads))
 
 
-def _openvino(shop: Workshop, threads: int) -> Engine:
+def _openvino(shop: Workshop, pace: Pace) -> Engine:
     need("openvino", "'vitrail[openvino]'")
-    return open_openvino(shop.onnx, threads=threads)
+    return _by_threads(pace, lambda threads: open_openvino(shop.onnx, threads=threads))
 
 
-def _int8(shop: Workshop, threads: int) -> Engine:
-    return open_onnx(shop.int8, threads=threads)
+def _int8(shop: Workshop, pace: Pace) -> Engine:
+    return _by_threads(pace, lambda threads: open_onnx(shop.int8, threads=threads))
 
 
-def _merged(shop: Workshop, threads: int) -> Engine:
+def _merged(shop: Workshop, pace: Pace) -> Engine:
     return Merged(pack(shop.predictor.model), shop.merge).eval()
 
 
+REFERENCE = "pytorch"
 WAYS: dict[str, Way] = {
-    "pytorch": Way(lambda shop, threads: None, exact=True),
+    REFERENCE: Way(lambda shop, pace: None, exact=True, quick=True),
     "compiled": Way(_compiled, exact=True),
-    "onnxruntime": Way(_onnxruntime, exact=True),
-    "openvino": Way(_openvino, exact=True),
+    "onnxruntime": Way(_onnxruntime, exact=True, quick=True),
+    "openvino": Way(_openvino, exact=True, quick=True),
     "merged": Way(_merged, exact=False),
     "int8": Way(_int8, exact=False),
 }

@@ -172,8 +172,6 @@ class Predictor:
 
     @torch.inference_mode()
     def _run(self, compute: Engine, prepared: Tensor) -> Tensor:
-        if self._fast.training:  # somebody trained it in between
-            self._fast.eval()
         parts = []
         for part in prepared.split(self.pace.micro):
             if part.dtype == torch.uint8:
