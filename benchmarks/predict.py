@@ -34,6 +34,7 @@ from rich.table import Table
 from torch import Tensor
 
 from vitrail.data.preprocess import Preprocess
+from vitrail.deploy.choice import take_way
 from vitrail.models import build, parse
 from vitrail.predictor import Predictor
 from vitrail.predictor.pictures import find_pictures
@@ -67,6 +68,7 @@ def main(
     pictures: int = 512,
     rounds: int = 5,
     threads: int | None = None,
+    way: str = "pytorch",
     json: Path | None = None,
 ) -> None:
     """Compare how fast vitrail and timm predict a folder of JPEGs.
@@ -79,6 +81,7 @@ def main(
         rounds: Turns that each contestant has.
         threads: Threads of both sides' models; one a core unless given. On a busy machine take
             one: torch's threads spin while they wait for each other, which costs timm's side.
+        way: What computes at ours, as `vitrail predict --way` says.
         json: Write the figures here.
     """
     mend_torchvision()
@@ -88,7 +91,7 @@ def main(
         folder = Path(temporary)
         model = weights or random_weights(folder)
         place = _link(photos, folder / "pictures", pictures)
-        steps = prepare(model, place, threads)
+        steps = prepare(model, place, threads, way)
         logits = {name: step() for name, step in steps.items()}  # warm, and compared
         same = {name: _compare(logits[OURS], other) for name, other in logits.items()}
         timings = measure(steps, len(logits[OURS]), rounds)
@@ -129,11 +132,12 @@ def _link(photos: Path | None, folder: Path, count: int) -> Path:
     return folder
 
 
-def prepare(weights: Path, folder: Path, threads: int | None) -> dict[str, Step]:
+def prepare(weights: Path, folder: Path, threads: int | None, way: str) -> dict[str, Step]:
     """Build the contestants; a turn gives the logits of all pictures."""
     predictor = Predictor.load(weights)
     if threads:
         predictor.pace = replace(predictor.pace, workers=threads, threads=1)
+    predictor = take_way(predictor, way)
     files = find_pictures([folder])
 
     def ours() -> Tensor:

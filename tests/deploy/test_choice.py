@@ -9,11 +9,14 @@ import pytest
 import torch
 
 from tests.data.decoding.pictures import encode, photo
+from tests.deploy.serving import picture, save_model
 from tests.shelf import refusal
 from tests.test_predictor import make
 from vitrail.cli import main
+from vitrail.data.decoding.decode import Limits
 from vitrail.deploy import choice as room
 from vitrail.deploy.choice import choices, take_way
+from vitrail.deploy.serving.worker import answer_batch, load_served
 from vitrail.deploy.ways import WAYS, Way
 from vitrail.predictor import Pace, Predictor
 from vitrail.predictor.predictor import Engine
@@ -185,6 +188,33 @@ def test_the_command_predicts_the_same_by_another_way(
     assert tops[0] == tops[1]
     with pytest.raises(SystemExit) as ended:
         main(["predict", "any", str(tmp_path), "--way", "tflite"])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error.count("\n") == 1
+    assert "--way tflite: expected pytorch" in error
+
+
+def test_served_pictures_get_the_same_by_another_way(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    folder, before = save_model(tmp_path / "model"), torch.get_num_threads()
+    head = {"work": "predict", "options": [{"top": 7}] * 3}
+    answers = []
+    for way in ("pytorch", "onnxruntime"):
+        served = load_served(str(folder), "named", None, "cpu", way)
+        assert served.predictor.name == "named"
+        assert torch.get_num_threads() == before
+        found = answer_batch(served, head, [picture(seed) for seed in range(3)], Limits())
+        answers.append([[guess["index"] for guess in data["top"]] for _, data in found])
+        assert all(good for good, _ in found)
+    assert answers[0] == answers[1]
+
+
+def test_serving_refuses_an_unknown_way_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save_model(tmp_path / "model")
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", str(folder), "--port", "0", "--workers", "1", "--way", "tflite"])
     error = capsys.readouterr().err
     assert ended.value.code == 2
     assert error.count("\n") == 1

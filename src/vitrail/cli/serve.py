@@ -24,6 +24,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     workers: int | None = None,
+    way: str = "pytorch",
     device: str = "cpu",
     api_key_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     allow_host: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = (),
@@ -50,6 +51,8 @@ def serve(
         host: The address to listen at; 0.0.0.0 lets everybody in who can reach this machine.
         port: 0 takes any that is free.
         workers: Model processes; one a core unless given.
+        way: What computes: pytorch, onnxruntime or openvino; auto measures, once for a model and
+            a machine, which is fastest. The answers are the same.
         device: Where the models run: cpu, cuda, …
         api_key_file: A file with the key that clients must send; VITRAIL_API_KEY may hold it too.
         allow_host: Further names that clients may call the server by, such as that of a proxy.
@@ -82,7 +85,7 @@ def serve(
     named = name_models(models)
     config = ServeConfig(
         models=named, indices=name_indices(index, named), host=host, port=port, workers=count,
-        cores=cores or 1, device=device, hosts=allow_host, key=key, limits=limits,
+        cores=cores or 1, device=device, way=way, hosts=allow_host, key=key, limits=limits,
     )  # fmt: skip
     if host not in ("127.0.0.1", "::1", "localhost"):
         who = "everybody who knows the key" if key else "everybody, for there is no --api-key-file"

@@ -27,6 +27,8 @@ class Orders:
     indices: dict[str, str]
     """Files of features, by the names of the models that have one."""
     device: str
+    way: str
+    """What computes: a name that `deploy.choice` knows."""
     pixels: int
     bytes: int
     threads: int

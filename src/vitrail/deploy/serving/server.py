@@ -34,6 +34,8 @@ class ServeConfig:
     cores: int = 1
     """Threads that the processes have together."""
     device: str = "cpu"
+    way: str = "pytorch"
+    """What computes: a name that `deploy.choice` knows."""
     hosts: tuple[str, ...] = ()
     """Further names that the server may be called by."""
     key: str | None = None
@@ -90,6 +92,7 @@ async def _serve(
         models=config.models,
         indices=config.indices,
         device=config.device,
+        way=config.way,
         pixels=limits.pixels,
         bytes=limits.body,
         threads=max(1, config.cores // config.workers),

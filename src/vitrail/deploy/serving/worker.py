@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -24,12 +24,14 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.decoding.decode import Limits, PictureError, read_header
+from vitrail.deploy.choice import take_way
 from vitrail.deploy.serving.attention import explain
 from vitrail.deploy.serving.similar import Similar
 from vitrail.deploy.serving.wire import pack, read_frame
 from vitrail.inspection.hooks import attention_layers
 from vitrail.models import BiT
 from vitrail.predictor import Predictor
+from vitrail.predictor.pace import cores
 
 BEAT = 0.5
 """Seconds between signs of life."""
@@ -66,12 +68,31 @@ class Served:
     similar: Similar | None
 
 
-def load_served(source: str, name: str, index: str | None, device: str) -> Served:
-    """Load a model, and what it is served with."""
+def load_served(
+    source: str, name: str, index: str | None, device: str, way: str = "pytorch"
+) -> Served:
+    """Load a model, and what it is served with; torch's threads are those of this process."""
     predictor = Predictor.load(source, device=device)
     similar = None if index is None else Similar(index, predictor)
     predictor.name = name  # clients need not know where it lies
-    return Served(predictor, similar)
+    pace = replace(predictor.pace, workers=1, threads=torch.get_num_threads())
+    found = take_way(predictor, way, pace=pace, say=_say)
+    if found is not predictor:
+        _warm(found)
+    return Served(found, similar)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _warm(predictor: Predictor) -> None:
+    """Run a blank picture on this process's threads and on all: an engine is made for either."""
+    (height, width), before = predictor.preprocess.size, torch.get_num_threads()
+    blank = torch.zeros(1, height, width, predictor.preprocess.channels, dtype=torch.uint8)
+    for threads in (cores(), before):
+        torch.set_num_threads(threads)
+        predictor.run(blank)
 
 
 def describe(served: Served) -> dict[str, Any]:
@@ -190,7 +211,7 @@ def main() -> None:
     torch.set_num_threads(head["threads"])
     try:
         models = {
-            name: load_served(source, name, head["indices"].get(name), head["device"])
+            name: load_served(source, name, head["indices"].get(name), head["device"], head["way"])
             for name, source in head["models"].items()
         }
         facts = {name: describe(served) for name, served in models.items()}
