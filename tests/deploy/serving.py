@@ -1,5 +1,6 @@
 """A server as users start it, and clients of all manners."""
 
+import asyncio
 import http.client
 import io
 import json
@@ -9,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vitrail.cli import main
 from vitrail.data.preprocess import Preprocess
 from vitrail.models import build, parse
 from vitrail.weights.checkpoint import Bundle, save_folder
@@ -26,6 +29,9 @@ PREPROCESS = Preprocess(
     size=(32, 32), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), interpolation="bicubic", fit="crop"
 )
 NAMES = ("cat", "dog", "hen", "owl", "pig", "rat", "yak")
+RECEIVE, QUEUE = 1.5, 64
+"""Seconds and pictures that `attacked` takes."""
+HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 SMALL = "ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7"
 
 
@@ -44,9 +50,17 @@ def save_model(folder: Path, name: str = SMALL, classes: tuple[str, ...] | None 
 
 def embed(model: Path, photos: Path, out: Path, *more: str) -> Path:
     """Write an index as users do."""
-    command = [sys.executable, "-m", "vitrail", "embed", str(model), str(photos), "--out", str(out)]
-    subprocess.run([*command, "--fresh", *more], check=True, capture_output=True)
+    main(["embed", str(model), str(photos), "--out", str(out), "--fresh", "--device", "cpu", *more])
     return out
+
+
+def save_photos(folder: Path, count: int) -> Path:
+    """Write pictures of three classes; the seed of each is its name."""
+    for seed in range(count):
+        file = folder / NAMES[seed % 3] / f"{seed:02}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(picture(seed))
+    return folder
 
 
 def picture(seed: int = 0, *, height: int = 40, width: int = 48, **options: Any) -> bytes:
@@ -127,10 +141,18 @@ class Server:
         number = self.process.pid
         return [*map(int, Path(f"/proc/{number}/task/{number}/children").read_text().split())]
 
-    def memory(self) -> int:
-        """Give the bytes that the server itself holds."""
-        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+    def memory(self, process: int | None = None) -> int:
+        """Give the bytes that the server itself holds, or another process."""
+        lines = Path(f"/proc/{process or self.process.pid}/status").read_text().splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+    def held(self) -> dict[str, int]:
+        """Count the open files and the threads of the server and its model processes."""
+        processes = [self.process.pid, *self.workers()]
+        return {
+            kind: sum(len(os.listdir(f"/proc/{number}/{kind}")) for number in processes)
+            for kind in ("fd", "task")
+        }
 
 
 def read_all(client: socket.socket) -> bytes:
@@ -146,12 +168,14 @@ def read_all(client: socket.socket) -> bytes:
 
 
 @contextmanager
-def started(place: Path, *arguments: str) -> Iterator[Server]:
+def started(
+    place: Path, *arguments: str, program: Sequence[str] = ("-m", "vitrail")
+) -> Iterator[Server]:
     """Run `vitrail serve` until the block ends; its temporary files would be in `place`/tmp."""
     (place / "tmp").mkdir()
     log = place / "log"
     environment = {**os.environ, "TMPDIR": str(place / "tmp"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "vitrail", "serve", *arguments, "--port", "0", "--json"]
+    command = [sys.executable, *program, "serve", *arguments, "--port", "0", "--json"]
     with log.open("w") as stderr:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment
@@ -167,3 +191,55 @@ def started(place: Path, *arguments: str) -> Iterator[Server]:
                 process.send_signal(signal.SIGTERM)
             process.wait(30)
             process.stdout.close()
+
+
+@contextmanager
+def attacked(place: Path) -> Iterator[Server]:
+    """Run a server with an index and little patience, which must have nothing to say in the end."""
+    model = save_model(place / "model")
+    index = embed(model, save_photos(place / "photos", 12), place / "index.safetensors")
+    options = {
+        "--workers": "1", "--receive-seconds": str(RECEIVE), "--queue": str(QUEUE),
+        "--answer-seconds": "3.5", "--max-megabytes": "4", "--max-megapixels": "60",
+        "--index": str(index),
+    }  # fmt: skip
+    with started(place, str(model), *(word for pair in options.items() for word in pair)) as it:
+        until(it.healthy)
+        yield it
+        until(it.healthy)
+        said = it.log.read_text()
+        assert said == "", said[:3000]
+
+
+def request(data: bytes) -> bytes:
+    """Write a request as a client does that asks once."""
+    return HEAD + b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(data), data)
+
+
+async def flood(port: int, count: int, data: bytes) -> Counter[str]:
+    """Send requests at once, each on a connection of its own; count what comes of them."""
+    found: Counter[str] = Counter()
+
+    async def one() -> None:
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(data)
+            answer = await reader.read()
+            writer.close()
+        except OSError as error:
+            found[type(error).__name__] += 1
+            return
+        status = answer[9:12].decode()
+        head = answer.partition(b"\r\n\r\n")[0].lower()
+        if status == "503":
+            wait = next(line for line in head.split(b"\r\n") if line.startswith(b"retry-after: "))
+            assert 1 <= int(wait[13:]) <= 30
+        found[status] += 1
+
+    await asyncio.gather(*(one() for _ in range(count)))
+    return found
+
+
+def status_of(answer: bytes) -> int:
+    """Read an answer's status."""
+    return int(answer[9:12])

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,15 +205,14 @@ def test_there_is_room_for_the_queue_before_anybody_waits() -> None:
     from vitrail.deploy.serving.batching import Batcher
     from vitrail.deploy.serving.limits import Refusal, ServeLimits
     from vitrail.deploy.serving.metrics import Metrics
-    from vitrail.deploy.serving.process import Orders
 
-    orders = Orders(models={}, indices={}, device="cpu", pixels=1, bytes=1, threads=1)
+    nothing: Any = None  # no process is started
 
     async def flood() -> str:
-        batcher = Batcher(orders, 1, 1, ServeLimits(queue=3), Metrics())
+        batcher = Batcher(nothing, 1, 1, ServeLimits(queue=3), Metrics())
         taken = [batcher.run("m", "predict", {}, [b"x"]) for _ in range(3)]
         try:
-            batcher.run("m", "predict", {}, [b"x"])
+            taken.append(batcher.run("m", "predict", {}, [b"x"]))
         except Refusal as refusal:
             return str(refusal)
         finally:

@@ -13,13 +13,13 @@ import torch
 from PIL import Image
 
 from tests.deploy.serving import (
-    NAMES,
     SMALL,
     Server,
     embed,
     picture,
     read_all,
     save_model,
+    save_photos,
     started,
 )
 from tests.shelf import refusal
@@ -37,11 +37,8 @@ COUNT = 24
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("similar")
     save_model(place / "model")
-    for seed in range(COUNT):
-        file = place / "photos" / NAMES[seed % 3] / f"{seed:02}.png"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        size = {"height": 600, "width": 400} if seed == 1 else {}
-        file.write_bytes(picture(seed, **size))
+    save_photos(place / "photos", COUNT)
+    (place / "photos" / "dog" / "01.png").write_bytes(picture(1, height=600, width=400))
     embed(place / "model", place / "photos", place / "index.safetensors")
     return place
 
@@ -120,9 +117,17 @@ def test_what_is_not_in_the_index_is_404(server: Server, place: Path) -> None:
     for path in ("/similar/0", "/similar/0?model=plain", "/similar/0?model=other"):
         assert server.ask("GET", path)[0] == 404, path
     assert server.post("/similar?model=plain", picture(0))[0] == 404
-    for row in ("-1", "1e3", "nan", "0x1", "99999999999999999999", "1.5", "%31%00"):
+    for row in ("-1", "1e3", "nan", "0x1", "99999999999999999999", "1.5"):
         assert server.ask("GET", f"/similar/{row}?model=found")[0] == 422, row
-    for row in ("", "..", "0/..", "../model", str(place / "photos/cat/00.png"), "cat/00.png"):
+    for row in (
+        "",
+        "%31%00",
+        "..",
+        "0/..",
+        "../model",
+        str(place / "photos/cat/00.png"),
+        "cat/00.png",
+    ):
         line = f"GET /similar/{row}?model=found HTTP/1.1\r\nHost: localhost\r\n"
         answer = read_all(server.raw(f"{line}Connection: close\r\n\r\n".encode()))
         assert answer[9:12] in (b"404", b"422", b"405"), row

@@ -94,6 +94,8 @@ class Gate:
             raise Refusal(
                 421, "this server is not called that; start it with --allow-host for other names"
             )
+        if not scope["path"].isprintable():  # the router takes /%0a for /
+            raise Refusal(404, "there is nothing here")
         origin = headers.get(b"origin")
         if origin is not None and _host_of(origin.decode("latin-1")) != host:
             raise Refusal(403, "another site's page may not use this server")

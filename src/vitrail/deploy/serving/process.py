@@ -13,6 +13,7 @@ from typing import Any
 from vitrail.config import InputError
 from vitrail.deploy.serving.wire import Frame, pack, receive_frame
 
+COMMAND = (sys.executable, "-m", "vitrail.deploy.serving.worker")
 _PIPE = 2**24  # bytes of a pipe that are read ahead
 # Threads that spin while they wait for each other take 40 times as long on a busy machine.
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONSAFEPATH": "1"}
@@ -52,7 +53,7 @@ class ModelProcess:
     async def start(cls, orders: Orders) -> ModelProcess:
         """Start a process and tell it what to load; it is not ready then."""
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "vitrail.deploy.serving.worker",
+            *COMMAND,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_PIPE,
