@@ -1,6 +1,7 @@
 """Folders of pictures as people have them: bad files are left out and counted, in every way."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from vitrail.data.cache import CacheConfig
 from vitrail.data.decoding.decode import PictureError, decode
 from vitrail.run import TrainConfig, describe, train
 from vitrail.train.loop import Trainer
+from vitrail.train.schedule import ScheduleConfig
 
 CORPUS = Path(__file__).parents[3] / "shared" / "oddimages"
 BAD = [
@@ -99,6 +101,30 @@ def test_too_many_bad_pictures_end_the_run_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):  # and again: those met before are not forgotten
         train(config)
     assert train(config_of(Path(config.data), config.out, allow_bad=0.2)).steps == 8
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data": "nowhere"},
+        {"weights": "none.npz"},
+        {"schedule": ScheduleConfig(warmup=steps(99))},
+    ],
+)
+def test_a_refused_run_leaves_nothing_and_takes_nothing(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    good = config_of(make_folder(tmp_path / "photos"), tmp_path / "run")
+    bad = replace(good, **changes)
+    with pytest.raises(InputError):
+        train(bad)
+    assert not bad.out.exists()
+    train(good)
+    before = print_of(good.out)
+    with pytest.raises(InputError):
+        train(bad, restart=True)
+    assert print_of(good.out) == before
+    assert (good.out / "result.json").exists()
 
 
 def test_no_readable_picture_to_evaluate_on_is_an_error(tmp_path: Path) -> None:

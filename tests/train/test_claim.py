@@ -45,6 +45,17 @@ def holder(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], i
         yield process, int(process.stdout.readline())
 
 
+def test_a_new_folder_that_got_nothing_is_removed(tmp_path: Path) -> None:
+    with claim(tmp_path / "new"):
+        assert [path.name for path in (tmp_path / "new").iterdir()] == [".lock"]
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "old").mkdir()
+    with claim(tmp_path / "old"), claim(tmp_path / "used"):
+        (tmp_path / "used" / "config.yaml").touch()
+    assert (tmp_path / "old").exists()
+    assert (tmp_path / "used" / "config.yaml").exists()
+
+
 def is_free(folder: Path) -> bool:
     try:
         with claim(folder):

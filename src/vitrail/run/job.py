@@ -11,7 +11,7 @@ from vitrail.run.result import Run, describe
 from vitrail.run.session import Session
 from vitrail.train.claim import claim
 from vitrail.train.distributed import Processes, join
-from vitrail.train.folder import prepare_folder
+from vitrail.train.folder import check_folder, prepare_folder
 from vitrail.train.settings import TrainConfig
 
 log = logging.getLogger("vitrail")
@@ -36,13 +36,16 @@ def train_among(
     """
     with ExitStack() as stack:
 
-        def begin() -> dict[str, Any] | None:
+        def look() -> dict[str, Any] | None:
             stack.enter_context(claim(config.out))
-            return prepare_folder(config, restart=restart)
+            return None if restart else check_folder(config)
 
-        reached = processes.first_does(begin)
+        reached = processes.first_does(look)
         if reached is not None:
             result = Run(**{**reached, "folder": config.out})
             log.info("%s: %s", config.out, describe(result))
             return result
-        return Session(config, processes, pause=pause).run()
+        # What can't be run is refused here, before anything of an older run is touched.
+        session = Session(config, processes, pause=pause)
+        processes.first_does(lambda: prepare_folder(config, restart=restart))
+        return session.run()

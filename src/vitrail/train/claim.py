@@ -50,9 +50,10 @@ class _Holder:
 def claim(folder: Path) -> Iterator[None]:
     """Hold a run's folder, which is made if need be; refuse it at once while another run does.
 
-    Forked children do not hold it: a data worker that outlives its run stops no restart.
+    A folder that was made and got nothing is removed again. Forked children do not hold it: a data
+    worker that outlives its run stops no restart.
     """
-    owner = os.getpid()
+    owner, new = os.getpid(), not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -72,6 +73,9 @@ def claim(folder: Path) -> Iterator[None]:
             _held.discard(handle)
             with suppress(OSError):
                 os.ftruncate(handle, 0)
+                if new and os.listdir(folder) == [LOCK]:  # still locked, so nobody else is in it
+                    (folder / LOCK).unlink()
+                    folder.rmdir()
             os.close(handle)
 
 

@@ -21,22 +21,25 @@ BAD_BATCH = "bad_batch_"
 OTHERWISE = "use --restart to begin again, or another --out"
 
 
-def prepare_folder(config: TrainConfig, *, restart: bool) -> dict[str, Any] | None:
-    """Hold a begun run's settings against these, and write them down.
-
-    Give what a finished run has reached; `restart` forgets all that was.
-    """
+def check_folder(config: TrainConfig) -> dict[str, Any] | None:
+    """Hold a begun run's settings against these; give what a finished run has reached."""
     path, result, states = (config.out / name for name in (CONFIG, RESULT, STATES))
-    if restart:
-        _clear(config.out)
     clean_states(states)
     reached = json.loads(result.read_text()) if result.exists() else None
-    settings = to_dict(config)
     if reached or (states.exists() and any(states.iterdir())):
         begun = from_dict(TrainConfig, read_file(path))
-        check_settings(to_dict(begun), settings, free_settings(config))
+        check_settings(to_dict(begun), to_dict(config), free_settings(config))
+    return reached
+
+
+def prepare_folder(config: TrainConfig, *, restart: bool) -> dict[str, Any] | None:
+    """Do as `check_folder`, and write the settings down; `restart` forgets all that was."""
+    if restart:
+        _clear(config.out)
+    reached = check_folder(config)
     if reached is None:
-        write_whole(path, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+        settings = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
+        write_whole(config.out / CONFIG, settings)
     return reached
 
 
