@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -92,6 +93,50 @@ def test_s10_garbage_gets_a_4xx(server: Server, data: st.DataObject) -> None:
         return
     answer = read_all(server.raw(junk + b"\r\n\r\n"))
     assert answer == b"" or status_of(answer) in (200, *range(400, 500)), (junk, answer[:200])
+
+
+@pytest.mark.parametrize("mode", ["POSITIVE", "NEGATIVE"])
+def test_s10_answers_are_as_openapi_says(server: Server, mode: str) -> None:
+    """Whatever is made of our own description, rightly or wrongly, it also describes the answer."""
+    schemathesis: Any = pytest.importorskip("schemathesis")
+    names = ["not_a_server_error", "status_code_conformance", "content_type_conformance"]
+    names.append("response_schema_conformance")
+    checks = [getattr(schemathesis.checks, name) for name in names]
+    schema = schemathesis.openapi.from_dict(server.ask("GET", "/openapi.json")[2])
+    options = settings(
+        max_examples=12, deadline=None, derandomize=True, database=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    tried = 0
+    for found in schema.get_all_operations():
+        operation = found.ok()
+        if mode == "NEGATIVE" and "similar" not in operation.path and operation.method == "get":
+            continue  # nothing can be said wrongly
+        cases = operation.as_strategy(generation_mode=schemathesis.GenerationMode[mode])
+
+        @options
+        @given(cases)
+        def check(case: Any) -> None:
+            nonlocal tried
+            tried += 1
+            answer = case.call(base_url=f"http://127.0.0.1:{server.port}", timeout=20)
+            case.validate_response(answer, checks=checks)
+
+        check()
+    assert tried > 40
+
+
+@pytest.mark.parametrize(
+    "value", ["-1", "1000000000", "nan", "NaN", "inf", "1e400", "%ff%fe", "%00", ""]
+)
+def test_s10_numbers_that_are_none(server: Server, value: str) -> None:
+    for path in ("/predict?top=", "/similar?top=", "/attention?layer=", "/attention?head="):
+        status, _, told = server.post(path + value, picture(0))
+        if (path, value) == ("/attention?layer=", "-1"):
+            assert status == 200
+        else:
+            assert (status, path[path.index("?") + 1 : -1] in told["error"]) == (422, True), path
+    assert server.post(f"/predict?model={value or 'x'}", picture(0))[0] == 404
 
 
 def test_s10_deep_json_is_only_bytes(server: Server) -> None:

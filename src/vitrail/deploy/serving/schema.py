@@ -140,9 +140,13 @@ class Error(BaseModel):
 
 _REASONS = {
     400: "The request can't be read.",
+    401: "An API key is needed.",
+    403: "Another site's page asks.",
     404: "There is no such model, index or picture.",
     408: "The request came too slowly.",
     413: "The request is too large.",
+    415: "The body is compressed.",
+    421: "The server is not called that.",
     422: "No picture could be used, or an option is wrong.",
     503: "Too much to do; Retry-After says when to try again.",
     504: "No answer in time.",
@@ -159,7 +163,8 @@ BODY = {
             "multipart/form-data": {
                 "schema": {
                     "type": "object",
-                    "properties": {"file": {"type": "array", "items": _BYTES}},
+                    "properties": {"file": {"type": "array", "items": _BYTES, "minItems": 1}},
+                    "required": ["file"],
                 }
             },
             "image/*": {"schema": _BYTES},
