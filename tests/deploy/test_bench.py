@@ -16,7 +16,7 @@ from vitrail.deploy.bench import Settings, bench, optimize, paces
 from vitrail.deploy.engines import open_onnx
 from vitrail.deploy.graph import Deployed, facts, trace
 from vitrail.deploy.onnx_file import make_onnx, save_onnx
-from vitrail.deploy.quantize import needs_reduced_range, quantize_onnx
+from vitrail.deploy.quantize import quantize_onnx
 from vitrail.deploy.ways import WAYS, Way
 from vitrail.predictor import Pace, Predictor
 
@@ -144,17 +144,8 @@ def test_int8_is_calibrated_near_the_model(predictor: Predictor, tmp_path: Path)
     error = float((found - expected).norm() / expected.norm())
     assert 0 < error < 0.1
     text = small.read_bytes()
-    assert b"QLinearMatMul" in text
+    assert b"MatMulInteger" in text
     assert b"vitrail.preprocess" in text  # what a program has to know is still there
-
-
-def test_reduced_range_is_for_processors_without_vnni(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert not needs_reduced_range()
-    monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    for flags, expected in (("avx2 fma", True), ("avx2 avx512_vnni", False)):
-        monkeypatch.setattr(Path, "read_text", lambda self, flags=flags: flags)
-        assert needs_reduced_range() is expected
 
 
 def test_command_prints_every_way(

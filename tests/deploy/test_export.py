@@ -19,10 +19,12 @@ from tests.test_predictor import NAMES, PREPROCESS, make
 from vitrail.cli import main
 from vitrail.data.transforms import normalise
 from vitrail.deploy import export as export_room
+from vitrail.deploy import writers as writers_room
 from vitrail.deploy.engines import open_onnx, open_openvino
-from vitrail.deploy.export import Exported, Options, export
+from vitrail.deploy.export import Exported, export
 from vitrail.deploy.graph import Deployed, trace
 from vitrail.deploy.samples import take_samples
+from vitrail.deploy.writers import Options
 from vitrail.predictor import Predictor
 
 onnx = pytest.importorskip("onnx")
@@ -189,7 +191,7 @@ def test_a_full_disk_leaves_the_old_file(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
 ) -> None:
     large = SimpleNamespace(SerializeToString=lambda: os.urandom(100_000))
-    monkeypatch.setattr(export_room, "make_onnx", lambda *_: large)
+    monkeypatch.setattr(writers_room, "make_onnx", lambda *_: large)
     (tmp_path / "old").write_text("old")
     assert "cannot be written" in refusal(export, predictor, tmp_path / "old", to)
     assert (tmp_path / "old").read_text() == "old"

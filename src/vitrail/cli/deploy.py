@@ -111,37 +111,55 @@ def export(
     input: Literal["float", "uint8-nchw", "uint8-nhwc"] = "float",
     any_size: bool = False,
     aot: bool = False,
+    quantize: Literal["int8", "int8-weights", "float16-weights"] | None = None,
+    loss: float = 0.01,
+    pictures: int = 256,
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
+    runtime: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     json: Json = False,
 ) -> None:
     """Write a model for other programs, checked against PyTorch first.
 
     Example: vitrail export runs/photos photos.onnx --to onnx --data photos/
 
+    Example: vitrail export runs/photos page --to web --data photos/
+
     Args:
         model: A run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, or a path.
-        out: The file (onnx, pt2, executorch) or folder (openvino) to write.
-        to: onnx, openvino, pt2 or executorch.
+        out: The file (onnx, pt2, executorch) or folder (openvino, web) to write.
+        to: onnx, openvino, pt2, executorch, or web, a page that runs the model in the browser.
         input: Normalised pictures, or bytes of 0 to 255 that are normalised inside, with the
             channels first or last; of the model's size always.
         any_size: Take pictures of any height and width that the patch divides.
         aot: Compile a pt2 ahead of time, for this kind of processor.
+        quantize: Make an onnx smaller: int8 computes in it, calibrated on the data; int8-weights
+            and float16-weights keep weights so and compute in float32. A page has int8-weights, or
+            float16-weights where those lose too much.
+        loss: Part of the pictures that may get another answer from a quantised model.
+        pictures: How many a quantised model is checked on.
         data: The pictures to check on, such as a folder; drawn ones unless given.
+        runtime: Where onnxruntime-web's files are, for a page; npm gets them unless given.
     """
-    from vitrail.deploy.export import Options
     from vitrail.deploy.export import export as write
+    from vitrail.deploy.writers import Options
     from vitrail.predictor import Predictor
 
-    options = Options(form=input, any_size=any_size, aot=aot)
+    options = Options(
+        form=input, any_size=any_size, aot=aot, quantize=quantize, loss=loss, pictures=pictures,
+        runtime=runtime,
+    )  # fmt: skip
     written = write(Predictor.load(model), out, to, options, data=data)
     if json:
         print_json({**asdict(written), "files": [str(file) for file in written.files]})
         return
     for file in written.files:
         print_line(str(file))
+    kind = f"{written.format}, {written.quantize}" if written.quantize else written.format
+    print_line(f"{kind}: {written.bytes / 1e6:.1f} MB")
     print_line(
-        f"{written.format}: logits differ from PyTorch's by {written.max_difference:.1e} at most, "
-        f"on {written.pictures} at {' and '.join(written.sizes)}"
+        f"{written.agreement:.1%} of {written.checked} pictures of {written.pictures} get "
+        f"PyTorch's answer, at {' and '.join(written.sizes)}; logits differ by "
+        f"{written.max_difference:.1e} at most"
     )
 
 

@@ -47,6 +47,18 @@ def open_onnx(path: Path, *, threads: int = 1) -> Run:
     return run
 
 
+def open_session(model: str | bytes, *, threads: int = 1) -> Any:
+    """Open an ONNX file of our own, or its bytes, in ONNX Runtime."""
+    need("onnxruntime", "'vitrail[onnx]'")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors; it warns of each unused constant
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 def _check_alone(path: Path) -> None:
     """Refuse what is no ONNX file, and one that would have the runtime read other files."""
     need("onnx", "'vitrail[onnx]'")

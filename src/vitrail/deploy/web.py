@@ -1,0 +1,134 @@
+"""A page that needs no server: the model runs in the browser, by onnxruntime-web's files beside it.
+
+They come by the user's own npm, or out of a folder, and are those of one version to the bit. Of
+several builds it is the one that asks nothing of a host: one thread, no headers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import zlib
+from importlib.resources import files
+from pathlib import Path
+
+from vitrail.config import InputError, to_dict
+from vitrail.predictor import Predictor
+
+PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
+RUNTIME = {
+    "ort.wasm.bundle.min.mjs": (
+        "onnxruntime.js",  # not .mjs, which some hosts don't know for a script
+        "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
+    ),
+    "ort-wasm-simd-threaded.wasm": (
+        "onnxruntime.wasm",
+        "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
+    ),
+}
+"""The package's files that a page needs: what they are called there, and their SHA-256."""
+
+SHARED = ("page.css", "icon.svg", "bars.js", "intake.js")
+"""What the served page has as well."""
+
+_SECONDS = 600  # that npm may take
+
+
+def check_web(predictor: Predictor) -> None:
+    """Refuse a model whose input no browser makes of a picture."""
+    channels = predictor.preprocess.channels
+    if channels not in (1, 3):
+        raise InputError(
+            f"the model takes {channels} channels, and a browser gives colours (3) or grey (1)"
+        )
+
+
+def write_page(predictor: Predictor, folder: Path, runtime: dict[str, bytes]) -> None:
+    """Write all that a page needs beside its model.onnx."""
+    here = files("vitrail.deploy")
+    content = dict(runtime)
+    content |= {file.name: file.read_bytes() for file in here.joinpath("web_page").iterdir()}
+    content |= {name: here.joinpath("page", name).read_bytes() for name in SHARED}
+    classes = predictor.classes
+    about = {
+        "name": predictor.name.rstrip("/").replace(":", "/").rpartition("/")[2],
+        "model": str(predictor.model.spec),
+        "classes": None if classes is None else list(classes),
+        "preprocess": to_dict(predictor.preprocess),
+        "bytes": {
+            "model.onnx": (folder / "model.onnx").stat().st_size,
+            "onnxruntime.wasm": len(runtime["onnxruntime.wasm"]),
+        },
+    }
+    content["model.json"] = json.dumps(about, ensure_ascii=False).encode()
+    for name, data in content.items():
+        (folder / name).write_bytes(data)
+
+
+def read_runtime(folder: Path | None) -> dict[str, bytes]:
+    """Read onnxruntime-web's files from a folder, or have npm get them; each is checked."""
+    found = _fetch() if folder is None else _read(folder)
+    checked: dict[str, bytes] = {}
+    for name, (ours, digest) in RUNTIME.items():
+        if hashlib.sha256(found[name]).hexdigest() != digest:
+            where = f"npm's {PACKAGE}" if folder is None else folder
+            raise InputError(
+                f"{name} of {where} is not that of {PACKAGE} {VERSION}: it is damaged, or of "
+                "another version"
+            )
+        checked[ours] = found[name]
+    return checked
+
+
+def _read(folder: Path) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for name in RUNTIME:
+        places = [folder / name, folder / "dist" / name]
+        path = next((place for place in places if place.is_file()), None)
+        if path is None:
+            text = f"--runtime {folder} has no {name}; expected the folder of {PACKAGE} {VERSION}"
+            raise InputError(text)
+        try:
+            found[name] = path.read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from None
+    return found
+
+
+def _fetch() -> dict[str, bytes]:
+    """Have npm get the package from where it is set to, and take our files out of it."""
+    npm = shutil.which("npm")
+    instead = f"or name a folder with {PACKAGE} {VERSION} by --runtime"
+    if npm is None:
+        raise InputError(f"--to web needs {PACKAGE}, which npm gets: install npm, {instead}")
+    with tempfile.TemporaryDirectory(prefix="vitrail-web-") as place:
+        command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--ignore-scripts"]
+        try:
+            done = subprocess.run(
+                command, cwd=place, capture_output=True, text=True, timeout=_SECONDS, check=False
+            )
+            lines = [line for line in done.stderr.splitlines() if line.startswith("npm error")]
+            reason = lines[0] if lines else f"exit code {done.returncode}"
+        except (OSError, subprocess.TimeoutExpired) as error:
+            reason = type(error).__name__
+        packed = next(Path(place).glob("*.tgz"), None)
+        if packed is None:
+            raise InputError(
+                f"{PACKAGE}@{VERSION} could not be had ({reason}); mend npm, {instead}"
+            )
+        try:
+            with tarfile.open(packed) as archive:
+                return {name: _member(archive, f"package/dist/{name}") for name in RUNTIME}
+        except (tarfile.TarError, zlib.error, EOFError, KeyError) as error:
+            raise InputError(f"npm gave a damaged {PACKAGE}@{VERSION}: {error}") from None
+
+
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(name)
+    if file is None:
+        raise KeyError(f"{name} is no file")
+    return file.read()
