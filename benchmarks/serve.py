@@ -269,4 +269,5 @@ def show(timings: list[Timing], agreement: dict[str, float]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # with the servers ended
     tyro.cli(main)
