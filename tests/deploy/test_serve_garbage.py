@@ -105,7 +105,7 @@ def test_s10_answers_are_as_openapi_says(server: Server, mode: str) -> None:
     schema = schemathesis.openapi.from_dict(server.ask("GET", "/openapi.json")[2])
     options = settings(
         max_examples=12, deadline=None, derandomize=True, database=None,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     tried = 0
     for found in schema.get_all_operations():
@@ -126,9 +126,10 @@ def test_s10_answers_are_as_openapi_says(server: Server, mode: str) -> None:
     assert tried > 40
 
 
-@pytest.mark.parametrize(
-    "value", ["-1", "1000000000", "nan", "NaN", "inf", "1e400", "%ff%fe", "%00", ""]
-)
+VALUES = ["-1", "1000000000", "nan", "NaN", "inf", "1e400", "%ff%fe", "%00", ""]
+
+
+@pytest.mark.parametrize("value", VALUES)
 def test_s10_numbers_that_are_none(server: Server, value: str) -> None:
     for path in ("/predict?top=", "/similar?top=", "/attention?layer=", "/attention?head="):
         status, _, told = server.post(path + value, picture(0))
