@@ -11,11 +11,13 @@ demo: .venv/installed
 test: lint browser
 	$(BIN)/python -m pytest -n 2
 
-# What the page tests open pages with; they are skipped where it can't be had.
+# What the page tests open pages with, and get onnxruntime-web by; they are skipped where it can't be had.
 browser:
-	@command -v chromium >/dev/null \
-	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
-	|| echo "chromium is not here and can't be installed: browser tests will be skipped"
+	@for tool in chromium npm; do \
+	  command -v $$tool >/dev/null \
+	  || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends $$tool; } >/dev/null 2>&1 \
+	  || echo "$$tool is not here and can't be installed: browser tests that need it will be skipped"; \
+	done
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
@@ -37,6 +39,7 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/inspection.py
 	$(BIN)/python benchmarks/predict.py
 	$(BIN)/python benchmarks/serve.py
+	$(BIN)/python benchmarks/self_supervision.py --minutes 2
 
 clean:
 	rm -rf .venv
