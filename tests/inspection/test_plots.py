@@ -58,6 +58,7 @@ EXAMPLES: dict[str, Callable[[], Plot]] = {
     "norms": lambda: plots.draw_norms(1 + noise(3, 2, 6), 1),
     "lens": lambda: plots.draw_lens(noise(3, 4), WILD),
     "curves": lambda: plots.draw_curves(curves()),
+    "predictions": lambda: plots.draw_predictions(np.tile(picture(), (2, 3, 1))),
     "confusion": lambda: plots.draw_confusion(np.eye(4, dtype=int), WILD),
 }
 
