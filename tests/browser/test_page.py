@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -13,11 +12,6 @@ import pytest
 
 from tests.deploy.serving import SMALL, Server, embed, picture, save_model, started, until
 
-CHROMIUM = shutil.which("chromium")
-
-if CHROMIUM is None:
-    pytest.skip("there is no chromium to open pages with", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api")
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)
 
@@ -39,15 +33,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     sources = [str(place / "one"), f"two & <b>={place / 'two'}", "--index", str(index)]
     with started(place, *sources, "--workers", "1", "--queue", "4") as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        options = {"executable_path": CHROMIUM, "args": ["--no-sandbox", "--disable-gpu"]}
-        opened = playwright.chromium.launch(**options)
-        yield opened
-        opened.close()
 
 
 class Visit:

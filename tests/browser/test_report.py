@@ -1,7 +1,5 @@
 """The report in a real browser: nothing fails, nothing is fetched, and it fits a phone."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +8,7 @@ import pytest
 from tests.inspection.reports import EVIL, save_model, save_pictures, save_set
 from vitrail.inspection.report import inspect_model
 
-CHROMIUM = shutil.which("chromium")
-
-if CHROMIUM is None:
-    pytest.skip("there is no chromium to open pages with", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api")
-
 DARK, LIGHT = "rgb(13, 17, 23)", "rgb(255, 255, 255)"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        options = {"executable_path": CHROMIUM, "args": ["--no-sandbox", "--disable-gpu"]}
-        opened = playwright.chromium.launch(**options)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -23,11 +22,6 @@ from vitrail.deploy.web import RUNTIME, read_runtime
 from vitrail.deploy.writers import Options
 from vitrail.predictor import Predictor
 
-CHROMIUM = shutil.which("chromium")
-
-if CHROMIUM is None:
-    pytest.skip("there is no chromium to open pages with", allow_module_level=True)
-sync_api = pytest.importorskip("playwright.sync_api")
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
 
@@ -75,15 +69,6 @@ def address(folder: Path) -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        options = {"executable_path": CHROMIUM, "args": ["--no-sandbox", "--disable-gpu"]}
-        opened = playwright.chromium.launch(**options)
-        yield opened
-        opened.close()
 
 
 class Visit:

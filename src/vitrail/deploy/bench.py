@@ -45,7 +45,8 @@ class Settings:
                 there = ", ".join(WAYS)
                 raise InputError(f"no way {name!r}; there are: {there}{suggest(name, WAYS)}")
         if self.pictures < 1 or self.rounds < 1 or not 0 <= self.loss < 1:
-            raise InputError(f"{self.pictures=}, {self.rounds=}, {self.loss=}: nothing to measure")
+            said = f"pictures {self.pictures}, rounds {self.rounds}, loss {self.loss}"
+            raise InputError(f"{said}: nothing to measure")
 
 
 @dataclass(frozen=True, kw_only=True)

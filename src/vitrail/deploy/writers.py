@@ -49,7 +49,8 @@ class Options:
     def __post_init__(self) -> None:
         if not 0 <= self.loss < 1 or self.pictures < 1:
             raise InputError(
-                f"{self.loss=}, {self.pictures=}: expected 0 <= loss < 1, and pictures"
+                f"loss {self.loss}, pictures {self.pictures}: expected 0 <= loss < 1, and one "
+                "picture or more"
             )
 
 
