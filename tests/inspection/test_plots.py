@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from vitrail.inspection import plots
+from vitrail.inspection.canvas import INK, Plot
 from vitrail.inspection.captions import CAPTIONS
 from vitrail.inspection.curves import Curves
-from vitrail.inspection.plots import INK, Plot
 from vitrail.inspection.tiles import by_row, hide_missing, light, middles, mosaic
 
 WILD = ("<script>alert(1)</script>", "$\\frac{", "日本\n猫", "a & b")

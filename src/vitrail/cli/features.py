@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from vitrail.cli.computing import Computing, Flags, compute, compute_pair, load_model, open_set
 from vitrail.cli.data import Data
 from vitrail.cli.options import Json
-from vitrail.config import InputError
 from vitrail.console import new_table, print_json, print_line, print_table, show_progress
 
 if TYPE_CHECKING:
-    from vitrail.data.source import Source
-    from vitrail.evaluate.features import Engine, Features
-    from vitrail.weights.load import Loaded
+    from vitrail.evaluate.features import Features
 
 Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 Split = Annotated[str | None, tyro.conf.arg(metavar="S")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Computing:
-    """How features are computed, the same for all commands."""
-
-    features: Annotated[str, tyro.conf.arg(metavar="KIND")] = "pre-logits"
-    """pre-logits, class-token or patch-mean; of an earlier block class-token@6, patch-mean@6."""
-    batch: Annotated[int, tyro.conf.arg(metavar="N")] = 64
-    """Pictures that go through the model at a time."""
-    device: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """cpu, cuda:1, mps; the best unless given."""
-    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Threads that decode pictures, or Ray's workers; one a core unless given."""
-    engine: Literal["local", "ray"] = "local"
-    """ray computes on many machines, by Ray Data."""
-    fresh: bool = False
-    """Neither take features from the cache nor keep them there."""
-
-
-Flags = Annotated[Computing, tyro.conf.arg(name="")]
 
 
 def fewshot(
@@ -68,7 +44,7 @@ def fewshot(
     """
     from vitrail.evaluate.fewshot import SHOTS, few_shot
 
-    pair = _pair(model, data, test, flags)
+    pair = compute_pair(model, data, test, flags)
     chosen = shots or _possible(pair[0], SHOTS)
     with show_progress("draws", len(chosen) * seeds) as report:
         found = few_shot(*pair, shots=chosen, seeds=seeds, l2=l2, report=report)
@@ -130,7 +106,7 @@ def probe(
     """
     from vitrail.evaluate.probe import DECAYS, RATES, probe_lbfgs, probe_sgd
 
-    pair = _pair(model, data, test, flags)
+    pair = compute_pair(model, data, test, flags)
     chosen = values or (DECAYS if by == "lbfgs" else RATES)
     total = len(chosen) if by == "lbfgs" else epochs
     with show_progress("decays" if by == "lbfgs" else "epochs", total) as report:
@@ -184,7 +160,7 @@ def knn(
     from vitrail.evaluate.holdout import hold_out
     from vitrail.evaluate.knn import K, nearest_neighbours
 
-    pair = _pair(model, data, test, flags)
+    pair = compute_pair(model, data, test, flags)
     chosen = k or tuple(count for count in K if count <= len(hold_out(pair[0], seed)[0]))
     with show_progress("pictures", len(pair[1])) as report:
         weight = None if uniform else temperature
@@ -232,9 +208,9 @@ def embed(
     from vitrail.evaluate.features import hash_weights
 
     check_out(out)
-    source = _open(data, split)
-    loaded = _load(model, flags)
-    found = _extract(loaded, [source], flags)[0]
+    source = open_set(data, split)
+    loaded = load_model(model, flags)
+    found = compute(loaded, [source], flags)[0]
     facts = {"model": model, "data": data, "split": split, "features": flags.features}
     facts["weights"] = hash_weights(loaded.model)  # by which others know whose features these are
     files = write_features(found, out, facts)
@@ -253,87 +229,6 @@ def embed(
         print_line(str(file))
     skipped = f", {len(found.bad):,} could not be read" if found.bad else ""
     print_line(f"{len(found):,} pictures, {found.values.shape[1]} features each{skipped}")
-
-
-def _pair(model: str, data: str, test: str | None, flags: Computing) -> tuple[Features, Features]:
-    """Compute the features of the training split and of the one to measure on."""
-    from vitrail.data.split import NoSplitError
-    from vitrail.evaluate.features import check_pair
-
-    if test is not None:
-        asked = _open(data, test)
-    else:
-        try:
-            asked = _open(data, "test")
-        except NoSplitError:
-            asked = _open(data, "val")
-    sources = [_open(data, "train"), asked]
-    train, measured = _extract(_load(model, flags), sources, flags)
-    check_pair(train, measured)
-    return train, measured
-
-
-def _open(data: str, split: str) -> Source:
-    from vitrail.data.source import Source
-    from vitrail.data.sources.open import open_data
-
-    source = open_data(data, split=split)
-    if not isinstance(source, Source):
-        raise InputError(f"{data} is a stream, whose features can't be computed yet")
-    if not len(source):
-        raise InputError(f"{source.name} has no pictures to measure on")
-    return source
-
-
-def _load(model: str, flags: Computing) -> Loaded:
-    """Load a model, unless nobody could know which of its features are meant."""
-    from vitrail.evaluate.kinds import parse_kind
-    from vitrail.weights.load import load
-
-    parse_kind(flags.features)
-    return load(model)
-
-
-def _extract(loaded: Loaded, sources: list[Source], flags: Computing) -> list[Features]:
-    """Run a model over sets, or take what the cache has of them."""
-    from vitrail.data.loader import LoaderConfig
-    from vitrail.data.preprocess import plain_preprocess
-    from vitrail.evaluate.features import extract
-    from vitrail.evaluate.kinds import parse_kind
-    from vitrail.evaluate.store import features_folder
-    from vitrail.train.distributed import join
-
-    kind = parse_kind(flags.features)
-    spec = loaded.model.spec
-    preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
-    found: list[Features] = []
-    with join(flags.device) as processes:
-        for source in sources:
-            with show_progress(source.name, len(source)) as report:
-                found.append(
-                    extract(
-                        loaded.model,
-                        source,
-                        preprocess,
-                        kind,
-                        batch=flags.batch,
-                        device=processes.device,
-                        loader=LoaderConfig(workers=flags.workers),
-                        cache=None if flags.fresh else features_folder(),
-                        engine=_choose_engine(flags),
-                        report=report,
-                    )
-                )
-    return found
-
-
-def _choose_engine(flags: Computing) -> Engine | None:
-    """Give who computes, if it is not this process."""
-    if flags.engine == "local":
-        return None
-    from vitrail.evaluate.engine_ray import encode_on_ray
-
-    return encode_on_ray(flags.workers)
 
 
 def _possible(train: Features, shots: tuple[int, ...]) -> tuple[int, ...]:

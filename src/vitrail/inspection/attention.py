@@ -36,7 +36,7 @@ from vitrail.models import ViT
 from vitrail.models.spec import Size
 
 if TYPE_CHECKING:
-    from vitrail.inspection.plots import Plot
+    from vitrail.inspection.canvas import Plot
 
 Method = Literal["rollout", "gradient", "raw"]
 

@@ -25,7 +25,7 @@ from vitrail.models import BiT
 from vitrail.models.spec import Size
 
 if TYPE_CHECKING:
-    from vitrail.inspection.plots import Plot
+    from vitrail.inspection.canvas import Plot
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from vitrail.models.positions import Positions, RelativePositions, resize_grid
 from vitrail.models.spec import Size
 
 if TYPE_CHECKING:
-    from vitrail.inspection.plots import Plot
+    from vitrail.inspection.canvas import Plot
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from vitrail.models import BiT, ViT
 from vitrail.models.spec import Size
 
 if TYPE_CHECKING:
-    from vitrail.inspection.plots import Plot
+    from vitrail.inspection.canvas import Plot
 
 Threshold = float | Literal["otsu"] | None
 

@@ -9,7 +9,7 @@ from importlib.resources import files
 from string import Template
 
 from vitrail.data.sources.names import printable
-from vitrail.inspection.plots import Plot
+from vitrail.inspection.canvas import Plot
 
 
 @dataclass(frozen=True)

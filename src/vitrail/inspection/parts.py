@@ -11,6 +11,7 @@ import numpy as np
 from vitrail.config import InputError, to_dict
 from vitrail.inspection import plots
 from vitrail.inspection.attention import attention_masks
+from vitrail.inspection.canvas import Plot
 from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.embeddings import embedding_filters, position_similarity
 from vitrail.inspection.features import (
@@ -23,7 +24,6 @@ from vitrail.inspection.features import (
 from vitrail.inspection.hooks import attention_layers, choose_layers
 from vitrail.inspection.overlay import place_mask
 from vitrail.inspection.page import Section, answer_card, table_card
-from vitrail.inspection.plots import Plot
 from vitrail.inspection.similarity import compare_layers
 from vitrail.inspection.subjects import Subject, shrink
 from vitrail.inspection.tiles import hide_missing, stretch

@@ -1,114 +1,31 @@
-"""Drawings of what inspection finds: arrays in, a figure out. The only file here that draws.
-
-A figure has no background and an ink that reads on white and on black; as SVG its ink turns light
-where the viewer prefers dark. Drawn twice, the bytes are the same.
-"""
+"""Drawings of what inspection finds: arrays in, a figure out."""
 
 from __future__ import annotations
 
-import base64
-import html
-import io
-import re
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from matplotlib import rc_context
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis, XAxis
-from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
-from vitrail.data.sources.names import printable
-from vitrail.inspection.captions import CAPTIONS
+from vitrail.inspection.canvas import (
+    COLOURS,
+    MAP,
+    WIDTH,
+    Plot,
+    add_bar,
+    add_legend,
+    name_ticks,
+    number_ticks,
+    panes,
+    shorten,
+    show,
+    styled,
+)
 from vitrail.inspection.curves import Curves
 from vitrail.inspection.tiles import by_row, hide_missing, light, middles, mosaic
 
-INK, LIGHT_INK = "#6e7781", "#c9d1d9"
-"""Text and lines: 4.6 : 1 on white and 4.2 : 1 on black; and what they become in the dark."""
-COLOURS = ("#2584d8", "#e0701a", "#23966d", "#c251a5", "#8a7bd8")
-"""Models and classes, apart for the colour-blind and on either background."""
-MAP = "inferno"
-WIDTH = 4.6
-"""Inches across, with text of 10 points: still legible at a phone's width."""
 
-_STYLE = rc_context(
-    {
-        "svg.hashsalt": "vitrail",
-        "svg.fonttype": "path",  # the same everywhere, whatever fonts there are
-        "font.size": 10,
-        "text.color": INK,
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
-        "axes.titlecolor": INK,
-        "axes.titlesize": 10,
-        "axes.facecolor": "none",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "legend.frameon": False,
-        "figure.facecolor": "none",
-        "savefig.facecolor": "none",
-        "savefig.dpi": 120,
-        "image.composite_image": False,
-    }
-)
-
-
-class Plot(Figure):
-    """A matplotlib figure that has a name, a caption and words for who can't see it."""
-
-    def __init__(self, name: str, alt: str, height: float, width: float = WIDTH) -> None:
-        super().__init__(figsize=(width, height), layout="constrained")
-        self.name, self.alt = name, alt
-        self.title, self.caption = CAPTIONS[name]
-        self.key = name
-        """What its files are called; of several with one name, each has its own."""
-        self._svg = ""
-
-    @_STYLE
-    def svg(self) -> str:
-        """Write the figure as SVG, whose ink follows the viewer's light or dark."""
-        if not self._svg:
-            nothing: dict[str, None] = {"Date": None, "Creator": None, "Format": None, "Type": None}
-            text = self._save("svg", nothing).decode().replace(INK, "currentColor")
-            dark = f"@media(prefers-color-scheme:dark){{svg{{color:{LIGHT_INK}}}}}"
-            style = f'<style type="text/css">svg{{color:{INK}}}{dark}'
-            self._svg = text.replace('<style type="text/css">', style, 1)
-        return self._svg
-
-    @_STYLE
-    def png(self) -> bytes:
-        """Write the figure as PNG."""
-        return self._save("png", {"Software": None})
-
-    def _save(self, format: str, metadata: dict[str, None]) -> bytes:
-        file = io.BytesIO()
-        with warnings.catch_warnings(action="ignore", category=UserWarning):
-            # A letter that the font lacks becomes a box, without a word: class names have any.
-            if self.get_layout_engine() is not None:  # once, as each time it moves a little
-                self.draw_without_rendering()
-                self.set_layout_engine("none")
-            self.savefig(file, format=format, metadata=metadata)
-        return file.getvalue()
-
-    def img(self) -> str:
-        """Write the figure as an HTML image that needs no file."""
-        data = base64.b64encode(re.sub(r"\s*\n\s*", " ", self.svg()).encode()).decode()
-        width, height = (round(96 * side) for side in self.get_size_inches())
-        alt = html.escape(printable(self.alt))
-        source = f"data:image/svg+xml;base64,{data}"
-        return f'<img src="{source}" alt="{alt}" width="{width}" height="{height}">'
-
-    def _repr_html_(self) -> str:
-        return f"<figure>{self.img()}<figcaption>{html.escape(self.caption)}</figcaption></figure>"
-
-
-@_STYLE
+@styled
 def draw_overlays(
     pictures: Sequence[np.ndarray], masks: Sequence[np.ndarray], names: Sequence[str]
 ) -> Plot:
@@ -117,24 +34,24 @@ def draw_overlays(
     alt = f"Picture, attention mask and the picture lit by it, for {', '.join(names)}"
     plot = Plot("overlays", alt, WIDTH / 3 * tall + 0.3 * len(pictures))
     for axes, picture, mask, name in zip(
-        _grid(plot, len(pictures), 3), pictures, masks, names, strict=True
+        panes(plot, len(pictures), 3), pictures, masks, names, strict=True
     ):
-        _show(axes[0], picture, _shorten(name, 20))
-        _show(axes[1], mask, "attention", cmap=MAP, vmin=0)
-        _show(axes[2], light(picture, mask), "lit by it")
+        show(axes[0], picture, shorten(name, 20))
+        show(axes[1], mask, "attention", cmap=MAP, vmin=0)
+        show(axes[2], light(picture, mask), "lit by it")
     return plot
 
 
-@_STYLE
+@styled
 def draw_pictures(pictures: Sequence[np.ndarray], names: Sequence[str]) -> Plot:
     """Draw pictures (height, width, 3) side by side, for models that have no attention."""
     plot = Plot("pictures", f"The pictures {', '.join(names)}", WIDTH / 2)
-    for axes, picture, name in zip(_grid(plot, 1, len(pictures))[0], pictures, names, strict=True):
-        _show(axes, picture, _shorten(name))
+    for axes, picture, name in zip(panes(plot, 1, len(pictures))[0], pictures, names, strict=True):
+        show(axes, picture, shorten(name))
     return plot
 
 
-@_STYLE
+@styled
 def draw_heads(maps: np.ndarray, layers: Sequence[int]) -> Plot:
     """Draw attention maps (layers, heads, rows, columns) as tiles, each to its own scale."""
     count, heads, rows, columns = maps.shape
@@ -144,14 +61,14 @@ def draw_heads(maps: np.ndarray, layers: Sequence[int]) -> Plot:
     tall = tile * heads * sheet.shape[0] / sheet.shape[1]
     plot = Plot("heads", alt, tall + 0.6, tile * heads + 0.6)
     axes = plot.add_subplot()
-    _show(axes, sheet, "", cmap=MAP, vmin=0, vmax=1)
-    _number(axes.xaxis, middles(heads, columns))
-    _tick(axes.yaxis, middles(count, rows), layers)
+    show(axes, sheet, "", cmap=MAP, vmin=0, vmax=1)
+    number_ticks(axes.xaxis, middles(heads, columns))
+    name_ticks(axes.yaxis, middles(count, rows), layers)
     axes.set(xlabel="head", ylabel="layer")
     return plot
 
 
-@_STYLE
+@styled
 def draw_distances(distances: Mapping[str, np.ndarray]) -> Plot:
     """Draw the mean attention distances (layers, heads) of one or more models, by their names."""
     said = (
@@ -166,25 +83,25 @@ def draw_distances(distances: Mapping[str, np.ndarray]) -> Plot:
         layers = np.arange(len(each)) + 0.25 * (number - (len(distances) - 1) / 2)
         axes.plot(layers, each.mean(1), color=colour, linewidth=1, alpha=0.6)
         across = np.repeat(layers, each.shape[1])
-        axes.scatter(across, each, s=16, color=colour, linewidths=0, label=_shorten(name, 40))
+        axes.scatter(across, each, s=16, color=colour, linewidths=0, label=shorten(name, 40))
     axes.set(xlabel="layer", ylabel="mean attention distance (pixels)", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _add_legend(axes, above=True)
+    add_legend(axes, above=True)
     return plot
 
 
-@_STYLE
+@styled
 def draw_filters(filters: np.ndarray, columns: int = 7) -> Plot:
     """Draw filters (count, height, width, 3), from 0 to 1, as tiles row by row."""
     count, height, width, _ = filters.shape
     sheet = mosaic(by_row(filters, columns))
     alt = f"{count} coloured tiles of {height} by {width} pixels, principal components of filters"
     plot = Plot("filters", alt, WIDTH * sheet.shape[0] / sheet.shape[1])
-    _show(plot.add_subplot(), hide_missing(sheet), "")
+    show(plot.add_subplot(), hide_missing(sheet), "")
     return plot
 
 
-@_STYLE
+@styled
 def draw_positions(similarities: Mapping[str, np.ndarray]) -> Plot:
     """Draw cosine similarities (rows, columns, rows, columns), by names, as a tile a patch.
 
@@ -196,33 +113,33 @@ def draw_positions(similarities: Mapping[str, np.ndarray]) -> Plot:
     tall = sum(sheet.shape[0] / sheet.shape[1] for sheet in sheets.values())
     plot = Plot("positions", alt, (WIDTH - 1.3) * tall + 0.8 * len(sheets))
     least = min(0.0, *(each.min() for each in similarities.values()))
-    for axes, (name, sheet) in zip(_grid(plot, len(sheets), 1)[:, 0], sheets.items(), strict=True):
+    for axes, (name, sheet) in zip(panes(plot, len(sheets), 1)[:, 0], sheets.items(), strict=True):
         rows, columns, height, width = similarities[name].shape
-        shown = _show(axes, sheet, name, cmap="viridis", vmin=least, vmax=1)
-        _number(axes.xaxis, middles(columns, width))
-        _number(axes.yaxis, middles(rows, height))
+        shown = show(axes, sheet, name, cmap="viridis", vmin=least, vmax=1)
+        number_ticks(axes.xaxis, middles(columns, width))
+        number_ticks(axes.yaxis, middles(rows, height))
         axes.set(xlabel="column of the patch", ylabel="row of the patch")
-        _add_bar(plot, shown, axes, "cosine similarity")
+        add_bar(plot, shown, axes, "cosine similarity")
     return plot
 
 
-@_STYLE
+@styled
 def draw_components(pictures: Sequence[np.ndarray], colours: Sequence[np.ndarray]) -> Plot:
     """Draw pictures above the colours (rows, columns, 3 or 4) of their patch tokens."""
     count = max(2, len(pictures))
     tall = max(picture.shape[0] / picture.shape[1] for picture in pictures)
     alt = f"{len(pictures)} pictures, and below each its patch tokens as colours"
     plot = Plot("components", alt, 2 * tall * WIDTH / count)
-    grid = _grid(plot, 2, count)
+    grid = panes(plot, 2, count)
     for axes in grid[:, len(pictures) :].flat:
         axes.set_axis_off()
     for axes, picture, colour in zip(grid.T, pictures, colours, strict=False):
-        _show(axes[0], picture, "")
-        _show(axes[1], colour, "")
+        show(axes[0], picture, "")
+        show(axes[1], colour, "")
     return plot
 
 
-@_STYLE
+@styled
 def draw_neighbours(
     queries: Sequence[np.ndarray],
     neighbours: Sequence[Sequence[np.ndarray]],
@@ -233,31 +150,31 @@ def draw_neighbours(
     count, near = similarities.shape
     alt = f"{count} pictures, each followed by the {near} that are nearest to it"
     plot = Plot("neighbours", alt, count * (WIDTH / (near + 1) + 0.4))
-    for row, axes in enumerate(_grid(plot, count, near + 1)):
-        _show(axes[0], queries[row], "picture", size=7)
+    for row, axes in enumerate(panes(plot, count, near + 1)):
+        show(axes[0], queries[row], "picture", size=7)
         for column in range(near):
-            name = f"{_shorten(labels[row][column], 14)}\n" if labels else ""
+            name = f"{shorten(labels[row][column], 14)}\n" if labels else ""
             title = f"{name}{similarities[row, column]:.2f}"
-            _show(axes[column + 1], neighbours[row][column], title, size=7)
+            show(axes[column + 1], neighbours[row][column], title, size=7)
     return plot
 
 
-@_STYLE
+@styled
 def draw_similarity(similarity: np.ndarray, names: tuple[str, str]) -> Plot:
     """Draw the similarity (layers, layers) of a first model's layers (rows) and a second's."""
     low, high = similarity.min(), similarity.max()
     alt = f"Similarity of the layers of {names[0]} and {names[1]}, from {low:.2f} to {high:.2f}"
     plot = Plot("similarity", alt, 4.0)
     axes = plot.add_subplot()
-    shown = _show(axes, similarity, "", cmap=MAP, vmin=0, vmax=1, origin="lower")
+    shown = show(axes, similarity, "", cmap=MAP, vmin=0, vmax=1, origin="lower")
     for axis, name, count in zip((axes.yaxis, axes.xaxis), names, similarity.shape, strict=True):
-        _number(axis, np.arange(count))
-        axis.set_label_text(f"layer of {_shorten(name)}", parse_math=False)
-    _add_bar(plot, shown, axes, "CKA")
+        number_ticks(axis, np.arange(count))
+        axis.set_label_text(f"layer of {shorten(name)}", parse_math=False)
+    add_bar(plot, shown, axes, "CKA")
     return plot
 
 
-@_STYLE
+@styled
 def draw_norms(norms: np.ndarray, prefix: int) -> Plot:
     """Draw the norms (layers, pictures, tokens) of patch tokens, and of the `prefix` before."""
     patches = norms[..., prefix:].reshape(len(norms), -1)
@@ -276,11 +193,11 @@ def draw_norms(norms: np.ndarray, prefix: int) -> Plot:
     axes.yaxis.set_major_formatter(LogFormatter())
     axes.yaxis.set_minor_formatter(LogFormatter())
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _add_legend(axes)
+    add_legend(axes)
     return plot
 
 
-@_STYLE
+@styled
 def draw_lens(probabilities: np.ndarray, classes: Sequence[str], most: int = 5) -> Plot:
     """Draw by layer how likely (layers, classes) the last layer's first classes are."""
     best = np.argsort(-probabilities[-1], kind="stable")[:most]
@@ -289,15 +206,15 @@ def draw_lens(probabilities: np.ndarray, classes: Sequence[str], most: int = 5) 
     plot = Plot("lens", alt, 3.0)
     axes = plot.add_subplot()
     for colour, index in zip(COLOURS, best, strict=False):
-        label = _shorten(classes[int(index)], 32)
+        label = shorten(classes[int(index)], 32)
         axes.plot(probabilities[:, index], ".-", color=colour, label=label)
     axes.set(xlabel="layer", ylabel="probability", ylim=(-0.02, 1.02))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _add_legend(axes)
+    add_legend(axes)
     return plot
 
 
-@_STYLE
+@styled
 def draw_curves(curves: Curves) -> Plot:
     """Draw what a run measured by step: a panel each for loss, accuracy and learning rate."""
     panels = {
@@ -307,19 +224,19 @@ def draw_curves(curves: Curves) -> Plot:
     }
     known = {what: lines for what, lines in panels.items() if lines.keys() & curves.values.keys()}
     plot = Plot("curves", f"Curves by step: {curves.describe()}", 1.6 * len(known) + 0.5)
-    grid = _grid(plot, len(known), 1, sharex=True)[:, 0]
+    grid = panes(plot, len(known), 1, sharex=True)[:, 0]
     for axes, (what, lines) in zip(grid, known.items(), strict=True):
         for colour, (name, label) in zip(COLOURS, lines.items(), strict=False):
             steps, values = curves.values.get(name, ((), ()))
             mark = ".-" if len(steps) < 30 else "-"
             axes.plot(steps, values, mark, color=colour, linewidth=1.2, label=label)
         axes.set_ylabel(what)
-        _add_legend(axes)
+        add_legend(axes)
     grid[-1].set_xlabel("step")
     return plot
 
 
-@_STYLE
+@styled
 def draw_predictions(sheet: np.ndarray) -> Plot:
     """Draw a sheet of pictures, a row each: as they are, as they are hidden, as predicted."""
     height, width = sheet.shape[:2]
@@ -327,7 +244,7 @@ def draw_predictions(sheet: np.ndarray) -> Plot:
     alt = f"{rows} pictures, the patches of each that were hidden, and what was predicted for them"
     plot = Plot("predictions", alt, tall + 0.3)
     axes = plot.add_subplot()
-    _show(axes, sheet, "")
+    show(axes, sheet, "")
     axes.xaxis.tick_top()
     places = (np.arange(3) + 0.5) * width / 3
     axes.set_xticks(places, ("picture", "chosen", "predicted"), size=9)
@@ -335,7 +252,7 @@ def draw_predictions(sheet: np.ndarray) -> Plot:
     return plot
 
 
-@_STYLE
+@styled
 def draw_confusion(counts: np.ndarray, classes: Sequence[str]) -> Plot:
     """Draw how often pictures of each class (rows) were given each class (columns)."""
     parts = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -343,59 +260,14 @@ def draw_confusion(counts: np.ndarray, classes: Sequence[str]) -> Plot:
     alt = f"Confusion matrix of {len(classes)} classes: {right:.1%} of {counts.sum():,.0f} right"
     plot = Plot("confusion", alt, 4.2 if few else WIDTH)
     axes = plot.add_subplot()
-    shown = _show(axes, parts, "", cmap=MAP, vmin=0, vmax=1)
+    shown = show(axes, parts, "", cmap=MAP, vmin=0, vmax=1)
     if len(classes) <= 50:
         for axis in (axes.xaxis, axes.yaxis):
-            _tick(axis, range(len(classes)), classes, size=8 if few else 5)
+            name_ticks(axis, range(len(classes)), classes, size=8 if few else 5)
     if few:
         for (row, column), count in np.ndenumerate(counts):
             ink = "white" if parts[row, column] < 0.6 else "black"
             axes.text(column, row, f"{count:.0f}", ha="center", va="center", size=7, color=ink)
     axes.set(xlabel="given class", ylabel="true class")
-    _add_bar(plot, shown, axes, "part of the true class")
+    add_bar(plot, shown, axes, "part of the true class")
     return plot
-
-
-def _grid(plot: Plot, rows: int, columns: int, *, sharex: bool = False) -> np.ndarray:
-    return plot.subplots(rows, columns, squeeze=False, sharex=sharex)
-
-
-def _show(axes: Axes, array: np.ndarray, title: str, *, size: int = 9, **options: Any) -> AxesImage:
-    """Put an array on axes without a frame, pixel by pixel."""
-    axes.spines[:].set_visible(False)
-    axes.set(xticks=[], yticks=[])
-    if title:
-        axes.set_title(title, size=size, parse_math=False)
-    return axes.imshow(array, interpolation="none", **options)
-
-
-def _tick(axis: Axis, places: Iterable[float], names: Iterable[object], size: int = 9) -> None:
-    """Name places on an axis, without marks, and upright where names are long."""
-    texts = [_shorten(str(name)) for name in names]
-    turned = 90 if isinstance(axis, XAxis) and max(map(len, texts), default=0) > 3 else 0
-    axis.set_ticks(list(places), texts, size=size, rotation=turned, parse_math=False)
-    axis.set_tick_params(length=0)
-
-
-def _number(axis: Axis, middles: np.ndarray) -> None:
-    """Write numbers at places on an axis; of many, at some."""
-    step = -(-len(middles) // 14)
-    _tick(axis, middles[::step], range(0, len(middles), step))
-
-
-def _add_bar(plot: Plot, shown: AxesImage, axes: Axes, label: str) -> None:
-    bar = plot.colorbar(shown, ax=axes, label=label, shrink=0.7)
-    bar.outline.set_visible(False)
-
-
-def _add_legend(axes: Axes, *, above: bool = False) -> None:
-    """Name the lines; above the axes where its marks would pass for dots of the plot."""
-    where: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2}
-    for text in axes.legend(fontsize=8, **(where if above else {})).get_texts():
-        text.set_parse_math(False)
-
-
-def _shorten(name: str, most: int = 24) -> str:
-    """Write a name, which may hold anything, on one short line."""
-    text = printable(name)
-    return text if len(text) <= most else f"{text[: most - 1]}…"

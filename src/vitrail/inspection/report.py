@@ -23,10 +23,11 @@ from PIL import Image
 from vitrail import __version__
 from vitrail.config import InputError
 from vitrail.inspection import parts
+from vitrail.inspection.canvas import Plot
 from vitrail.inspection.curves import read_curves
 from vitrail.inspection.page import make_page
 from vitrail.inspection.parts import Part
-from vitrail.inspection.plots import Plot, draw_curves, draw_predictions
+from vitrail.inspection.plots import draw_curves, draw_predictions
 from vitrail.inspection.view import Viewed, find_run, open_own, open_view, prepare
 from vitrail.models import BiT
 from vitrail.models.spec import Size

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vitrail.inspection.plots import Plot
+    from vitrail.inspection.canvas import Plot
 
 
 class Shown(ABC):

@@ -20,7 +20,7 @@ from vitrail.inspection.record import record
 from vitrail.inspection.shown import Shown
 
 if TYPE_CHECKING:
-    from vitrail.inspection.plots import Plot
+    from vitrail.inspection.canvas import Plot
 
 
 @dataclass(frozen=True, eq=False)
