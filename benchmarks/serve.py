@@ -3,12 +3,13 @@
     python benchmarks/serve.py                                  # painted JPEGs, random weights
     python benchmarks/serve.py --weights DIR --photos DIR       # real ones
 
-All three run on this machine at the same time, on the loopback, and take turns: first requests one
-after the other, for the latency of a single client, then some clients at once, each on a connection
-that it keeps. In a round every contestant has one turn; ratios are taken within a round. Processor
-time is that of all of a server's processes; it does not mind a busy machine, and pictures a second
-do: there, whoever has more threads gets more of it. The peers are in servers.py. All must name the
-same most likely class for every picture.
+All three are started on this machine, on the loopback, and take turns: first requests one after the
+other, for the latency of a single client, then some clients at once, each on a connection that it
+keeps. Whoever is not on turn is stopped, for LitServe computes while it waits. In a round every
+contestant has one turn; ratios are taken within a round. Processor time is that of all of a
+server's processes; it does not mind a busy machine, and pictures a second do: there, whoever has
+more threads gets more of it. The peers are in servers.py. All must name the same most likely class
+for every picture.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def main(
     weights: Path | None = None,
     photos: Path | None = None,
     clients: int = 32,
-    pictures: int = 192,
+    pictures: int = 400,
     single: int = 12,
     rounds: int = 4,
     way: str = "pytorch",
@@ -148,6 +149,8 @@ def _running(command: list[str]) -> Iterator[Place]:
         yield port, process.pid
     finally:
         process.terminate()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGCONT)
         with suppress(subprocess.TimeoutExpired):
             process.wait(10)
         with suppress(ProcessLookupError):  # LitServe leaves some of its processes behind
@@ -222,6 +225,9 @@ async def measure(
     for number in range(rounds):
         for place in turn_order(len(names), number):
             port, session = places[names[place]]
+            for _, other in places.values():
+                os.killpg(other, signal.SIGCONT if other == session else signal.SIGSTOP)
+            await turn(port, bodies, 1, 1)  # awake again
             alone[number, place] = np.median(await turn(port, bodies, 1, single))
             start, before = time.perf_counter(), _processor(session)
             latencies[names[place]] += await turn(port, bodies, clients, pictures)
