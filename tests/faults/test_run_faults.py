@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.faults.disk import mounted
 from tests.faults.toy import in_child, print_of, steps, toy, train_in_child
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, TrainBatches
@@ -113,15 +113,8 @@ def test_a_stop_that_could_not_be_saved_says_so(tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a disk that holds a state of the toy, but not two."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=520k", "none", str(place)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a small disk can be mounted by root only, and not everywhere")
-    try:
+    with mounted(tmp_path / "disk", "520k") as place:
         yield place
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 def test_a_run_on_a_small_disk_ends_with_its_model(small_disk: Path, peace: Path) -> None:

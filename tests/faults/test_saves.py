@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.faults.disk import mounted
 from vitrail.train.state import SaveError, clean_states, newest_state, write_state
 from vitrail.train.tensors import save_tensors
 
@@ -186,16 +187,8 @@ def test_all_is_on_disk_before_it_has_its_name(tmp_path: Path, case: str) -> Non
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a disk of 300 kB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(place)]
-    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a small disk can be mounted by root only, and not everywhere")
-    try:
+    with mounted(tmp_path / "disk", "300k") as place:
         yield place
-    finally:
-        # Lazily, because what a failed test still holds open must not leave the disk behind.
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 NUMBERS = torch.ones(50_000)
