@@ -11,7 +11,8 @@ slows both sides.
 
 Memory is measured in fresh processes, with all that is imported: the peak of the process that
 trains, and what its data workers hold for themselves. Ours is a whole `vitrail.train` there, which
-also says how much of its time it waited for data.
+also says how much of its time it waited for data. The contestants are in trainers.py; what a step
+without labels costs is measured in pretext.py.
 """
 
 from __future__ import annotations
@@ -23,83 +24,24 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import count, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 import tyro
-from data import AREA, MEAN, RATIO, STD, TORCHVISIONS, make_files
+from data import make_files
 from measure import resident, turn_order
-from peers import AGAIN, OURS, build_contestant, mend_torchvision, versions
-from PIL import Image
+from peers import AGAIN, OURS, mend_torchvision, versions
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from trainers import CASES, CLASSES, CONTESTANTS, Case, our_config
 
-from vitrail.config import Duration
-from vitrail.data.batches import TrainBatches
-from vitrail.data.cache import CacheConfig
-from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.data.source import Source
-from vitrail.models import parse
-from vitrail.models.spec import ViTSpec
-from vitrail.run import Session, TrainConfig, train
-from vitrail.train.distributed import join
-from vitrail.train.optim import OptimConfig
-from vitrail.train.signals import Signals
-
-Turn = Callable[[], None]
-"""Take a turn's steps, and leave nothing behind that runs on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """What is trained, and on how many pictures a step."""
-
-    model: str
-    batch: int
-    steps: int
-    """Of a turn."""
-    size: tuple[int, int]
-    """Height and width of the pictures that are painted."""
-    cached: bool
-    """Whether pictures are held decoded, as small sets are."""
-
-    @property
-    def spec(self) -> ViTSpec:
-        """The model's record."""
-        spec = parse(self.model)
-        assert isinstance(spec, ViTSpec)
-        return spec
-
-
-CLASSES = 8
-CASES = {
-    "jpeg": Case(
-        model=f"ViT-Ti/16,activation=gelu,classes={CLASSES}",
-        batch=32,
-        steps=2,
-        size=(375, 500),
-        cached=False,
-    ),
-    "small": Case(
-        model=f"ViT/4@32,depth=6,width=192,heads=3,mlp=768,activation=gelu,classes={CLASSES}",
-        batch=64,
-        steps=4,
-        size=(32, 32),
-        cached=True,
-    ),
-}
+from vitrail.run import train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,130 +121,6 @@ def write_pictures(name: str, folder: Path) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(painted[number % len(painted)])
     return folder
-
-
-def our_config(case: Case, folder: Path, out: Path, steps: int) -> TrainConfig:
-    """Set a run up that does what the peers do, and no more."""
-    return TrainConfig(
-        data=f"folder:{folder}",
-        model=case.model,
-        out=out,
-        val="",
-        length=Duration(steps, "steps"),
-        batch=case.batch,
-        micro=case.batch,
-        augment=TORCHVISIONS,
-        optim=OptimConfig(kind="adamw", lr=1e-4, clip=None),
-        loader=LoaderConfig(workers=torch.get_num_threads()),
-        cache=CacheConfig(limit=float(case.cached)),
-        precision="float32",
-        loggers=(),
-    )
-
-
-def prepare_ours(case: Case, folder: Path) -> Turn:
-    """Build our loop: the trainer and the loader of a run."""
-    config = our_config(case, folder, folder / "run", 10**6)
-    with join(None) as processes:
-        session = Session(config, processes)
-    source = session.train_set
-    assert isinstance(source, Source)
-    batches = TrainBatches(source, config.augment, session.preprocess, batch=case.batch, seed=0)
-    steps, signals = count(), Signals()
-
-    def turn() -> None:
-        numbers = list(islice(steps, case.steps))
-        for step, batch in zip(
-            numbers, Loader(batches.__getitem__, numbers, config.loader), strict=True
-        ):
-            session.trainer.step(step, batch, signals)
-
-    return turn
-
-
-class _Pictures(Dataset[tuple[Any, int]]):
-    """A folder of classes as the peers' users write it; small pictures are held as pixels."""
-
-    def __init__(self, folder: Path, *, cached: bool) -> None:
-        self.files = sorted(folder.glob("*/*.jpg"))
-        self.classes = sorted({file.parent.name for file in self.files})
-        self.cached = [np.asarray(_open(file)) for file in self.files] if cached else None
-        self.transform: Callable[[Any], Any] = lambda image: image
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> tuple[Any, int]:
-        held = self.cached
-        image = _open(self.files[index]) if held is None else Image.fromarray(held[index])
-        return self.transform(image), self.classes.index(self.files[index].parent.name)
-
-
-def _open(file: Path) -> Image.Image:
-    return Image.open(file).convert("RGB")
-
-
-def prepare_peer(contestant: str, case: Case, folder: Path) -> Turn:
-    """Build a peer's model and its way to load: timm's own loader, torch's for the others."""
-    model = build_contestant(contestant, case.spec).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0, fused=True)
-    pictures = _Pictures(folder, cached=case.cached)
-    load = _timm_loader if contestant == "timm" else _plain_loader
-    loader = load(pictures, case)
-
-    def turn() -> None:
-        for images, labels in loader:
-            F.cross_entropy(model(images), labels).backward()
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-
-    return turn
-
-
-def _timm_loader(pictures: _Pictures, case: Case) -> Iterable[tuple[Tensor, Tensor]]:
-    from timm.data.loader import create_loader
-
-    options: dict[str, Any] = {"scale": AREA, "ratio": RATIO, "interpolation": "bilinear"}
-    options |= {"color_jitter": None, "mean": MEAN, "std": STD, "persistent_workers": True}
-    return create_loader(
-        pictures,  # pyright: ignore[reportArgumentType]
-        case.spec.image[0],
-        case.batch,
-        is_training=True,
-        num_workers=torch.get_num_threads(),
-        pin_memory=False,
-        device=torch.device("cpu"),
-        **options,
-    )
-
-
-def _plain_loader(pictures: _Pictures, case: Case) -> Iterable[tuple[Tensor, Tensor]]:
-    from torchvision.transforms import (
-        Compose,
-        InterpolationMode,
-        Normalize,
-        RandomHorizontalFlip,
-        RandomResizedCrop,
-        ToTensor,
-    )
-
-    crop = RandomResizedCrop(case.spec.image, AREA, RATIO, InterpolationMode.BILINEAR)
-    pictures.transform = Compose([crop, RandomHorizontalFlip(), ToTensor(), Normalize(MEAN, STD)])
-    return DataLoader(
-        pictures,
-        case.batch,
-        shuffle=True,
-        num_workers=torch.get_num_threads(),
-        persistent_workers=True,
-        drop_last=True,
-    )
-
-
-CONTESTANTS: dict[str, Callable[[Case, Path], Turn]] = {
-    OURS: prepare_ours,
-    AGAIN: prepare_ours,
-    **{peer: partial(prepare_peer, peer) for peer in ("timm", "transformers", "torchvision")},
-}
 
 
 def measure_time(name: str, folder: Path, rounds: int) -> list[Timing]:
