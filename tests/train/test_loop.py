@@ -21,6 +21,7 @@ from vitrail.train.average import Average
 from vitrail.train.distributed import Processes
 from vitrail.train.loop import DivergedError, Rhythm, StopAsked, Taken, Trainer, fit
 from vitrail.train.optim import OptimConfig, make_optimiser
+from vitrail.train.precision import LossScale
 from vitrail.train.schedule import Plan
 from vitrail.train.signals import Signals
 from vitrail.train.tasks import Classify, LossConfig
@@ -173,12 +174,52 @@ def test_a_batch_meets_other_noise_at_another_step() -> None:
     assert len(set(losses)) == 3
 
 
-def test_autocast_computes_in_its_type_and_keeps_weights_in_float32() -> None:
-    exact, rough = make(PLAIN), make(PLAIN, autocast=torch.bfloat16)
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_autocast_computes_in_its_type_and_keeps_weights_in_float32(kind: torch.dtype) -> None:
+    exact, rough = make(PLAIN), make(PLAIN, autocast=kind)
     expected, found = losses_of(exact, STILL), losses_of(rough, STILL)
     assert found != expected
     assert found == pytest.approx(expected, rel=0.02)
     assert {parameter.dtype for parameter in rough.model.parameters()} == {torch.float32}
+
+
+def scale_losses(patch: pytest.MonkeyPatch, factor: float) -> None:
+    real = Classify.losses
+    patch.setattr(Classify, "losses", lambda *args: real(*args) * factor)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**16])
+def test_small_gradients_of_float16_are_kept_by_the_scale(
+    scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scale_losses(monkeypatch, 1e-6)
+    exact, rough = make(PLAIN), make(PLAIN, autocast=torch.float16)
+    rough.scale = LossScale(scale)
+    batch = make_batches(STILL)[0]
+    expected, found = (trainer.step(0, batch, QUIET).norm for trainer in (exact, rough))
+    assert (found == pytest.approx(expected, rel=0.01)) == (scale > 1)
+
+
+def test_an_overflow_of_float16_takes_no_step_and_halves_the_scale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer, batch = make(PLAIN, autocast=torch.float16), make_batches(STILL)[0]
+    trainer.step(1, batch, QUIET)
+    before = weights_of(trainer)
+    trainer.scale = LossScale(2.0**30, calm=5)
+    taken = trainer.step(1, batch, QUIET)
+    assert taken.finite
+    assert not math.isfinite(taken.norm)
+    assert math.isfinite(taken.loss)
+    assert trainer.scale == LossScale(2.0**29)
+    for name, weight in weights_of(trainer).items():
+        assert torch.equal(weight, before[name])
+    scale_losses(monkeypatch, 1e30)  # what no scale helps against
+    trainer.scale = LossScale(2.0)
+    assert [trainer.step(1, batch, QUIET).finite for _ in range(2)] == [True, False]
+    scale_losses(monkeypatch, math.nan)
+    trainer.scale = LossScale()
+    assert not trainer.step(1, batch, QUIET).finite
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -196,8 +237,7 @@ def test_a_loss_that_is_not_finite_changes_no_bit(
         for state in trainer.optimiser.state.values()
     ]
     with monkeypatch.context() as patch:
-        real = Classify.losses
-        patch.setattr(Classify, "losses", lambda *args: real(*args) * value)
+        scale_losses(patch, value)
         taken = trainer.step(3, batches[3], QUIET)
     assert not taken.finite
     for name, weight in weights_of(trainer).items():

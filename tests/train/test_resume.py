@@ -12,6 +12,7 @@ from vitrail.config import InputError
 from vitrail.train.distributed import Processes
 from vitrail.train.loop import Trainer
 from vitrail.train.optim import OptimConfig
+from vitrail.train.precision import LossScale
 from vitrail.train.resume import TENSORS, check_sets, load_run, save_run
 from vitrail.train.state import Saved, newest_state
 
@@ -55,6 +56,17 @@ def test_a_loaded_run_takes_the_same_steps(
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
         assert torch.equal(tensor, found[name]), name
+
+
+def test_a_loaded_run_has_its_scale(tmp_path: Path) -> None:
+    whole, other = (make(NOISY, autocast=torch.float16) for _ in range(2))
+    whole.scale = LossScale(2.0**26, calm=7)
+    go(whole, 0, 3)
+    assert whole.scale.value < 2**26
+    save_run(tmp_path, 3, whole, dict, ALONE)
+    load_run(saved_of(tmp_path), other, micro=None)
+    assert go(other, 3, 6) == go(whole, 3, 6)
+    assert other.scale == whole.scale
 
 
 def test_a_fresh_trainer_needs_no_steps_before_it_is_loaded(tmp_path: Path) -> None:

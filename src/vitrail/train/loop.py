@@ -27,6 +27,7 @@ from vitrail.train.average import Average
 from vitrail.train.distributed import Processes
 from vitrail.train.memory import is_out_of_memory
 from vitrail.train.optim import clip_gradients, set_rate
+from vitrail.train.precision import LossScale
 from vitrail.train.schedule import Plan, rate_at
 from vitrail.train.signals import Signals
 from vitrail.train.tasks import Example, Task
@@ -54,7 +55,8 @@ class Taken:
     """Global norm of the gradient, before clipping."""
     lr: float
     finite: bool
-    """Whether the weights were changed; they are not by a loss that is not finite."""
+    """Whether training can go on; a loss or gradient that is not finite changes no weight, and of
+    float16 a gradient may be too large once."""
     bad: int
     """Pictures that could not be read, in all processes."""
     stop: bool
@@ -88,6 +90,7 @@ class Trainer:
         self._forward, self._schedule, self._lr, self._clip = forward, schedule, lr, clip
         self._batch, self._seed, self._processes = batch, seed, processes
         self._autocast = autocast
+        self.scale = LossScale() if autocast == torch.float16 else None
 
     def step(self, step: int, batch: Batch, signals: Signals) -> Taken:
         """Take one step, the step-th from 0, on this process's part of a global batch."""
@@ -96,6 +99,8 @@ class Trainer:
         drawn = keys(self._seed, "noise", step, example.keys.numpy())
         example = example._replace(keys=torch.from_numpy(drawn))
         loss = self._accumulate(example)
+        if self.scale is not None:
+            self.scale.remove(self.model.parameters())
         norm = float(clip_gradients(self.model.parameters(), self._clip))
         numbers = (loss, example.weights.sum(), not math.isfinite(norm), len(batch.bad))
         summed, readable, odd, bad, stop = self._processes.total(*numbers, signals.number)
@@ -107,6 +112,8 @@ class Trainer:
             if self.average is not None:
                 self.average.update(self.model, step)
         self.optimiser.zero_grad(set_to_none=True)
+        if self.scale is not None and math.isfinite(summed):
+            finite = self.scale.settle(overflow=not finite)
         mean = summed / max(readable, 1)
         return Taken(step + 1, mean, norm, lr, finite, int(bad), stop > 0)
 
@@ -142,7 +149,7 @@ class Trainer:
     def _try_accumulate(self, example: Example) -> Tensor:
         count = len(example.weights)
         # Wrappers average gradients over processes, where the sum is wanted.
-        scale = self._processes.count / self._batch
+        scale = self._processes.count / self._batch * (self.scale.value if self.scale else 1)
         total = torch.zeros((), device=self._processes.device)
         for start in range(0, count, self.micro):
             part = example.part(start, min(start + self.micro, count))

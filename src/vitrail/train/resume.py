@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from vitrail.config import InputError
 from vitrail.train.distributed import Processes
 from vitrail.train.folder import OTHERWISE, STATES
 from vitrail.train.loop import Trainer
+from vitrail.train.precision import LossScale
 from vitrail.train.sharded import is_sharded
 from vitrail.train.sharding import load_shards, save_shards
 from vitrail.train.state import Saved, prune_states, write_state
@@ -42,6 +44,8 @@ def save_run(
         f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()
     }
     own = {"optimiser": plain, "micro": trainer.micro, "torch": torch.__version__}
+    if trainer.scale is not None:
+        own["scale"] = asdict(trainer.scale)
     needs = sum(tensor.nbytes for tensor in tensors.values())
 
     def write(new: Path) -> None:
@@ -76,6 +80,8 @@ def load_run(saved: Saved, trainer: Trainer, *, micro: int | None) -> None:
     trainer.optimiser.load_state_dict(unflatten_state(parts["optimiser"], saved.facts["optimiser"]))
     if trainer.average is not None:
         trainer.average.load(parts["average"])
+    if trainer.scale is not None:
+        trainer.scale = LossScale(**saved.facts["scale"])
     if micro is None:  # what memory is free now must not change what is computed
         trainer.micro = saved.facts["micro"]
     if (version := saved.facts["torch"]) != torch.__version__:
