@@ -645,6 +645,21 @@ def test_override_refuses(path: str, text: str, words: str) -> None:
     assert words in message(error)
 
 
+@dataclass(frozen=True)
+class Whole:
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        if self.parts < 1:
+            raise InputError(f"parts is at least 1, not {self.parts}")
+
+
+def test_override_says_what_is_wrong_with_a_number_that_it_could_read() -> None:
+    with pytest.raises(InputError) as error:
+        override(Whole(), "parts", "0")
+    assert message(error) == "parts is at least 1, not 0"
+
+
 # ---------------------------------------------------------------- read_file
 
 

@@ -122,9 +122,12 @@ def override(obj: T, path: str, text: str) -> T:
     for change in (_literal(text), [_literal(part) for part in parts], parts, text):
         for key in reversed(path.split(".")):
             change = {key: change}
+        decoder = _Decoder()
         with suppress(InputError):
-            return merge(obj, change)
-    return merge(obj, change)  # raises what is wrong with the text as it was given
+            return decoder.result(type(obj), change, "", obj)
+        if decoder.fits:
+            break  # so read, the text is of the right type, and only its value is wrong
+    return merge(obj, change)  # raises that, or what is wrong with the text as it was given
 
 
 def to_dict(obj: DataclassInstance) -> dict[str, Any]:
@@ -202,6 +205,7 @@ class _Decoder:
 
     def __init__(self) -> None:
         self.problems: list[str] = []
+        self.fits = True  # whether all keys and types were right, whatever the values were
 
     def result(self, kind: Any, value: Any, where: str, base: Any = None) -> Any:
         result = self.decode(kind, value, where, base)
@@ -281,11 +285,11 @@ class _Decoder:
                 values[key] = self.decode(kinds[key], item, path, getattr(old, key, None))
             else:
                 hint = suggest(str(key), kinds, where=where) or f"; the keys are {', '.join(kinds)}"
-                self.problems.append(f"unknown key '{path}'{hint}")
+                self.misfit(f"unknown key '{path}'{hint}")
         for field in dataclasses.fields(cls):
             needed = field.init and field.default is field.default_factory  # both are MISSING
             if needed and old is None and field.name not in data:
-                self.problems.append(f"missing key '{_join(where, field.name)}'")
+                self.misfit(f"missing key '{_join(where, field.name)}'")
         return values
 
     def make(self, where: str, build: Callable[..., Any], *args: Any, **values: Any) -> Any:
@@ -296,7 +300,11 @@ class _Decoder:
 
     def refuse(self, kind: Any, value: object, where: str) -> None:
         problem = f"expected {_name(kind)}, got {shorten(value)}"
-        self.problems.append(f"{where}: {problem}" if where else problem)
+        self.misfit(f"{where}: {problem}" if where else problem)
+
+    def misfit(self, problem: str) -> None:
+        self.fits = False
+        self.problems.append(problem)
 
 
 def _literal(text: str) -> Any:
