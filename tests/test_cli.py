@@ -88,6 +88,8 @@ def test_describe_keeps_the_names_own_classes(capsys: pytest.CaptureFixture[str]
         (["describe", "ViT-B/16", "--classes", "-3"], "classes is at least 0, not -3"),
         (["descrbe"], "unknown command 'descrbe'; did you mean 'describe'?"),
         (["xyz"], "there are: models, describe, convert"),
+        (["data"], "'data' is the first word of: data check, data fetch, data list, data show"),
+        (["weights", "--help"], "'weights' is the first word of: weights show, weights list"),
         (["models", "extra"], "extra"),
     ],
 )
@@ -162,6 +164,44 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     script = f"{sys.executable} -m vitrail models | head -n 1"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert done.stderr == ""
+
+
+def answer_into(stdout: int, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Run the command as users do, its output kept back until there is much of it."""
+    usual = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(
+        [sys.executable, "-m", "vitrail", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env=usual | environment,
+    )
+    return done.returncode, done.stderr.decode()
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["models", "--help"], ["models"]])
+def test_a_closed_pipe_is_noticed_by_short_answers_too(arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        assert answer_into(writing, *arguments) == (1, "")
+    finally:
+        os.close(writing)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("arguments", [["--version"], ["models"]])
+def test_a_full_disk_under_the_answer_gets_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        code, err = answer_into(full.fileno(), *arguments)
+    assert (code, err) == (1, "vitrail: No space left on device\n")
+
+
+def test_help_is_there_where_the_terminal_lacks_its_characters() -> None:
+    command = [sys.executable, "-m", "vitrail", "--help"]
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=plain)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "usage: vitrail COMMAND" in done.stdout
 
 
 @pytest.mark.parametrize(("given", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])

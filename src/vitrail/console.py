@@ -63,8 +63,9 @@ def print_table(table: Table) -> None:
     from rich.console import Console
 
     # A pipe has no width; a table cut to 80 columns would lose figures there.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    console.print(table)
+    width = None if sys.stdout.isatty() else 160
+    # Names of classes and files are what they are: [red] is no colour, :cat: no cat.
+    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
 
 
 def print_json(value: Any) -> None:
@@ -87,6 +88,7 @@ def show_progress(what: str, total: int | None) -> Iterator[Callable[[int], None
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True, markup=False, emoji=False)
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=total)
         yield lambda done: bar.update(task, completed=done)

@@ -47,6 +47,14 @@ def test_moments_weigh_each_picture_the_same() -> None:
     assert found.std == pytest.approx(np.sqrt(squares - means**2), abs=1e-12)
 
 
+def test_pictures_of_one_colour_have_no_deviation() -> None:
+    plain = np.full((3, 8, 8, 3), 51, np.uint8)  # 0.2, whose mean square is below its square
+    labels = np.zeros(3, np.int64)
+    found = check({"all": Pixels("p", ("a",), labels, plain)}, workers=1)
+    assert found.mean == pytest.approx([0.2] * 3)
+    assert found.std == [0, 0, 0]
+
+
 def test_pixels_and_several_labels() -> None:
     pixels = np.zeros((40, 4, 4, 1), np.uint8)
     pixels[1:] += np.arange(39, dtype=np.uint8)[:, None, None, None] + 1

@@ -60,6 +60,18 @@ def test_check_as_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "bad: train/cat/cut.png: truncated" in out
 
 
+@pytest.mark.parametrize("label", ["a[/b]", "hen[red]", ":cat:", "two\x1b[2Jlines"])
+def test_check_shows_class_names_as_they_are(
+    label: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = folder / "table.csv"
+    table.write_text(f"path,label\ntrain/cat/0.png,{label}\ntrain/dog/0.png,other\n")
+    code, out, err = run(capsys, "data", "check", f"csv:{table}")
+    assert (code, err) == (0, "")
+    (line,) = (line for line in out.splitlines() if line.strip().startswith(label[:3]))
+    assert line.split()[0] == label.replace("\x1b", r"\x1b")
+
+
 def test_fix_writes_the_list_that_is_then_skipped(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,3 +135,9 @@ def test_a_sheet_shows_pictures(
     assert sheet.shape == (3 * 18, 4 * 18, 3)
     assert (sheet[-1] == 255).all()
     assert sheet[:16, :16].std() > 10
+
+
+def test_a_sheet_is_told_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "sheet.png"
+    _, said, _ = run(capsys, "data", "show", "digits", "--count", "3", "--out", str(out), "--json")
+    assert json.loads(said) == {"file": str(out), "pictures": 3}

@@ -69,9 +69,11 @@ def data_check(
 
 def _print_check(found: Check) -> None:
     """Print what a check found, the classes first, what is wrong last."""
+    from vitrail.data.sources.names import printable
+
     table = new_table("class", *found.splits)
     for name, counts in found.classes.items():
-        table.add_row(name, *(f"{counts[split]:,}" for split in found.splits))
+        table.add_row(printable(name), *(f"{counts[split]:,}" for split in found.splits))
     print_table(table)
     good = sum(found.splits.values())
     kinds: dict[str, int] = {}
@@ -90,7 +92,7 @@ def _print_check(found: Check) -> None:
     _print_groups("the same picture under several classes", found.conflicts)
     _print_groups("the same picture more than once in a split", found.duplicates)
     for name in found.empty[:10]:
-        print_line(f"no good picture: {name}")
+        print_line(f"no good picture: {printable(name)}")
     for bad in found.bad[:10]:
         print_line(f"bad: {bad['path']}: {bad['reason']}")
     if len(found.bad) > 10:
@@ -158,6 +160,7 @@ def data_show(
     size: int = 96,
     count: int = 64,
     seed: int = 0,
+    json: Json = False,
 ) -> None:
     """Draw a sheet of pictures as training sees them.
 
@@ -176,4 +179,7 @@ def data_show(
     from vitrail.data.sheet import draw_sheet
 
     written = draw_sheet(data, out, split=split, level=augment, size=size, count=count, seed=seed)
-    print_line(f"{out}: {written} pictures")
+    if json:
+        print_json({"file": str(out), "pictures": written})
+    else:
+        print_line(f"{out}: {written} pictures")

@@ -46,8 +46,6 @@ def predict(
             a machine, which is fastest. The answers are the same.
         device: Where the model runs: cpu, cuda, …
     """
-    from rich.markup import escape
-
     from vitrail.data.sources.names import printable
     from vitrail.deploy.choice import check_way, take_way
     from vitrail.predictor import Predictor
@@ -81,8 +79,8 @@ def predict(
                 print_json({"path": answer.where, **result})
             elif found is not None and not rows:
                 for rank, guess in enumerate(found.top):
-                    shown = "" if rank else escape(printable(answer.where))
-                    table.add_row(shown, escape(guess.label), f"{guess.probability:.1%}")
+                    shown = ("" if rank else printable(answer.where), printable(guess.label))
+                    table.add_row(*shown, f"{guess.probability:.1%}")
             report(done)
         if len(unread) == len(files):
             where, error = unread[0]

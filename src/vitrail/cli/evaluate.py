@@ -135,6 +135,8 @@ def _head(model: str, data: str, exam: Exam) -> dict[str, Any]:
 
 def _print_report(report: Report, exam: Exam, out: Path | None) -> None:
     """Print the classes, the worst of many, then what matters most."""
+    from vitrail.data.sources.names import printable
+
     several = report.mean_average_precision is not None
     rows = sorted(
         report.classes,
@@ -152,7 +154,7 @@ def _print_report(report: Report, exam: Exam, out: Path | None) -> None:
             span = f"{row.top1.low:.1%} to {row.top1.high:.1%}"
             figures = [_percent(row.top1.value), span, _percent(row.top5.value)]
             figures.append(_percent(row.precision))
-        table.add_row(_escape(row.name), f"{row.pictures:,}", *figures)
+        table.add_row(printable(row.name), f"{row.pictures:,}", *figures)
     print_table(table)
     for note in exam.notes:
         print_line(note)
@@ -182,15 +184,6 @@ def _show(estimate: Estimate) -> str:
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
-
-
-def _escape(text: str) -> str:
-    """Write a class's name on one line, and so that brackets in it are no mark-up."""
-    from rich.markup import escape
-
-    from vitrail.data.sources.names import printable
-
-    return escape(printable(text))
 
 
 def _confused(report: Report) -> str:

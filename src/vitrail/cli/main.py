@@ -6,6 +6,7 @@ one line), 1 (anything else), and 143 or 130 (a run was stopped by SIGTERM or Ct
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import io
@@ -71,7 +72,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Before torch comes: threads that spin while they wait for each other took 2.5 times as long
     # for training beside other work on two cores, and no less than sleeping ones on idle cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # what a terminal's encoding lacks
+    try:
+        _run(list(sys.argv[1:] if arguments is None else arguments))
+    except InputError as error:
+        sys.stderr.write(f"vitrail: {error}\n")
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output has gone, such as `head`
+        _give_up_stdout()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"vitrail: {where}{error.strerror}\n")
+        _give_up_stdout()
+        sys.exit(1)
+    except (Stopped, KeyboardInterrupt) as stop:
+        sys.stderr.write(f"vitrail: {stop if str(stop) else 'interrupted'}\n")
+        sys.exit(128 + getattr(stop, "number", signal.SIGINT))
+    except RuntimeError as error:
+        if not _is_explained(error):
+            raise
+        sys.stderr.write(f"vitrail: {error}\n")
+        sys.exit(1)
+
+
+def _run(given: list[str]) -> None:
+    """Run what was given; all of its output is written then, or why it could not be is raised."""
     try:
         match given:
             case [] | ["-h" | "--help"]:
@@ -83,22 +112,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             case [room, name, *rest] if f"{room} {name}" in COMMANDS:
                 _parse(f"{room} {name}", rest)()
             case [name, *_]:
-                hint = suggest(name, COMMANDS) or f"; there are: {', '.join(COMMANDS)}"
-                raise InputError(f"unknown command {name!r}{hint} (see 'vitrail --help')")
-    except InputError as error:
-        sys.stderr.write(f"vitrail: {error}\n")
-        sys.exit(2)
-    except BrokenPipeError:  # the reader of our output has gone, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except (Stopped, KeyboardInterrupt) as stop:
-        sys.stderr.write(f"vitrail: {stop if str(stop) else 'interrupted'}\n")
-        sys.exit(128 + getattr(stop, "number", signal.SIGINT))
-    except RuntimeError as error:
-        if not _is_explained(error):
-            raise
-        sys.stderr.write(f"vitrail: {error}\n")
-        sys.exit(1)
+                raise InputError(f"{_unknown(name)} (see 'vitrail --help')")
+    finally:
+        sys.stdout.flush()
+
+
+def _unknown(name: str) -> str:
+    """Say what a word that is no command may have been meant for."""
+    if inside := [command for command in COMMANDS if command.startswith(f"{name} ")]:
+        return f"{name!r} is the first word of: {', '.join(inside)}"
+    hint = suggest(name, COMMANDS) or f"; there are: {', '.join(COMMANDS)}"
+    return f"unknown command {name!r}{hint}"
+
+
+def _give_up_stdout() -> None:
+    """Let what could not be written go, or Python would try again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_explained(error: RuntimeError) -> bool:

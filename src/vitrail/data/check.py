@@ -197,7 +197,8 @@ def _summarise(splits: Mapping[str, Source], looks: Mapping[str, list[Look]]) ->
     shapes = np.array([looks[split][i].shape for split in splits for i in good[split]] or [(0, 0)])
     moments = np.array([look.moments for each in looks.values() for look in each if look.moments])
     mean = moments[:, 0].mean(0) if len(moments) else np.zeros(0)
-    std = np.sqrt(moments[:, 1].mean(0) - mean**2) if len(moments) else np.zeros(0)
+    squares = moments[:, 1].mean(0) if len(moments) else np.zeros(0)
+    std = np.sqrt(np.maximum(squares - mean**2, 0))  # of one colour, rounding gives less than 0
     counts = {split: _class_counts(source, good[split]) for split, source in splits.items()}
     classes = list(dict.fromkeys(name for source in splits.values() for name in source.classes))
     first = [count for count in next(iter(counts.values()), {}).values() if count]
