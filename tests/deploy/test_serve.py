@@ -23,6 +23,8 @@ from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.cli.serve import name_models
 from vitrail.data.transforms import normalise
+from vitrail.deploy.serving import server as server_room
+from vitrail.deploy.serving.server import ServeConfig
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.record import record
@@ -310,7 +312,12 @@ def test_models_are_named(tmp_path: Path) -> None:
         (["nowhere", "--workers", "1"], "vitrail: no file or folder 'nowhere'"),
         (["x", "--port", "70000"], "--port 70000: expected 0 to 65535"),
         (["x", "--workers", "0"], "--workers 0: expected 1 or more"),
-        (["x", "--queue", "0"], "the limit queue is 0"),
+        (["x", "--queue", "0"], "--queue 0: expected above 0, at most 65536"),
+        (["x", "--max-megabytes", "inf"], "--max-megabytes inf: expected above 0, at most 256"),
+        (["x", "--max-megapixels", "nan"], "--max-megapixels nan: expected above 0, at most 100"),
+        (["x", "--max-megapixels", "150"], "--max-megapixels 150: expected above 0, at most 100"),
+        (["x", "--answer-seconds", "inf"], "--answer-seconds inf: expected above 0, at most 3600"),
+        (["x", "--host", "a" * 64], "can't serve at aaaa"),
         (["x", "--api-key-file", "/nowhere/key"], "No such file or directory"),
         (["x", "--host", "no.such.host.invalid"], "can't serve at no.such.host.invalid"),
     ],
@@ -324,6 +331,15 @@ def test_bad_orders_get_one_line(
     assert stop.value.code == 2
     assert told.out == ""
     assert text in told.err.splitlines()[-1]
+
+
+def test_a_request_never_has_more_pictures_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be told to try again for ever."""
+    asked: list[ServeConfig] = []
+    monkeypatch.setattr(server_room, "serve", lambda config, started: asked.append(config))
+    main(["serve", "x", "--queue", "8"])
+    main(["serve", "x", "--queue", "8", "--max-pictures", "3"])
+    assert [config.limits.pictures for config in asked] == [8, 3]
 
 
 def test_serving_leaves_others_logging_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from vitrail.console import print_json, print_line
 
 KEY = "VITRAIL_API_KEY"
 _SHORTEST = 16  # characters of a key
+_LONGEST, _MOST = 3600, 65536  # seconds, and pictures, of a limit
 
 
 def serve(
@@ -58,7 +59,7 @@ def serve(
         allow_host: Further names that clients may call the server by, such as that of a proxy.
         max_megabytes: The largest request.
         max_megapixels: The largest picture.
-        max_pictures: The most pictures of a request.
+        max_pictures: The most pictures of a request; never more than may wait.
         queue: Pictures that may wait; more are refused with 503.
         receive_seconds: How long a client may take for its headers, and to begin with its body.
         answer_seconds: After how long a request is late, and gets 504.
@@ -67,14 +68,29 @@ def serve(
         if find_spec(package) is None:
             raise InputError(f"this needs {package}: pip install 'vitrail[serve]'")
     # The server itself stays free of torch, which its model processes load.
+    from vitrail.data.decoding.faults import LIMITS
     from vitrail.deploy.serving.limits import ServeLimits
     from vitrail.deploy.serving.server import ServeConfig
     from vitrail.deploy.serving.server import serve as run
 
+    for flag, given, most in (
+        ("--max-megabytes", max_megabytes, ServeLimits.held / 2**20),  # all requests' at once
+        ("--max-megapixels", max_megapixels, LIMITS.pixels / 1e6),  # what decoding takes at all
+        ("--max-pictures", max_pictures, _MOST),
+        ("--queue", queue, _MOST),
+        ("--receive-seconds", receive_seconds, _LONGEST),
+        ("--answer-seconds", answer_seconds, _LONGEST),
+    ):
+        if not 0 < given <= most:
+            raise InputError(f"{flag} {given:g}: expected above 0, at most {most:g}")
     limits = ServeLimits(
-        body=int(max_megabytes * 2**20), pixels=int(max_megapixels * 1e6), pictures=max_pictures,
-        queue=queue, receive=receive_seconds, answer=answer_seconds,
-    )  # fmt: skip
+        body=int(max_megabytes * 2**20),
+        pixels=int(max_megapixels * 1e6),
+        pictures=min(max_pictures, queue),  # more would be told to try again for ever
+        queue=queue,
+        receive=receive_seconds,
+        answer=answer_seconds,
+    )
     if not 0 <= port < 2**16:
         raise InputError(f"--port {port}: expected 0 to 65535")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -66,7 +66,7 @@ def _bind(config: ServeConfig) -> socket.socket:
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:  # the last for what is no host's name
         if listening:
             listening.close()
         reason = getattr(error, "strerror", None) or str(error)
