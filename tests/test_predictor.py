@@ -164,6 +164,17 @@ def test_attention_is_inspections_and_lies_on_the_picture(predictor: Predictor) 
     assert laid.shape == (48, 80, 3)
     convolutional = Predictor(make("BiT-R50x1@32,classes=7"))
     assert "has no patches" in refusal(convolutional.attention, pixels)
+    assert np.allclose(predictor.attention(x[0]), expected, atol=1e-5)  # the model's own input
+
+
+def test_one_picture_has_one_answer(predictor: Predictor, tmp_path: Path) -> None:
+    """A path is not taken for a list of letters, nor pixels for a list of rows."""
+    path = tmp_path / "cat.png"
+    path.write_bytes(encode(photo(40, 60), "PNG"))
+    for one in (str(path), path.read_bytes(), photo(40, 60)):
+        (answer,) = predictor.answers(one)
+        assert answer.output is not None
+        assert torch.allclose(answer.output, predictor.logits(path), atol=1e-5)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

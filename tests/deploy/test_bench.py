@@ -1,7 +1,10 @@
 """Measuring the ways to run a model: what is measured, what is said, and what is never praised."""
 
+import gc
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +15,14 @@ from tests.shelf import refusal
 from tests.test_predictor import NAMES, make
 from vitrail.cli import main
 from vitrail.deploy import bench as bench_room
-from vitrail.deploy.bench import Settings, bench, optimize, paces
+from vitrail.deploy.bench import Measured, Settings, bench, optimize, paces
 from vitrail.deploy.engines import open_onnx
 from vitrail.deploy.graph import Deployed, facts, trace
 from vitrail.deploy.onnx_file import make_onnx, save_onnx
 from vitrail.deploy.quantize import quantize_onnx
-from vitrail.deploy.ways import WAYS, Way
+from vitrail.deploy.ways import WAYS, Way, Workshop
 from vitrail.predictor import Pace, Predictor
+from vitrail.predictor.predictor import Engine
 
 QUICK = Settings(ways=("pytorch", "merged"), pictures=6, rounds=1)
 
@@ -111,6 +115,39 @@ def test_a_faster_way_is_taken(predictor: Predictor, monkeypatch: pytest.MonkeyP
     settings = Settings(ways=("compiled",), pictures=4, rounds=1)
     fast = optimize(predictor, None, settings)
     assert torch.allclose(fast.logits(photo(9, 9)), predictor.logits(photo(9, 9)), atol=1e-5)
+
+
+def test_the_optimised_predictor_keeps_what_its_engine_may_open_again(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine is started for each batch that runs at a time, whenever there is one more."""
+    files: list[Path] = []
+
+    def reading(shop: Workshop, pace: Pace) -> Engine:
+        path = shop.folder / "weights"
+        path.touch()
+        files.append(path)
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            path.read_bytes()
+            return predictor.model(x)
+
+        return run
+
+    monkeypatch.setitem(WAYS, "compiled", Way(reading, exact=True))
+    monkeypatch.setattr(bench_room, "paces", lambda usual: [])
+    judge = bench_room._judge
+
+    def favour(each: Any, *more: Any) -> Measured:
+        found = judge(each, *more)
+        return replace(found, verdict="faster", ratio=9.0) if each.way == "compiled" else found
+
+    monkeypatch.setattr(bench_room, "_judge", favour)
+    fast = optimize(predictor, None, Settings(ways=("compiled",), pictures=2, rounds=1))
+    assert torch.allclose(fast.logits(photo(9, 9)), predictor.logits(photo(9, 9)), atol=1e-5)
+    del fast
+    gc.collect()
+    assert not files[0].exists()
 
 
 def test_paces_are_around_the_usual() -> None:

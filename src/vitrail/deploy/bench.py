@@ -7,8 +7,10 @@ allowed, is said to be so and never recommended.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -111,8 +113,15 @@ def optimize(
     Name `merged` or `int8` in the settings' ways to have those tried as well.
     """
     exact = tuple(name for name in WAYS if WAYS[name].exact)
-    with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
-        return compare(predictor, Path(folder), data, settings or Settings(ways=exact))[1]
+    folder = Path(tempfile.mkdtemp(prefix="vitrail-bench-"))
+    try:
+        found = compare(predictor, folder, data, settings or Settings(ways=exact))[1]
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    # Engines open its files whenever one batch more runs at a time, so it stays as long as they do.
+    weakref.finalize(found, shutil.rmtree, folder, ignore_errors=True)
+    return found
 
 
 def compare(

@@ -113,7 +113,9 @@ class Predictor:
         """Name the most likely classes of each row of logits (n, classes)."""
         return rank(logits, self.classes, top)
 
-    def answers(self, pictures: Iterable[Picture], *, features: bool = False) -> Iterator[Answer]:
+    def answers(
+        self, pictures: Picture | Iterable[Picture], *, features: bool = False
+    ) -> Iterator[Answer]:
         """Answer each of many pictures in their order; one that can't be used says why.
 
         Pictures are decoded and run by `pace.workers` threads at once, a few ahead of the reader.
@@ -131,7 +133,7 @@ class Predictor:
         from vitrail.inspection.attention import attention_masks
 
         with self._listening:  # hooks hear every thread, so one is heard at a time
-            x = normalise(self.prepare(picture)[None], self.preprocess, device=self.device)
+            x = self._normalise(self.prepare(picture)[None])
             return attention_masks(self._twin, x, method=method).values[0]
 
     def overlay(self, picture: Picture, *, method: Method = "rollout") -> np.ndarray:
@@ -174,10 +176,14 @@ class Predictor:
     def _run(self, compute: Engine, prepared: Tensor) -> Tensor:
         parts = []
         for part in prepared.split(self.pace.micro):
-            if part.dtype == torch.uint8:
-                part = normalise(part, self.preprocess, device=self.device)
-            parts.append(compute(part.to(self.device, torch.float32)).float().cpu())
+            parts.append(compute(self._normalise(part)).float().cpu())
         return torch.cat(parts)
+
+    def _normalise(self, prepared: Tensor) -> Tensor:
+        """Bring prepared pictures to the model, those that are normalised already as they are."""
+        if prepared.dtype == torch.uint8:
+            return normalise(prepared, self.preprocess, device=self.device)
+        return prepared.to(self.device, torch.float32)
 
     def _pick(self, features: bool) -> Engine:
         if not features:
@@ -254,9 +260,9 @@ def _find_device(device: str | torch.device) -> torch.device:
         raise InputError(f"no device {str(device)!r} here; expected cpu, cuda or cuda:1") from None
 
 
-def _items(pictures: Iterable[Picture]) -> Iterator[_Item]:
+def _items(pictures: Picture | Iterable[Picture]) -> Iterator[_Item]:
     """Name each picture: a file by its path, any other by its place."""
-    for place, picture in enumerate(pictures):
+    for place, picture in enumerate([pictures] if is_one(pictures) else pictures):
         named = isinstance(picture, str | Path)
         yield str(picture) if named else f"picture {place}", partial(_same, picture)
 
