@@ -97,6 +97,19 @@ def test_checkpointing_changes_nothing() -> None:
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
+def test_autocast_adds_up_the_decoders_blocks_in_float32() -> None:
+    model = MaskedAutoencoder(make_encoder(), "pixels", DecoderConfig(depth=2, width=8, heads=2))
+    seen: list[torch.dtype] = []
+    for block in (*model.encoder.blocks, *model.blocks):
+        block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(3, 3, 16, 16), draw())
+    assert seen == [torch.float32] * 4
+    seen.clear()
+    model.bfloat16()(torch.randn(3, 3, 16, 16).bfloat16(), draw())
+    assert seen == [torch.bfloat16] * 4
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [

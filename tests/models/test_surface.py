@@ -132,6 +132,18 @@ def test_float64_and_autocast(name: str) -> None:
     torch.testing.assert_close(double.float(), single, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("options", ["", ",pool=gap,position=sincos-2d", ",pool=gap,position=none"])
+def test_autocast_adds_up_blocks_in_float32(options: str) -> None:
+    """What runs from block to block is a sum, which halves would round at every block."""
+    model = build(f"ViT/8@32,depth=2,width=24,heads=2,mlp=32,classes=5{options}")
+    seen: list[torch.dtype] = []
+    for block in model.blocks:
+        block.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        model(torch.randn(2, 3, 32, 32))
+    assert seen == [torch.float32] * 2
+
+
 @families
 def test_half_precision_weights(name: str) -> None:
     model, x = make(name)

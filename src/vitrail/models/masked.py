@@ -153,8 +153,9 @@ class MaskedAutoencoder(Pretext):
     def decode(self, encoded: Tensor, corruption: Corruption, grid: Size) -> Tensor:
         """Predict chosen patches from tokens that have the decoder's width."""
         prefix, width = self.spec.prefix, encoded.shape[2]
+        encoded = encoded.to(self.mask.dtype)  # autocast's halves would round the blocks' sums
         places = corruption.seen[..., None].expand(-1, -1, width)
-        blank = self.mask.to(encoded.dtype).expand(len(encoded), grid[0] * grid[1], -1)
+        blank = self.mask.expand(len(encoded), grid[0] * grid[1], -1)
         patches = blank.scatter(1, places, encoded[:, prefix:]) + self.positions(grid, encoded)
         x = torch.cat([encoded[:, :prefix], patches], dim=1)
         for block in self.blocks:

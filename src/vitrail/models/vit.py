@@ -121,7 +121,13 @@ class ViT(Model[ViTSpec]):
             for block in self.stem.blocks:
                 x = self.run_block(block, x)
         grid = height // stride[0], width // stride[1]
-        return self.embedding(x).flatten(2).transpose(1, 2), grid
+        patches = self.embedding(x).flatten(2).transpose(1, 2)
+        exact = self.embedding.weight.dtype
+        if (
+            patches.dtype != exact
+        ):  # autocast's: the blocks' sums start here, and halves would round
+            patches = patches.to(exact)
+        return patches, grid
 
     def embed_tokens(self, patches: Tensor, grid: Size) -> Tensor:
         """Join the class token and its like with patch embeddings, and add positions."""
