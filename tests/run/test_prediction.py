@@ -22,7 +22,8 @@ from vitrail.models import parse
 from vitrail.models.corruption import MaskConfig, draw_corruption
 from vitrail.models.masked import DecoderConfig, PretextConfig, encoder_spec
 from vitrail.models.patches import distance, targets_of, to_patches
-from vitrail.run import TrainConfig, train
+from vitrail.run import Session, TrainConfig, train
+from vitrail.train.distributed import Processes
 from vitrail.train.loop import Trainer
 from vitrail.train.optim import OptimConfig
 from vitrail.train.pretext import Predict
@@ -97,6 +98,21 @@ def test_the_encoder_is_fine_tuned_like_any_other(tmp_path: Path) -> None:
     run = train(config)
     assert run.top1 is not None
     assert vitrail.load(str(tmp_path / "after")).model.spec.classes == 10
+
+
+@pytest.mark.parametrize("task", ["masked-patches", "mae"])
+def test_all_that_is_trained_has_a_gradient(tmp_path: Path, task: Any) -> None:
+    """Several processes wait for each other's gradients; no prediction goes through a pooling."""
+    config = configure(tmp_path / "run", task=task, model=f"{MODEL},pool=map", average=0.9)
+    session = Session(config, Processes(0, 1, torch.device("cpu")))
+    batch = EvalBatches(open_data("digits", split="val"), session.preprocess, batch=4)[0]  # type: ignore[arg-type]
+    trainer = session.trainer
+    trainer.task.losses(
+        session.model, trainer.task.prepare(batch, torch.device("cpu"))
+    ).sum().backward()
+    for name, parameter in session.model.named_parameters():
+        assert parameter.requires_grad == (parameter.grad is not None), name
+        assert parameter.requires_grad != name.startswith("encoder.pooling"), name
 
 
 def test_losses_are_those_of_the_chosen_patches(tmp_path: Path) -> None:

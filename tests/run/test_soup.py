@@ -13,6 +13,7 @@ from tests.test_cli import run as command
 from vitrail.config import InputError
 from vitrail.data.augment import Augment
 from vitrail.data.loader import LoaderConfig
+from vitrail.models.masked import PretextConfig
 from vitrail.run import Run, TrainConfig, train
 from vitrail.run.soup import cook
 from vitrail.train.adapt import TuneConfig
@@ -114,6 +115,16 @@ def test_checkpoints_of_low_rank_updates_are_plain_models(runs: list[Run], tmp_p
     found = load(str(tmp_path / "soup")).model.state_dict()
     assert found.keys() == kept.keys()
     assert all(torch.allclose(found[name], kept[name], atol=1e-7) for name in kept)
+
+
+def test_checkpoints_without_labels_are_encoders(tmp_path: Path) -> None:
+    config = toy(tmp_path / "run", **{**LEARNS, "length": steps(2), "save": steps(2)})
+    pretext = PretextConfig(target="pixels")
+    train(replace(config, task="masked-patches", pretext=pretext))
+    cook([str(config.out)], tmp_path / "soup", checkpoints=True)  # a single one
+    kept, found = (load(str(tmp_path / name)).model.state_dict() for name in ("run", "soup"))
+    assert found.keys() == kept.keys()
+    assert all(torch.equal(found[name], kept[name]) for name in kept)
 
 
 def test_models_may_differ_in_dropout_alone(runs: list[Run], tmp_path: Path) -> None:

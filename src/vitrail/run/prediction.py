@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,6 +35,15 @@ def choose_objective(config: TrainConfig, classes: Sequence[str]) -> Objective:
     return Classification(config, classes) if config.task == "classify" else Prediction(config)
 
 
+def encoder_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Give the weights of the encoder alone, of those of a model in pre-training."""
+    return {
+        name.removeprefix(_ENCODER): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(_ENCODER)
+    }
+
+
 class Prediction:
     """Predict patches that the model is not shown, and keep its encoder."""
 
@@ -50,6 +59,8 @@ class Prediction:
         """Put what predicts beside the encoder."""
         encoder, pretext = bundle.build(), self._config.pretext
         assert isinstance(encoder, ViT)
+        if encoder.pooling is not None:  # no prediction goes through it
+            encoder.pooling.requires_grad_(False)
         if self._config.task == "mae":
             return MaskedAutoencoder(encoder, pretext.target, pretext.decoder)
         return MaskedViT(encoder, pretext.target)
@@ -106,12 +117,7 @@ class Prediction:
     ) -> Bundle:
         """Keep the encoder as a model of its own."""
         assert isinstance(model, Pretext)
-        encoder = {
-            name.removeprefix(_ENCODER): tensor
-            for name, tensor in tensors.items()
-            if name.startswith(_ENCODER)
-        }
-        spec = model.spec
+        spec, encoder = model.spec, encoder_state(tensors)
         return Bundle(spec=spec, tensors=encoder, preprocess=preprocess, provenance=provenance)
 
     def apart(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

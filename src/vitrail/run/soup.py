@@ -17,6 +17,7 @@ from vitrail.data.sources.open import open_data
 from vitrail.data.split import split as hold_out_part
 from vitrail.evaluate.accuracy import measure
 from vitrail.models.spec import Spec
+from vitrail.run.prediction import encoder_state
 from vitrail.train.adapt import plain_state
 from vitrail.train.folder import CONFIG, STATES
 from vitrail.train.resume import TENSORS
@@ -103,7 +104,7 @@ def _read(source: str, *, checkpoints: bool) -> list[tuple[str, Bundle]]:
     run = Path(source.removeprefix("run:")).expanduser()
     if not (run / CONFIG).is_file():
         raise InputError(f"{source} is no run folder, whose checkpoints could be taken")
-    tune = from_dict(TrainConfig, read_file(run / CONFIG)).tune
+    config = from_dict(TrainConfig, read_file(run / CONFIG))
     kept = read(f"run:{run}")
     found = []
     for saved in sound_states(run / STATES):
@@ -113,7 +114,11 @@ def _read(source: str, *, checkpoints: bool) -> list[tuple[str, Bundle]]:
         for name, tensor in load_tensors(saved.path / TENSORS).items():
             part, _, rest = name.partition(":")
             parts[part][rest] = tensor
-        tensors = plain_state(kept.spec, {**parts["model"], **parts["average"]}, tune)
+        tensors = {**parts["model"], **parts["average"]}
+        if config.task == "classify":
+            tensors = plain_state(kept.spec, tensors, config.tune)
+        else:
+            tensors = encoder_state(tensors)
         found.append((f"{source}@{saved.step}", replace(kept, tensors=tensors)))
     if not found:
         raise InputError(f"{source} has kept no checkpoint")

@@ -83,7 +83,8 @@ class LowRankLinear(nn.Linear):
 
 def adapt(model: Model, config: TuneConfig) -> None:
     """Freeze what is not to be trained, and add the low-rank updates that are."""
-    model.requires_grad_(config.what == "all")
+    if config.what != "all":
+        model.requires_grad_(False)
     if config.what == "lora":
         _add_updates(model, config)
     top = model.layer_of("head")
