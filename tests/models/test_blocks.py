@@ -220,3 +220,9 @@ def test_bit_is_a_pre_activation_resnet() -> None:
         y = shortcut + conv(block.conv3, b, 1, 0)  # pyright: ignore[reportArgumentType]
     y = F.relu(model.norm(y))
     torch.testing.assert_close(model.features(x), y.mean((2, 3)))
+
+
+def test_an_empty_batch_has_no_logits() -> None:
+    for pool in ("token", "gap", "map"):
+        model = build(f"ViT/8@16,depth=1,width=16,heads=2,mlp=16,classes=3,pool={pool}")
+        assert model(torch.zeros(0, 3, 16, 16)).shape == (0, 3)

@@ -169,7 +169,8 @@ class AttentionPool(nn.Module):
         """Pool x (batch, tokens, width) to (batch, width)."""
         batch, tokens, width = x.shape
         query = self.query(self.probe).view(1, 1, self.heads, -1).expand(batch, -1, -1, -1)
-        key, value = self.key_value(x).view(batch, tokens, 2, self.heads, -1).unbind(2)
+        size = width // self.heads  # said, because an empty batch leaves it open
+        key, value = self.key_value(x).view(batch, tokens, 2, self.heads, size).unbind(2)
         heads = (part.transpose(1, 2) for part in (query, key, value))
         x = self.output(F.scaled_dot_product_attention(*heads).reshape(batch, width))
         return x + self.mlp(x)
