@@ -150,6 +150,10 @@ def test_broken_tower_is_refused() -> None:
     shapes = {part.key: part.shape for entry in CLIP.table(SPEC) for part in entry.parts}
     with pytest.raises(InputError, match=r"'visual.conv1.weight' is missing or has not 4 axes"):
         CLIP.infer({**shapes, "visual.conv1.weight": (64, 3)}, {})
+    with pytest.raises(InputError, match="keys and values in vision_cfg, got 5"):
+        CLIP.infer(shapes, {"vision_cfg": 5})
+    with pytest.raises(InputError, match=r"image_size 7\.5 is no size"):
+        CLIP.infer(shapes, {"vision_cfg": {"image_size": 7.5}})
     with pytest.raises(InputError, match="image_size 'big' is no size"):
         CLIP.infer(shapes, {"vision_cfg": {"image_size": "big"}})
 

@@ -15,6 +15,7 @@ from tests.weights.huggingface_cases import (
     hf,
 )
 from vitrail.config import InputError
+from vitrail.data.geometry import fit
 from vitrail.data.preprocess import Preprocess
 from vitrail.weights.huggingface_config import (
     read_classes,
@@ -141,6 +142,10 @@ def test_older_preprocessing(config: dict[str, Any], expected: Preprocess) -> No
         ({"size": {"longest_edge": 224}}, r"size is .* expected a number, height and width"),
         ({"size": 224, "do_center_crop": True}, "no crop_size"),
         ({"size": 224, "do_center_crop": True, "crop_size": [224, 112]}, "of another shape"),
+        (
+            {"size": {"shortest_edge": 256}, "do_center_crop": True, "crop_size": [224, 112]},
+            "cuts 224x112 from the short side",
+        ),
     ],
 )
 def test_preprocessing_that_says_too_little_is_refused(
@@ -148,3 +153,32 @@ def test_preprocessing_that_says_too_little_is_refused(
 ) -> None:
     with pytest.raises(InputError, match=message):
         read_preprocess({**OLD, **config})
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "size"),
+    [
+        (replace(OPENAI, crop=0.9), {"shortest_edge": 248}),  # as timm's rule, which rounds down
+        (replace(OPENAI, crop=0.875, fit="small"), {"shortest_edge": 256}),
+        (replace(OPENAI, fit="small"), {"shortest_edge": 224}),
+        (replace(STRETCH, crop=0.9), {"height": 249, "width": 249}),
+    ],
+)
+def test_what_is_written_resizes_as_we_do(preprocess: Preprocess, size: dict[str, int]) -> None:
+    written = write_preprocess(preprocess)
+    assert written["size"] == size
+    again = read_preprocess(written)
+    for height, width in ((150, 211), (301, 200)):
+        assert fit(height, width, again).size == fit(height, width, preprocess).size
+
+
+def test_no_processor_cuts_other_shapes_from_the_short_side() -> None:
+    with pytest.raises(InputError, match="224x112"):
+        write_preprocess(replace(OPENAI, size=(224, 112)))
+
+
+def test_a_class_may_be_called_none() -> None:
+    names = ("None", "cat", "dog")
+    assert read_classes({"id2label": {str(i): name for i, name in enumerate(names)}}) == names
+    with pytest.raises(InputError, match="id2label does not number its 2 classes from 0"):
+        read_classes({"id2label": {"0": "a", "2": "b"}})

@@ -67,6 +67,15 @@ def test_local_files_and_folders(
     assert resolve("run:own").path == Path("own")
 
 
+def test_open_clip_has_a_config_of_its_own(tmp_path: Path) -> None:
+    folder = put(tmp_path / "clip", "open_clip_model.safetensors", config={"for": "others"})
+    (folder / "open_clip_config.json").write_text('{"model_cfg": {"quick_gelu": false}}')
+    for source in (folder, folder / "open_clip_model.safetensors"):
+        found = resolve(str(source))
+        assert found.path == folder / "open_clip_model.safetensors"
+        assert found.config == {"model_cfg": {"quick_gelu": False}}
+
+
 def test_folders_that_do_not_say_which(tmp_path: Path) -> None:
     put(tmp_path / "two", "a.npz", "b.npz")
     put(tmp_path / "none", "notes.txt")
@@ -99,6 +108,7 @@ def test_folders_that_do_not_say_which(tmp_path: Path) -> None:
         ("nothing.npz", "no file or folder 'nothing.npz'"),
         ("file:nothing.npz", "no file or folder 'nothing.npz'"),
         ("run:nothing", "no run folder 'nothing'"),
+        ("run:~nobody/nothing", "no run folder '~nobody/nothing'"),
         ("ViT-B/16", "write google:imagenet21k/ViT-B_16 or timm:vit_base_patch16_224.augreg"),
         ("ViT-B/16", "or file:ViT-B/16 if it is a path"),
         ("ViT-G/14", "write its source for its weights, or file:ViT-G/14"),

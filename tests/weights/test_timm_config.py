@@ -9,7 +9,7 @@ from tests.parity import peers
 from vitrail.config import InputError
 from vitrail.data.preprocess import Preprocess
 from vitrail.models import parse
-from vitrail.weights.timm import architecture_of, read_classes, read_preprocess, write_config
+from vitrail.weights.timm import TIMM, architecture_of, read_classes, read_preprocess, write_config
 
 timm = peers.load("timm")
 
@@ -43,7 +43,8 @@ def test_architectures_are_timms() -> None:
         ({"crop_pct": 0.9}, ("crop", 0.9)),
         ({"crop_pct": None, "crop_mode": None}, ("crop", 0.875)),
         ({"crop_pct": 1.0, "crop_mode": "squash"}, ("stretch", 1.0)),
-        ({"crop_pct": 0.95, "crop_mode": "squash"}, None),
+        ({"crop_pct": 0.95, "crop_mode": "squash"}, ("stretch", 0.95)),
+        ({"crop_pct": 0.97, "crop_mode": "squash"}, None),  # to 263 rows, where ours are 264
         ({"crop_mode": "border"}, None),
         ({"interpolation": "hamming"}, None),
     ],
@@ -76,6 +77,8 @@ def test_no_preprocess_is_none_and_a_wrong_one_refused() -> None:
         read_preprocess(wrong)
     with pytest.raises(InputError, match="timm has no interpolation 'area'"):
         write_config(TINY, replace(AUGREG, interpolation="area"), None)
+    with pytest.raises(InputError, match="timm stretches to 230 and cuts 224, not from 231"):
+        write_config(TINY, replace(AUGREG, fit="stretch", crop=0.97), None)
 
 
 def test_classes() -> None:
@@ -83,4 +86,26 @@ def test_classes() -> None:
     assert read_classes({"label_names": {"1": "dog", "0": "cat"}}) == ("cat", "dog")
     assert read_classes({"label_names": {"1": "dog", "7": "cat"}}) is None
     assert read_classes({"pretrained_cfg": {"label_names": ["cat"]}}) == ("cat",)
+    assert read_classes({"label_names": {"cat": "a cat", "dog": "a dog"}}) is None
     assert read_classes({}) is None
+    with pytest.raises(InputError, match="expected names in label_names, got 3"):
+        read_classes({"label_names": 3})
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"pretrained_cfg": "x"}, "keys and values in pretrained_cfg, got 'x'"),
+        ({"pretrained_cfg": [1]}, "keys and values in pretrained_cfg"),
+        ({"model_args": "x"}, "keys and values in model_args"),
+        ({"model_args": {"img_size": 16.0}}, "16.0 is no size"),
+        ({"input_size": "small"}, "'small' is no size"),
+        ({"model_args": {"act_layer": []}}, "unknown act_layer"),
+    ],
+)
+def test_a_config_that_is_none_is_refused(config: dict[str, Any], said: str) -> None:
+    shapes = {
+        part.key: part.shape for entry in TIMM.table(replace(TINY, depth=1)) for part in entry.parts
+    }
+    with pytest.raises(InputError, match=f"^config.json: .*{said}"):
+        TIMM.infer(shapes, config)

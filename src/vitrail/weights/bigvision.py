@@ -12,12 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.models import BiTSpec, Spec, ViTSpec
-from vitrail.weights.conventions import require
+from vitrail.weights.conventions import find_image, require
 from vitrail.weights.flax import (
     PLAIN,
     Dialect,
     check_axes,
-    find_image,
     infer_vit,
     join,
     mlp,

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.models import BiTSpec, Spec
-from vitrail.weights.flax import check_axes, conv, find_image
+from vitrail.weights.conventions import find_image
+from vitrail.weights.flax import check_axes, conv
 from vitrail.weights.format import Format, Shapes, count_stages
 from vitrail.weights.google import units
 from vitrail.weights.keymap import Part, Row, Table, Tensors, make_table

@@ -12,7 +12,7 @@ from vitrail.config import InputError
 from vitrail.data.preprocess import Fit, Preprocess
 from vitrail.models import HybridSpec, Spec, ViTSpec
 from vitrail.models.spec import Size
-from vitrail.weights.conventions import require
+from vitrail.weights.conventions import require, section
 from vitrail.weights.format import Format, Shapes, count_layers, square_side
 from vitrail.weights.keymap import Part, Row, Table, dense, make_table
 from vitrail.weights.timm import read_heads
@@ -102,9 +102,9 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
 
 def _heads(depth: int, width: int, mlp: int, config: Mapping[str, Any]) -> int:
     size = _vision(config).get("head_width")
-    return (
-        width // size if isinstance(size, int) and size > 0 else read_heads(depth, width, mlp, {})
-    )
+    if isinstance(size, int) and size > 0:
+        return width // size
+    return read_heads(depth, width, mlp, config)
 
 
 def _is_quick(config: Mapping[str, Any]) -> bool:
@@ -113,28 +113,32 @@ def _is_quick(config: Mapping[str, Any]) -> bool:
 
 
 def _model(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    return config.get("model_cfg") or config
+    return section(config, "model_cfg") or config
 
 
 def _vision(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _model(config).get("vision_cfg") or {}
+    return section(_model(config), "vision_cfg")
 
 
 def _image(config: Mapping[str, Any]) -> Size | None:
     size = config.get("vitrail_image") or _vision(config).get("image_size")
     if size is None:
         return None
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+    sides = (size, size) if isinstance(size, int) else size
+    if (
+        not isinstance(sides, list | tuple)
+        or len(sides) != 2
+        or not all(isinstance(side, int) for side in sides)
+    ):
         raise InputError(f"the config's image_size {size!r} is no size; write [height, width]")
     return sides[0], sides[1]
 
 
 def read_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
     """Read the transform of open_clip's config; None where it says none that we have."""
-    said, size = config.get("preprocess_cfg") or {}, _image(config)
+    said, size = section(config, "preprocess_cfg"), _image(config)
     fits: dict[str, Fit] = {"shortest": "crop", "squash": "stretch"}
-    fit = fits.get(said.get("resize_mode", "shortest"))
+    fit = fits.get(str(said.get("resize_mode", "shortest")))
     interpolation = said.get("interpolation", "bicubic")
     if size is None or fit is None or not {"mean", "std"} <= said.keys():
         return None

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from vitrail.config import InputError
 from vitrail.models import Spec, ViTSpec
-from vitrail.weights.format import Shapes, count_layers
+from vitrail.models.spec import Size
+from vitrail.weights.format import Shapes, count_layers, square_side
 from vitrail.weights.keymap import Shape
 
 _WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
+_USUAL_SIDE = 224
 
 
 def count_heads(width: int) -> int:
     """Give a published ViT's heads by its width: of 64, but 16 of them in So400m, H, g, G, e."""
     if width % 64:
-        raise InputError(f"a width of {width} says no number of heads: give the file's config.json")
+        raise InputError(
+            f"a width of {width} says no number of heads: name the model, or give its config.json"
+        )
     return _WIDE_HEADS.get(width, width // 64)
+
+
+def find_image(config: Mapping[str, Any], stride: Size, patches: int | None) -> Size:
+    """Say the resolution of a number of patches: the named model's, else a square's.
+
+    Without a number, where the file holds no positions, it is the size nearest 224.
+    """
+    named: Size | None = config.get("vitrail_image")
+    if named is not None:
+        counts = [side // max(step, 1) for side, step in zip(named, stride, strict=True)]
+        if patches in (None, counts[0] * counts[1]):
+            return named
+    if patches is None:
+        height, width = (max(round(_USUAL_SIDE / max(step, 1)), 1) * step for step in stride)
+        return height, width
+    side = square_side(max(patches, 0))
+    return side * stride[0], side * stride[1]
 
 
 def require(spec: Spec, project: str, **options: Any) -> None:
@@ -59,3 +81,11 @@ def shape_of(shapes: Shapes, key: str, axes: int) -> Shape:
     if len(shapes[key]) != axes or not all(shapes[key]):
         raise InputError(f"{key!r} has shape {shapes[key]}, expected {axes} axes and no empty one")
     return shapes[key]
+
+
+def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Give a part of a config that has keys of its own; nothing where there is none."""
+    value = config.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise InputError(f"config.json: expected keys and values in {key}, got {value!r}")
+    return value

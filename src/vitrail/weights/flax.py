@@ -16,13 +16,11 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.models import HybridSpec, ViTSpec
-from vitrail.models.spec import Size
-from vitrail.weights.format import Shapes, count_layers, square_side
+from vitrail.weights.format import Shapes, count_layers
 from vitrail.weights.keymap import Part, Row, Shape, Tensors
 
 ROOTS = ("", "params/", "opt/target/", "params/img/")
 """Where a file may keep its model: bare, a training state's, an older one's, an image tower's."""
-_USUAL_SIDE = 224
 BIT_ROOT = "root_block/conv_root/kernel"
 """The tensor that marks a BiT."""
 SCANNED = "Transformer/encoderblock/"
@@ -174,23 +172,6 @@ def infer_vit(shapes: Shapes, dialect: Dialect) -> dict[str, Any]:
         "classes": shapes.get("head/kernel", (0, 0))[1],
         "representation": shapes.get("pre_logits/kernel", (0, 0))[1],
     }
-
-
-def find_image(config: Mapping[str, Any], stride: Size, patches: int | None) -> Size:
-    """Say the resolution of a number of patches: the named model's, else a square's.
-
-    Without a number, where the file holds no positions, it is the size nearest 224.
-    """
-    named: Size | None = config.get("vitrail_image")
-    if named is not None:
-        counts = [side // max(step, 1) for side, step in zip(named, stride, strict=True)]
-        if patches in (None, counts[0] * counts[1]):
-            return named
-    if patches is None:
-        height, width = (max(round(_USUAL_SIDE / max(step, 1)), 1) * step for step in stride)
-        return height, width
-    side = square_side(max(patches, 0))
-    return side * stride[0], side * stride[1]
 
 
 def check_axes(

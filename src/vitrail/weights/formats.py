@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitrail.data import Preprocess
-from vitrail.weights import huggingface_config, timm_config
+from vitrail.weights import clip, huggingface_config, timm_config
 from vitrail.weights.bigvision import BIGVISION
 from vitrail.weights.bit_tf import BIT_TF
-from vitrail.weights.clip import CLIP
 from vitrail.weights.dino import DINO, MAE
 from vitrail.weights.format import Format
 from vitrail.weights.google import GOOGLE
@@ -19,7 +18,7 @@ from vitrail.weights.torchvision import TORCHVISION
 
 FORMATS: tuple[Format, ...] = (
     *(GOOGLE, BIGVISION, BIT_TF, MAE, DINO, TIMM),
-    *(HF_VIT, HF_DEIT, HF_DINOV2, HF_CLIP, HF_SIGLIP, TORCHVISION, CLIP),
+    *(HF_VIT, HF_DEIT, HF_DINOV2, HF_CLIP, HF_SIGLIP, TORCHVISION, clip.CLIP),
 )
 """MAE's and DINO's names are timm's and more, so they come before it."""
 
@@ -30,7 +29,7 @@ def read_preprocess(
     """Take the preprocessing from the files beside the weights, or give None: never a guess."""
     if preprocessor:
         return huggingface_config.read_preprocess(preprocessor)
-    return timm_config.read_preprocess(config)
+    return timm_config.read_preprocess(config) or clip.read_preprocess(config)
 
 
 def read_classes(config: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec
-from vitrail.weights.conventions import require
+from vitrail.weights.conventions import find_image, require
 from vitrail.weights.flax import (
     BIT_ROOT,
     HEAD,
@@ -21,7 +21,6 @@ from vitrail.weights.flax import (
     check_axes,
     conv,
     dense,
-    find_image,
     infer_vit,
     left_out,
     norm,

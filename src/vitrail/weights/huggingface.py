@@ -9,8 +9,14 @@ from typing import Any
 from vitrail.config import InputError, suggest
 from vitrail.models import Spec, ViTSpec
 from vitrail.models.spec import Activation, Size
-from vitrail.weights.conventions import count_depth, count_heads, require_vit, shape_of
-from vitrail.weights.format import Format, Shapes, square_side
+from vitrail.weights.conventions import (
+    count_depth,
+    count_heads,
+    find_image,
+    require_vit,
+    shape_of,
+)
+from vitrail.weights.format import Format, Shapes
 from vitrail.weights.huggingface_names import (
     CLIP,
     DINO,
@@ -135,7 +141,7 @@ def _siglip_table(spec: Spec) -> Table:
 
 def _infer(shapes: Shapes, config: Mapping[str, Any], names: Names, tokens: int) -> dict[str, Any]:
     """Read what all families say alike; `tokens` of them have a position before the patches."""
-    config = config.get("vision_config", config)
+    named, config = config, config.get("vision_config", config)
     if not isinstance(config, Mapping):
         raise InputError(f"config.json: expected keys and values in vision_config, got {config!r}")
     first = next(key for key in shapes if key.endswith(f"{names.patch}.weight"))
@@ -154,10 +160,10 @@ def _infer(shapes: Shapes, config: Mapping[str, Any], names: Names, tokens: int)
     return {
         "depth": count_depth(shapes, rf"{re.escape(root + names.layer)}\.(\d+)\."),
         "width": width,
-        "heads": _number(config, "num_attention_heads") or count_heads(width),
+        "heads": named.get("vitrail_heads") or _heads(config, width),
         "mlp": shape_of(shapes, f"{layer}.{names.mlp[1]}.weight", 2)[1],
         "patch": (patch[0], patch[1]),
-        "image": _image(config, (patch[0], patch[1]), rows[0] - tokens),
+        "image": _image({**named, **config}, (patch[0], patch[1]), rows[0] - tokens),
         "channels": channels,
         "activation": "swiglu" if names is GATED else ACTIVATIONS[activation],
         "qkv_bias": f"{layer}.{names.attention[0]}.bias" in shapes,
@@ -173,12 +179,18 @@ def _number(config: Mapping[str, Any], key: str, default: float = 0) -> Any:
     return value
 
 
+def _heads(config: Mapping[str, Any], width: int) -> int:
+    heads = config.get("num_attention_heads", 0)
+    if type(heads) is not int or heads < 0:
+        raise InputError(f"config.json: expected a number for num_attention_heads, got {heads!r}")
+    return heads or count_heads(width)
+
+
 def _image(config: Mapping[str, Any], patch: Size, patches: int) -> Size:
     """Give the resolution, cut to whole patches as SigLIP's convolution cuts 384 to 27 x 14."""
     size = config.get("image_size")
     if size is None:
-        side = square_side(patches)
-        return side * patch[0], side * patch[1]
+        return find_image(config, patch, patches)
     sides = [size, size] if isinstance(size, int) else size
     if not isinstance(sides, list | tuple) or [type(side) for side in sides] != [int, int]:
         raise InputError(f"config.json: expected a size or two for image_size, got {size!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,12 +22,12 @@ def read_classes(config: Mapping[str, Any]) -> tuple[str, ...] | None:
     labels = config.get("id2label") or {}
     if not isinstance(labels, Mapping):
         raise InputError(f"config.json: expected numbers and names in id2label, got {labels!r}")
-    names = tuple(str(labels.get(str(number), labels.get(number))) for number in range(len(labels)))
-    if not names or names == _made_up(len(names)):
-        return None
-    if "None" in names and None not in labels.values():
+    by_number = {str(number): str(name) for number, name in labels.items()}
+    numbers = [str(number) for number in range(len(labels))]
+    if by_number.keys() != set(numbers):
         raise InputError(f"config.json: id2label does not number its {len(labels)} classes from 0")
-    return names
+    names = tuple(by_number[number] for number in numbers)
+    return None if not names or names == _made_up(len(names)) else names
 
 
 def _made_up(count: int) -> tuple[str, ...]:
@@ -138,6 +139,11 @@ def read_preprocess(config: Mapping[str, Any]) -> Preprocess:
             "preprocessor_config.json resizes the short side and cuts nothing, so that pictures "
             "keep their shapes: expected do_center_crop with a crop_size"
         )
+    if short and size[0] != size[1]:
+        raise InputError(
+            f"preprocessor_config.json cuts {size[0]}x{size[1]} from the short side's square; "
+            "vitrail cuts a shape from what covers it: expected a square crop_size"
+        )
     mean, std = _normalisation(config)
     return Preprocess(
         size=size,
@@ -200,6 +206,12 @@ def _normalisation(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[
     return mean, std
 
 
+def _enlarge(side: int, preprocess: Preprocess) -> int:
+    """Give the side before the crop, by the rule that `vitrail.data.geometry.fit` has for a fit."""
+    large = side / preprocess.crop + 1e-6
+    return math.floor(large) if preprocess.fit == "crop" else round(large)
+
+
 def write_preprocess(preprocess: Preprocess) -> dict[str, Any]:
     """Give the preprocessor_config.json whose processor does the same."""
     number = {name: number for number, name in _RESAMPLE.items()}[preprocess.interpolation]
@@ -207,11 +219,13 @@ def write_preprocess(preprocess: Preprocess) -> dict[str, Any]:
     size: dict[str, int] = {"height": height, "width": width}
     kind = "ViTImageProcessor"
     cut: dict[str, Any] = {}
-    if preprocess.fit == "crop" or preprocess.crop < 1:
+    if preprocess.fit != "stretch" and height != width:
+        raise InputError(f"no processor of transformers cuts {height}x{width} from what covers it")
+    if preprocess.fit != "stretch" or preprocess.crop < 1:
         cut = {"do_center_crop": True, "crop_size": size}
         kind = "DeiTImageProcessor"
-        size = {name: round(side / preprocess.crop) for name, side in size.items()}
-        if preprocess.fit == "crop":
+        size = {name: _enlarge(side, preprocess) for name, side in size.items()}
+        if preprocess.fit != "stretch":
             size, kind = {"shortest_edge": min(size.values())}, "CLIPImageProcessor"
     return {
         "image_processor_type": kind,

@@ -33,6 +33,7 @@ DINOV2 = "https://dl.fbaipublicfiles.com/dinov2"
 WEIGHTS = (".safetensors", ".npz", ".bin", ".pth", ".pt")
 """How the names of weights files end."""
 _HUB_NAMES = ("model.safetensors", "pytorch_model.bin")
+_OPEN_CLIP = "open_clip_"  # its files may stand beside transformers' of the same model
 _LARGEST_JSON = 16 << 20  # bytes; 21,843 class names take 2 million
 _LONGEST = 200  # letters of a name, which leaves room for the suffixes of a download
 
@@ -131,9 +132,8 @@ def _from_file(rest: str, cache: Path | None) -> Resolved:
 
 
 def _from_run(rest: str, cache: Path | None) -> Resolved:
-    folder = Path(rest).expanduser()
-    if not _exists(rest) or not folder.is_dir():
-        raise InputError(f"no run folder {rest!r}{_neighbours(folder)}")
+    if not _exists(rest) or not (folder := Path(rest).expanduser()).is_dir():
+        raise InputError(f"no run folder {rest!r}{_neighbours(Path(rest))}")
     found = _model_folder(folder)
     if found is None:
         raise InputError(f"{folder} is no run folder: it holds no model.json yet")
@@ -151,6 +151,8 @@ def _local(path: Path, source: str) -> Resolved:
         path, hub_like = _weights_in(folder), True
     if not path.is_file():
         raise InputError(f"{path} is neither a file nor a folder")
+    if path.name.startswith(_OPEN_CLIP):
+        return Resolved(source, path, _read_json(folder / f"{_OPEN_CLIP}config.json"), {}, None)
     if not hub_like:
         return Resolved(source, path, {}, {}, None)
     config, preprocessor = folder / "config.json", folder / "preprocessor_config.json"

@@ -201,7 +201,7 @@ def _check_places(shapes: Shapes, config: Mapping[str, Any]) -> None:
 
 def read_heads(depth: int, width: int, mlp: int, config: Mapping[str, Any]) -> int:
     """Say how many heads a model has: as its config or its size's paper says, or heads of 64."""
-    heads = model_arguments(config).get("num_heads")
+    heads = config.get("vitrail_heads") or model_arguments(config).get("num_heads")
     if isinstance(heads, int) and heads > 0:
         return heads
     name = str(config.get("architecture", ""))
@@ -228,7 +228,7 @@ def _read_activation(config: Mapping[str, Any]) -> Activation:
     name = str(config.get("architecture", ""))
     said = "quick_gelu" if "quickgelu" in name else "gelu_tanh" if _TANH.search(name) else "gelu"
     said = model_arguments(config).get("act_layer", said)
-    if said not in ACTIVATIONS:
+    if said not in list(ACTIVATIONS):
         known = ", ".join(ACTIVATIONS)
         raise InputError(f"config.json: unknown act_layer {said!r}; vitrail has {known}")
     return ACTIVATIONS[said]

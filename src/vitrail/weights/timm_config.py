@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ from vitrail.config import InputError
 from vitrail.data.preprocess import Interpolation, Preprocess
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec
 from vitrail.models.spec import Activation, Size
+from vitrail.weights.conventions import section
 
 _ARCHITECTURES = {  # by our names; with {} for timm's two sizes, which are @224 and @384
     "ViT-Ti/16": "vit_tiny_patch16_{}",
@@ -159,51 +161,72 @@ def _write_preprocess(preprocess: Preprocess) -> dict[str, Any]:
     if preprocess.interpolation not in _INTERPOLATIONS:
         raise InputError(f"timm has no interpolation {preprocess.interpolation!r}")
     stretch = preprocess.fit == "stretch"
+    if stretch:
+        for side in preprocess.size:
+            theirs, ours = _stretched(side, preprocess.crop)
+            if theirs != ours:
+                what = f"timm stretches to {theirs[0]} and cuts {side}, not from {ours[0]}"
+                raise InputError(f"{what}: it has no place for crop={preprocess.crop}")
     return {
         "input_size": [len(preprocess.mean), *preprocess.size],
         "interpolation": preprocess.interpolation,
-        "crop_pct": 1.0 if stretch else preprocess.crop,
+        "crop_pct": preprocess.crop,
         "crop_mode": "squash" if stretch else "center",
         "mean": list(preprocess.mean),
         "std": list(preprocess.std),
     }
 
 
+def _stretched(side: int, crop: float) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Give the side that a stretched picture has before its crop, and the crop's place: both ways.
+
+    timm rounds the one down and the other to even; transformers, whose way ours is, otherwise.
+    """
+    theirs, ours = math.floor(side / crop), round(side / crop + 1e-6)
+    return (theirs, round((theirs - side) / 2)), (ours, (ours - side) // 2)
+
+
 def read_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
     """Read the evaluation transform; None where the config says none that we have.
 
-    We have neither borders (`crop_mode` "border"), nor a crop after squashing.
+    We have neither borders (`crop_mode` "border"), nor timm's rounding of a crop after squashing.
     """
-    published = config.get("pretrained_cfg") or config
+    published = section(config, "pretrained_cfg") or config
     if not {"input_size", "mean", "std", "interpolation"} <= published.keys():
         return None
     crop, mode = published.get("crop_pct") or 0.875, published.get("crop_mode") or "center"
-    squashed = mode == "squash" and crop == 1
+    squashed = mode == "squash"
     interpolation = _INTERPOLATIONS.get(str(published["interpolation"]))
     if interpolation is None or not (mode == "center" or squashed):
         return None
     try:
         _, height, width = map(int, published["input_size"])
+        for side in (height, width) if squashed else ():
+            theirs, ours = _stretched(side, float(crop))
+            if theirs != ours:
+                return None
         return Preprocess(
             size=(height, width),
             mean=tuple(map(float, published["mean"])),
             std=tuple(map(float, published["std"])),
             interpolation=interpolation,
             fit="stretch" if squashed else "crop",
-            crop=1.0 if squashed else float(crop),
+            crop=float(crop),
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"config.json: no such preprocessing: {error}") from None
 
 
 def read_classes(config: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Read the names of the classes, where a config has one for each."""
-    published = config.get("pretrained_cfg") or {}
-    names = config.get("label_names") or published.get("label_names")
+    names = config.get("label_names") or section(config, "pretrained_cfg").get("label_names")
     if isinstance(names, Mapping):  # by number, where JSON has made text of it
-        by_number = {int(number): str(name) for number, name in names.items()}
-        whole = by_number.keys() == set(range(len(by_number)))
-        return tuple(by_number[i] for i in range(len(by_number))) if whole else None
+        by_number = {str(number): str(name) for number, name in names.items()}
+        numbers = [str(number) for number in range(len(names))]
+        whole = by_number.keys() == set(numbers)
+        return tuple(by_number[number] for number in numbers) if whole else None
+    if not isinstance(names, list | tuple | None):
+        raise InputError(f"config.json: expected names in label_names, got {names!r}")
     return tuple(map(str, names)) if names else None
 
 
@@ -211,11 +234,11 @@ def image_of(config: Mapping[str, Any]) -> Size | None:
     """Give the resolution that a config, or the model's given name, says."""
     if image := config.get("vitrail_image"):
         return image[0], image[1]
-    published = config.get("pretrained_cfg") or config
+    published = section(config, "pretrained_cfg") or config
     size = model_arguments(config).get("img_size") or published.get("input_size")
     if size is None:
         return None
-    sides = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+    sides = (size, size) if isinstance(size, int) else size[-2:] if isinstance(size, list) else ()
     if len(sides) != 2 or not all(isinstance(side, int) for side in sides):
         raise InputError(f"config.json: {size!r} is no size; write [channels, height, width]")
     return sides[0], sides[1]
@@ -223,4 +246,4 @@ def image_of(config: Mapping[str, Any]) -> Size | None:
 
 def model_arguments(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Give the arguments of timm's constructor that a config adds to its architecture's."""
-    return config.get("model_args") or {}
+    return section(config, "model_args")

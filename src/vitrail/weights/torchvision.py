@@ -9,8 +9,14 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.models import Spec, ViTSpec
-from vitrail.weights.conventions import count_depth, count_heads, require_vit, shape_of
-from vitrail.weights.format import Format, Shapes, square_side
+from vitrail.weights.conventions import (
+    count_depth,
+    count_heads,
+    find_image,
+    require_vit,
+    shape_of,
+)
+from vitrail.weights.format import Format, Shapes
 from vitrail.weights.keymap import Part, Row, Table, Tensors, dense, make_table
 
 _LAYER = "encoder.layers.encoder_layer_"
@@ -59,14 +65,14 @@ def _recognises(shapes: Shapes) -> bool:
 def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     """Read the spec; a file says nothing of heads and resolution, torchvision has no config."""
     width, channels, *patch = shape_of(shapes, "conv_proj.weight", 4)
-    side = square_side(shape_of(shapes, "encoder.pos_embedding", 3)[1] - 1)
+    patches = shape_of(shapes, "encoder.pos_embedding", 3)[1] - 1
     return ViTSpec(
         depth=count_depth(shapes, rf"{re.escape(_LAYER)}(\d+)\."),
         width=width,
-        heads=config.get("num_heads") or count_heads(width),
+        heads=config.get("vitrail_heads") or config.get("num_heads") or count_heads(width),
         mlp=shape_of(shapes, f"{_LAYER}0.mlp.3.weight", 2)[1],
         patch=(patch[0], patch[1]),
-        image=(side * patch[0], side * patch[1]),
+        image=find_image(config, (patch[0], patch[1]), patches),
         channels=channels,
         classes=_outputs(shapes, "heads.head.weight"),
         representation=_outputs(shapes, "heads.pre_logits.weight"),
