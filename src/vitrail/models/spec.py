@@ -273,7 +273,7 @@ def spec_to_dict(spec: Spec) -> dict[str, Any]:
 def spec_from_dict(data: dict[str, Any]) -> Spec:
     """Read a spec from plain data; an unknown family or field is refused."""
     family = data.get("family")
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise InputError(f"unknown model family {family!r}; there are: {', '.join(FAMILIES)}"
                          f"{suggest(str(family), FAMILIES)}")  # fmt: skip
     return from_dict(FAMILIES[family], {k: v for k, v in data.items() if k != "family"})

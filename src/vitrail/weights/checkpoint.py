@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -28,6 +29,7 @@ from torch import Tensor
 from vitrail.config import InputError, from_dict, read_file, suggest, to_dict
 from vitrail.data.preprocess import Preprocess
 from vitrail.models import BiT, Spec, ViT, build, spec_from_dict, spec_to_dict
+from vitrail.models.cost import cost_of
 from vitrail.weights.files import open_weights, sha256_of
 from vitrail.writing import sync
 
@@ -91,6 +93,19 @@ def _find_misfits(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
     yield from (f"unknown {name[:80]!r}" for name in given if name not in wanted)
 
 
+def check_size(spec: Spec, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a spec whose model would never end, of a file's tensors that are far from filling it.
+
+    What little is missing is listed later.
+    """
+    blocks = getattr(spec, "depth", 0) + sum(getattr(spec, "stages", ()))
+    if blocks > len(shapes):
+        raise InputError(f"{blocks:_} blocks can't be made of {len(shapes):_} tensors")
+    there = sum(map(math.prod, shapes.values()))
+    if (needed := cost_of(spec).parameters) > 1000 * there:
+        raise InputError(f"{needed:_} parameters can't be made of {there:_} numbers")
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Record:
     """What model.json holds besides its version, the spec and, at its end, its checksum."""
@@ -131,7 +146,7 @@ def save_folder(bundle: Bundle, folder: Path) -> None:
 def _write(bundle: Bundle, folder: Path) -> Path:
     """Write all beside the folder, on disk and for all that may read the user's files."""
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
-    save_file(_separate(bundle.tensors), new / WEIGHTS, metadata={"format": "pt"})
+    save_file(separate(bundle.tensors), new / WEIGHTS, metadata={"format": "pt"})
     record = _Record(
         name=str(bundle.spec),
         sha256=sha256_of(new / WEIGHTS),
@@ -157,7 +172,7 @@ def _seal(digest: str) -> str:
     return f'"checksum": "{digest}"'
 
 
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Bring tensors to the form that safetensors takes: each with memory of its own."""
     ready: dict[str, Tensor] = {}
     end = 0
@@ -244,6 +259,7 @@ def load_folder(folder: Path) -> Bundle:
         provenance=record.provenance,
     )
     try:
+        check_size(spec, {name: tuple(tensor.shape) for name, tensor in bundle.tensors.items()})
         _make_empty(bundle)
         _check_classes(bundle)
     except InputError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -13,12 +14,12 @@ from vitrail.config import InputError, to_dict
 from vitrail.data import Preprocess
 from vitrail.models import BiT, Spec, ViT, parse, spec_from_dict
 from vitrail.models.spec import Size, ViTSpec
-from vitrail.weights.checkpoint import Bundle, Provenance, load_folder
+from vitrail.weights.checkpoint import Bundle, Provenance, check_size, load_folder
 from vitrail.weights.classes import imagenet_classes
 from vitrail.weights.files import WeightsFile, find_bad_numbers, open_weights, sha256_of
 from vitrail.weights.format import Format
 from vitrail.weights.formats import FORMATS, read_classes, read_preprocess
-from vitrail.weights.keymap import read_table
+from vitrail.weights.keymap import Tensors, read_table
 from vitrail.weights.sources import Resolved, resolve
 from vitrail.weights.transfer import HeadChange, transfer
 
@@ -87,7 +88,7 @@ def fit(
         spec=moved.spec,
         tensors=moved.tensors,
         classes=bundle.classes if classes is None or head == "keep" else None,
-        preprocess=bundle.preprocess and _refit(bundle.preprocess, moved.spec),
+        preprocess=bundle.preprocess and _refit(bundle.preprocess, bundle.spec, moved.spec),
         provenance=provenance,
     )
 
@@ -95,7 +96,8 @@ def fit(
 def fit_named(bundle: Bundle, named: Spec, *, classes: int) -> Bundle:
     """Fit weights to a named model's resolution, patch, channels and dropout, and to new classes.
 
-    What the name leaves open, such as the form of GELU, stays as the weights have it.
+    What the name leaves open, such as the form of GELU, stays as the weights have it; what it says
+    and no fitting brings about, such as another pooling, is refused.
     """
     found = bundle.spec
     shape = ("depth", "width", "heads", "mlp", "stages", "stem_width")
@@ -104,16 +106,33 @@ def fit_named(bundle: Bundle, named: Spec, *, classes: int) -> Bundle:
         getattr(found, key) != getattr(named, key) for key in shape if key in have
     ):
         raise InputError(f"the weights are of {found.name}, which {named.name} has no place for")
+    noise = ("dropout", "attention_dropout", "stochastic_depth")
+    _refuse_others(found, named, fitted={*shape, *noise, *_FITTED})
     patch = named.patch if isinstance(named, ViTSpec) else None
     fitted = fit(bundle, classes=classes, image=named.image, channels=named.channels, patch=patch)
     if not isinstance(named, ViTSpec):
         return fitted
-    noise = ("dropout", "attention_dropout", "stochastic_depth")
     return replace(fitted, spec=replace(fitted.spec, **{key: getattr(named, key) for key in noise}))
 
 
-def _refit(preprocess: Preprocess, spec: Spec) -> Preprocess:
-    """Bring a preprocessing to the model's new size and channel count."""
+_FITTED = ("classes", "representation", "head_bias", "image", "channels", "patch")
+
+
+def _refuse_others(found: Spec, named: Spec, *, fitted: set[str]) -> None:
+    """Refuse a name that says of an option what the weights are not, and nothing makes them."""
+    rest = [field for field in fields(named) if field.name not in fitted]
+    said = {field.name: getattr(named, field.name) for field in rest}
+    said = {field.name: said[field.name] for field in rest if said[field.name] != field.default}
+    if getattr(found, "layer_scale", 0):  # its first value is no longer of interest
+        said.pop("layer_scale", None)
+    wrong = {name: value for name, value in said.items() if getattr(found, name) != value}
+    if wrong:
+        listed = ", ".join(f"{k}={getattr(found, k)}, not {k}={v}" for k, v in wrong.items())
+        raise InputError(f"the weights of {found.name} have {listed}: leave that out of the name")
+
+
+def _refit(preprocess: Preprocess, old_spec: Spec, spec: Spec) -> Preprocess:
+    """Bring a preprocessing to the model's new size and channel count, where those are new."""
     count, old = spec.channels, len(preprocess.mean)
     means, deviations = preprocess.mean, preprocess.std
     if count != old:
@@ -122,7 +141,8 @@ def _refit(preprocess: Preprocess, spec: Spec) -> Preprocess:
         deviations = (
             (sum(deviations) / old,) if grey else tuple(deviations[i % old] for i in range(count))
         )
-    return replace(preprocess, size=spec.image, mean=means, std=deviations)
+    size = preprocess.size if spec.image == old_spec.image else spec.image
+    return replace(preprocess, size=size, mean=means, std=deviations)
 
 
 def read(source: str, *, model: str | None = None, hashed: bool = True) -> Bundle:
@@ -131,7 +151,7 @@ def read(source: str, *, model: str | None = None, hashed: bool = True) -> Bundl
     if found.path.is_dir():
         bundle = load_folder(found.path)
         if model is not None:
-            _agree(bundle.spec, parse(model), source)
+            _agree(bundle.spec, parse(model), source, sure=True)
         return bundle
     return read_weights(open_weights(found.path), found, model=model, hashed=hashed)
 
@@ -154,6 +174,8 @@ def read_weights(
         named = ", ".join(f"{name} ({count})" for name, count in list(bad.items())[:5])
         raise InputError(f"{found.source} holds NaN or Inf: {named}; the file is not usable")
     changes = tuple(f"left out {key}: {reason}" for key, reason in left_out.items())
+    tensors, unified = _unify(tensors)
+    changes += unified
     head = tensors.get("head.output.weight")
     if head is not None and not head.any():  # as in Google's ImageNet-21k files
         changes += ("head.output is all zeros, as published: features, but no classifier",)
@@ -173,6 +195,17 @@ def read_weights(
     )
 
 
+def _unify(tensors: Tensors) -> tuple[Tensors, tuple[str, ...]]:
+    """Bring weights of several types, as CLIP's, to the one that holds all; also say so."""
+    kinds = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    if len(kinds) < 2:
+        return tensors, ()
+    widest = reduce(torch.promote_types, kinds)
+    names = " and ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+    change = f"brought to {str(widest).removeprefix('torch.')}, from {names}"
+    return {k: t.to(widest) if t.dtype in kinds else t for k, t in tensors.items()}, (change,)
+
+
 def _classes(config: Mapping[str, Any], spec: Spec) -> tuple[str, ...] | None:
     """Name the head's outputs, by the config or as ImageNet's; names of another head are none."""
     named = read_classes(config)
@@ -188,26 +221,45 @@ def identify(
         shapes = {k: tuple(v.shape) for k, v in format.normalise(empty).items()}
         if not format.recognises(shapes):
             continue
-        if SPEC_KEY in file.metadata:
-            spec = spec_from_dict(json.loads(file.metadata[SPEC_KEY]))
-        else:
-            spec = format.infer(shapes, _with_model(config, model))
-        return format, spec if model is None else _agree(spec, parse(model), str(file.path))
+        sure = SPEC_KEY in file.metadata
+        spec = _read_spec(file) if sure else format.infer(shapes, _with_model(config, model))
+        if model is not None:
+            spec = _agree(spec, parse(model), str(file.path), sure=sure)
+        return format, spec
     known = ", ".join(format.name for format in FORMATS)
     some = ", ".join(list(file.shapes)[:3])
     raise InputError(f"{file.path} is in no known format ({known}); it holds {some}, …")
 
 
+def _read_spec(file: WeightsFile) -> Spec:
+    """Read the spec that we wrote beside a peer's tensors, as anybody may have."""
+    try:
+        data = json.loads(file.metadata[SPEC_KEY])
+        spec = spec_from_dict(data if isinstance(data, dict) else {})
+        check_size(spec, file.shapes)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file.path}: the spec in its metadata: {error}") from None
+    return spec
+
+
 def _with_model(config: Mapping[str, Any], model: str | None) -> dict[str, Any]:
-    """Let a given name say the grid, where the shapes alone leave it open."""
-    return {**config} if model is None else {**config, "vitrail_image": parse(model).image}
+    """Let a given name say the grid and the heads, where the shapes alone leave them open."""
+    if model is None:
+        return {**config}
+    named = parse(model)
+    heads = named.heads if isinstance(named, ViTSpec) else None
+    return {**config, "vitrail_image": named.image, "vitrail_heads": heads}
 
 
-def _agree(found: Spec, named: Spec, source: str) -> Spec:
-    """Take from the name what shapes can't show, and refuse what contradicts them."""
+def _agree(found: Spec, named: Spec, source: str, *, sure: bool) -> Spec:
+    """Take from the name what shapes can't show, and refuse what contradicts them.
+
+    A spec that we wrote is `sure` of all.
+    """
     if type(found) is not type(named):
         raise InputError(f"{source} holds a {found.family} ({found.name}), not {named.name}")
     keys = ("depth", "width", "mlp", "patch", "image", "stages", "stem_width")
+    keys += ("heads",) if sure else ()
     have = {field.name for field in fields(found)}
     wrong = [
         f"{key} {getattr(found, key)}, not {getattr(named, key)}"

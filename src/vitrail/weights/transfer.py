@@ -80,7 +80,7 @@ def _new_spec(
 ) -> Spec:
     if patch is not None and not (isinstance(spec, ViTSpec) and not isinstance(spec, HybridSpec)):
         raise InputError(f"{spec.name} has no patches of pixels to resize")
-    if image is not None and isinstance(spec, BiTSpec) and spec.heads:
+    if image not in (None, spec.image) and isinstance(spec, BiTSpec) and spec.heads:
         raise InputError(f"{spec.name} takes pictures of any size as it is; leave image out")
     given: dict[str, Any] = {"image": image, "channels": channels, "patch": patch}
     changes = {name: value for name, value in given.items() if value is not None}

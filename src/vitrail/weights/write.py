@@ -21,7 +21,7 @@ from vitrail.config import InputError, suggest
 from vitrail.models import BiTSpec, ViTSpec, spec_to_dict
 from vitrail.weights.bigvision import BIGVISION
 from vitrail.weights.bit_tf import BIT_TF
-from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.checkpoint import Bundle, save_folder, separate
 from vitrail.weights.format import Format
 from vitrail.weights.google import GOOGLE
 from vitrail.weights.huggingface import format_for
@@ -49,9 +49,21 @@ def convert(source: str, out: Path, to: str, *, model: str | None = None) -> Wri
     """Write a source in another format; what does not give the same logits is not left behind."""
     if to not in WRITERS:
         raise InputError(f"no format {to!r}; there are: {', '.join(WRITERS)}{suggest(to, WRITERS)}")
+    if not out.resolve().name:
+        raise InputError(f"{out}: is no place for a model; name a file or a folder in it")
     if out.exists() and to != "vitrail":
         raise InputError(f"{out} exists; remove it or choose another name")
     bundle = read(source, model=model)
+    if not out.exists():
+        return _convert(bundle, source, out, to)
+    trial = _part(out)  # an older model of ours stays until the new one has proved right
+    try:
+        return replace(_convert(bundle, source, trial, to), files=_write(bundle, out, to))
+    finally:
+        shutil.rmtree(trial, ignore_errors=True)
+
+
+def _convert(bundle: Bundle, source: str, out: Path, to: str) -> Written:
     files = _write(bundle, out, to)
     try:
         difference = compare(bundle, read(f"file:{out}"))
@@ -80,7 +92,8 @@ def _write(bundle: Bundle, out: Path, to: str) -> tuple[Path, ...]:
 
 
 def _part(out: Path) -> Path:
-    return out.with_name(f".{out.name}.part")
+    whole = out.resolve()  # so that "." has a name
+    return whole.with_name(f".{whole.name}.part")
 
 
 @torch.inference_mode()
@@ -158,7 +171,7 @@ def _write_hf(bundle: Bundle, out: Path) -> tuple[Path, ...]:
 def _write_hub_folder(
     bundle: Bundle, out: Path, format: Format, extra: dict[str, dict[str, Any]]
 ) -> tuple[Path, ...]:
-    theirs = _tensors(bundle, format)
+    theirs = separate(_tensors(bundle, format))
     part = _part(out)
     part.mkdir(parents=True, exist_ok=True)
     metadata = {"format": "pt", SPEC_KEY: json.dumps(spec_to_dict(bundle.spec))}

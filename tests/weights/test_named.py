@@ -1,0 +1,158 @@
+"""What a given name adds to a file, and what weights of one task are for the next."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from vitrail.config import InputError
+from vitrail.data.preprocess import Preprocess
+from vitrail.models import build, parse
+from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.format import Format
+from vitrail.weights.huggingface import HF_VIT
+from vitrail.weights.keymap import Tensors, write_table
+from vitrail.weights.load import SPEC_KEY, fit, fit_named, load, read
+from vitrail.weights.timm import TIMM
+from vitrail.weights.torchvision import TORCHVISION
+from vitrail.weights.write import convert
+
+TINY = "ViT/8@16,depth=1,width=32,heads=2,mlp=32,classes=3,activation=gelu"
+WIDE = "ViT/8@16x24,depth=1,width=64,heads=1,mlp=32,classes=3,activation=gelu"
+PICTURE = Preprocess(
+    size=(64, 64), mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bicubic", fit="crop"
+)
+
+
+def bundle(name: str) -> Bundle:
+    model = build(name)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return Bundle(spec=model.spec, tensors={k: v.detach() for k, v in model.state_dict().items()})
+
+
+def theirs(name: str, format: Format) -> Tensors:
+    found = bundle(name)
+    written = write_table(format.table(found.spec), found.tensors)
+    return {key: value.clone() for key, value in written.items()}
+
+
+@pytest.mark.parametrize("format", [TIMM, TORCHVISION, HF_VIT], ids=lambda each: each.name)
+@pytest.mark.parametrize("name", [TINY, WIDE])
+def test_a_name_says_what_a_file_leaves_open(format: Format, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.pth"
+    torch.save(theirs(name, format), path)
+    with pytest.raises(InputError, match="name the model"):
+        read(str(path))
+    found = read(str(path), model=name).spec
+    for field in ("image", "heads", "depth", "classes"):
+        assert getattr(found, field) == getattr(parse(name), field)
+
+
+@pytest.mark.parametrize("to", ["vitrail", "timm"])
+def test_a_name_with_other_heads_than_we_wrote_is_refused(to: str, tmp_path: Path) -> None:
+    save_folder(bundle(TINY), tmp_path / "own")
+    convert(str(tmp_path / "own"), tmp_path / "out", to)
+    with pytest.raises(InputError, match="heads 2, not 4"):
+        read(str(tmp_path / "out"), model=TINY.replace("heads=2", "heads=4"))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{",
+        "[]",
+        "[" * 100_000,
+        '{"family": []}',
+        '{"family": "vit", "depth": 3}',
+        '{"family": "vit", "depth": 1000000000, "width": 32, "heads": 2, "mlp": 32}',
+        '{"family": "vit", "depth": 1, "width": 4000000000, "heads": 1, "mlp": 4000000000}',
+        json.dumps({"family": "bit", "stages": [1] * 100_000}),
+    ],
+)
+def test_a_spec_in_a_file_is_not_trusted(said: str, tmp_path: Path) -> None:
+    save_file(theirs(TINY, TIMM), tmp_path / "w.safetensors", metadata={SPEC_KEY: said})
+    with pytest.raises(InputError, match=r"w\.safetensors: the spec"):
+        read(str(tmp_path / "w.safetensors"))
+
+
+def test_an_axial_resnet_is_fitted_to_new_classes() -> None:
+    old = bundle("BiT@32,stages=1-1,width=32,heads=4,classes=3")
+    fitted = fit_named(old, old.spec, classes=2)
+    assert fitted.spec == replace(old.spec, classes=2)
+    assert fitted.build()(torch.zeros(1, 3, 32, 32)).shape == (1, 2)
+    with pytest.raises(InputError, match="leave image out"):
+        fit(old, image=(64, 64))
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("pool=gap", "pool=token, not pool=gap"),
+        ("position=sincos-2d", "position=learned-1d, not position=sincos-2d"),
+        ("activation=swiglu", "activation=gelu, not activation=swiglu"),
+    ],
+)
+def test_a_named_option_that_the_weights_have_not_is_refused(option: str, said: str) -> None:
+    named = parse(f"{TINY.removesuffix(',activation=gelu')},{option}")
+    with pytest.raises(InputError, match=said):
+        fit_named(bundle(TINY), named, classes=2)
+
+
+def test_what_a_name_leaves_open_stays_as_the_weights_have_it() -> None:
+    old = bundle(f"{TINY},layer_scale=1e-05,position_resize=timm")
+    named = parse("ViT/8@32,depth=1,width=32,heads=2,mlp=32,dropout=0.1,layer_scale=0.1")
+    spec = fit_named(old, named, classes=2).spec
+    assert spec == replace(old.spec, classes=2, image=(32, 32), dropout=0.1)
+
+
+def test_preprocessing_changes_only_with_the_model() -> None:
+    """BiT's and DINOv2's pictures have another size than their files, or their positions, say."""
+    old = replace(bundle(TINY), preprocess=PICTURE)
+    assert fit(old, classes=2).preprocess == PICTURE
+    assert fit(old, classes=2, image=(32, 32)).preprocess == replace(PICTURE, size=(32, 32))
+    grey = replace(PICTURE, mean=(0.5,), std=(0.5,))
+    assert fit(old, channels=1).preprocess == grey
+
+
+def test_weights_of_several_types_become_one(tmp_path: Path) -> None:
+    """OpenAI's CLIP has its norms in float32 and the rest in float16."""
+    mixed = theirs(WIDE, TIMM)
+    mixed |= {key: value.half() for key, value in mixed.items() if "norm" not in key}
+    torch.save(mixed, tmp_path / "w.pth")
+    loaded = load(str(tmp_path / "w.pth"), model=WIDE)
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {torch.float32}
+    assert loaded.model(torch.zeros(1, 3, 16, 24)).shape == (1, 3)
+    assert loaded.provenance is not None
+    assert "brought to float32, from float16 and float32" in loaded.provenance.changes
+    torch.save({key: value.half() for key, value in mixed.items()}, tmp_path / "half.pth")
+    half = read(str(tmp_path / "half.pth"), model=WIDE)
+    assert {tensor.dtype for tensor in half.tensors.values()} == {torch.float16}
+
+
+@pytest.mark.parametrize("to", ["timm", "hf"])
+def test_tied_tensors_are_written_apart(to: str, tmp_path: Path) -> None:
+    tied = theirs(TINY.replace("depth=1", "depth=2"), TIMM)
+    tied["blocks.1.mlp.fc1.weight"] = tied["blocks.0.mlp.fc1.weight"]
+    torch.save(tied, tmp_path / "w.pth")
+    name = TINY.replace("depth=1", "depth=2")
+    assert convert(str(tmp_path / "w.pth"), tmp_path / "out", to, model=name).max_difference == 0
+
+
+def test_a_conversion_that_fails_leaves_the_older_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("old", "new"):
+        save_folder(bundle(TINY), tmp_path / folder)
+    before: dict[str, Any] = {file.name: file.read_bytes() for file in (tmp_path / "old").iterdir()}
+    monkeypatch.setattr("vitrail.weights.write.TOLERANCE", -1)
+    with pytest.raises(InputError, match="other logits"):
+        convert(str(tmp_path / "new"), tmp_path / "old", "vitrail")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "old").iterdir()} == before
+    with pytest.raises(InputError, match="other logits"):
+        convert(str(tmp_path / "new"), tmp_path / "fresh", "vitrail")
+    assert {path.name for path in tmp_path.iterdir()} == {"old", "new"}
