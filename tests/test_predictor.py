@@ -167,6 +167,20 @@ def test_attention_is_inspections_and_lies_on_the_picture(predictor: Predictor) 
     assert np.allclose(predictor.attention(x[0]), expected, atol=1e-5)  # the model's own input
 
 
+@pytest.mark.parametrize("channels", [2, 5])
+def test_pictures_of_many_channels_are_overlaid_too(channels: int, tmp_path: Path) -> None:
+    rule = Preprocess(
+        size=(32, 32), mean=(0.5,) * channels, std=(0.5,) * channels,
+        interpolation="bilinear", fit="crop",
+    )  # fmt: skip
+    several = Predictor(make(f"{TINY.name},channels={channels}", rule))
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 60, channels), dtype=np.uint8)
+    np.save(tmp_path / "many.npy", pixels)
+    laid = several.overlay(pixels)
+    assert laid.shape == (40, 60, 3)
+    assert np.array_equal(several.overlay(tmp_path / "many.npy"), laid)
+
+
 def test_one_picture_has_one_answer(predictor: Predictor, tmp_path: Path) -> None:
     """A path is not taken for a list of letters, nor pixels for a list of rows."""
     path = tmp_path / "cat.png"

@@ -12,6 +12,7 @@ from tests.test_cli import run
 from vitrail.cli.inspect import inspect
 from vitrail.inspection.captions import CAPTIONS
 from vitrail.inspection.report import leave_report
+from vitrail.inspection.view import open_own
 
 Capture = pytest.CaptureFixture[str]
 
@@ -58,6 +59,10 @@ def test_a_bit_is_reported_as_far_as_it_goes(place: Path, tmp_path: Path, capsys
     ("arguments", "message"),
     [
         (["vit"], "no picture to look at; name some files, or give --data"),
+        (
+            ["vit", "a.png", "--split", "test"],
+            "--split test is of --data, which is lacking",
+        ),
         (["vit", "none.png"], "none.png: No such file or directory"),
         (["vit", "broken.jpg"], "broken.jpg: "),
         (["vit", "set"], "set is a folder; give pictures, or --data "),
@@ -107,6 +112,7 @@ def test_training_leaves_a_report_once(tmp_path: Path, capsys: Capture) -> None:
     before = page.read_bytes()
     assert b"Confusion matrix of 10 classes" in before
     assert leave_report(out) == page
+    assert (open_own(out).name, open_own(out, "train").name) == ("digits/test", "digits/train")
     page.write_text("seen")
     assert run(capsys, *command)[0] == 0
     assert page.read_text() == "seen"

@@ -36,7 +36,7 @@ def inspect(
         pictures: Pictures to look at, each on its own; a run has its own if none are given.
         out: The folder for report.html, report.json and figures/.
         data: A data set to measure on; a few of its pictures are shown if none are given.
-        split: Which of its splits; val unless given.
+        split: Which of its splits, or of the run's own data; val unless given.
         layers: Layers whose heads are drawn, from 0, or from the end: -1; four unless given.
         against: A second model, to compare attention distances and layers with.
         image: The pictures' size for the model, if another than it was trained at.

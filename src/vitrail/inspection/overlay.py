@@ -10,6 +10,7 @@ from vitrail.data.decoding.decode import decode
 from vitrail.data.geometry import Box, fit
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.source import Content
+from vitrail.inspection.subjects import to_colours
 from vitrail.inspection.tiles import stretch
 
 _HEAT = np.array(
@@ -59,9 +60,10 @@ def overlay(
     The picture is a file's bytes, which are turned upright as the model saw them, or upright
     pixels. The mask (rows, columns) is stretched first, so that few cells don't outshine the rest.
     """
-    picture = decode(content, channels=3) if isinstance(content, bytes) else content
-    height, width = picture.shape[:2]
-    picture = np.broadcast_to(picture, (height, width, 3)).astype(np.float32)
+    if isinstance(content, bytes):
+        content = decode(content, channels=3 if preprocess.channels == 1 else preprocess.channels)
+    height, width = content.shape[:2]
+    picture = to_colours(content).astype(np.float32)
     heat = colour_heat(place_mask(stretch(mask), height, width, preprocess))
     return np.rint(picture + opacity * (heat - picture)).astype(np.uint8)
 

@@ -51,7 +51,7 @@ def make_subject(
     )
     return Subject(
         name=name,
-        shown=shrink(_colours(pixels), SIDE),
+        shown=shrink(to_colours(pixels), SIDE),
         input=eval_picture(pixels, preprocess),
         label=label,
     )
@@ -98,7 +98,7 @@ def batches_of(
     return [normalise(torch.stack(part), preprocess) for part in parts]
 
 
-def _colours(pixels: np.ndarray) -> np.ndarray:
+def to_colours(pixels: np.ndarray) -> np.ndarray:
     """Show one channel as grey, and of more than three the first three."""
     return np.repeat(pixels[..., :1], 3, -1) if pixels.shape[-1] < 3 else pixels[..., :3]
 

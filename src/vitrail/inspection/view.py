@@ -87,7 +87,9 @@ def open_view(
     if data is not None:
         source = _open_source(data, split or "val", 0)
     elif not pictures and folder is not None:
-        source = open_own(folder)
+        source = open_own(folder, split)
+    elif split is not None:
+        raise InputError(f"--split {split} is of --data, which is lacking")
     elif not pictures:
         hint = "name some files, or give --data, such as a folder of pictures or shapes"
         raise InputError(f"no picture to look at; {hint}")
@@ -130,10 +132,13 @@ def find_run(model: str) -> Path | None:
     return None
 
 
-def open_own(folder: Path) -> Source:
-    """Open the pictures that a run was evaluated on, or if it was not, those it was trained on."""
+def open_own(folder: Path, split: str | None = None) -> Source:
+    """Open a split of a run's data: unless given, the one that it was evaluated on, or else train.
+
+    What was held out is held out again, by the run's seed.
+    """
     settings = read_file(folder / "config.yaml")
-    return _open_source(settings["data"], settings["val"] or "train", settings["seed"])
+    return _open_source(settings["data"], split or settings["val"] or "train", settings["seed"])
 
 
 def _open_source(data: str, split: str, seed: int) -> Source:

@@ -14,6 +14,7 @@ from vitrail.inspection.attention import Method, attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.hooks import attention_layers, choose_layers, evaluating, patches_of
 from vitrail.inspection.record import record
+from vitrail.inspection.subjects import to_colours
 from vitrail.predictor import Predictor
 
 MOST_TOKENS = 1100
@@ -67,13 +68,8 @@ def _plain(values: np.ndarray) -> list[Any]:
     return np.round(values.astype(np.float64), 5).tolist()
 
 
-def to_rgb(pixels: np.ndarray) -> np.ndarray:
-    """Show pixels of any number of channels as red, green and blue."""
-    return pixels[..., :3] if pixels.shape[2] > 2 else pixels[..., :1].repeat(3, 2)
-
-
 def _picture(pixels: np.ndarray) -> dict[str, Any]:
     """Give pixels as base64 of red, green and blue, row by row."""
     height, width = pixels.shape[:2]
-    text = base64.b64encode(np.ascontiguousarray(to_rgb(pixels)).tobytes()).decode()
+    text = base64.b64encode(np.ascontiguousarray(to_colours(pixels)).tobytes()).decode()
     return {"height": height, "width": width, "rgb": text}

@@ -18,9 +18,9 @@ from vitrail.config import InputError
 from vitrail.data.decoding.decode import PictureError, decode, read_header
 from vitrail.data.source import Source
 from vitrail.data.sources.open import open_data
-from vitrail.deploy.serving.attention import to_rgb
 from vitrail.evaluate.features import hash_weights
 from vitrail.evaluate.index import Index, read_index
+from vitrail.inspection.subjects import to_colours
 from vitrail.predictor import Predictor
 
 SIDE = 160
@@ -78,7 +78,7 @@ class Similar:
             content = decode(
                 content, header=header, shrink=max(1, min(header.height, header.width) / SIDE)
             )
-        image = Image.fromarray(np.ascontiguousarray(to_rgb(content)))
+        image = Image.fromarray(np.ascontiguousarray(to_colours(content)))
         image.thumbnail((SIDE, SIDE))
         stream = io.BytesIO()
         image.save(stream, "JPEG", quality=_QUALITY)
