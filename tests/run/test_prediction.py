@@ -168,6 +168,8 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
         ),
         ({"task": "mae", "model": "R+ViT/8@32,depth=1,width=16,heads=2,mlp=24"}, "a stem sees"),
         ({"pretext": PretextConfig(mask=MaskConfig(unit=3))}, "unit 3 does not divide"),
+        ({"val": "", "keep": "best"}, "keep best goes by evaluations"),
+        ({"evaluate": Duration(0, "steps"), "patience": 2}, "patience goes by evaluations"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(

@@ -260,3 +260,9 @@ def test_the_papers_protocol_by_data_set(tmp_path: Path) -> None:
 def test_what_is_no_protocol_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         make(Path("run"), **changes)
+
+
+def test_a_protocol_needs_accuracies() -> None:
+    config = replace(toy(Path("run"), **LEARNS), augment=Augment(), task="mae")
+    with pytest.raises(InputError, match="mae has none"):
+        Protocol(config=config, rates=RATES, held_out=0.1)

@@ -128,10 +128,14 @@ def test_clipping_is_by_the_global_norm() -> None:
     "wrong",
     [
         {"lr": -1.0},
+        {"lr": math.nan},
+        {"lr": math.inf},
+        {"weight_decay": math.nan},
         {"betas": [0.9, 1.0]},
         {"momentum": 1.0},
         {"layer_decay": 0.0},
         {"clip": 0.0},
+        {"clip": math.nan},
         {"nesterov": True, "momentum": 0.0},
     ],
 )

@@ -184,6 +184,7 @@ def test_hard_distillation_learns_the_teachers_choice() -> None:
     [
         ({"share": 1.5}, "share is a part from 0 to 1, not 1.5"),
         ({"temperature": 0.0}, "temperature is above 0, not 0.0"),
+        ({"temperature": float("nan")}, "temperature is above 0, not nan"),
     ],
 )
 def test_a_distillation_of_odd_numbers_is_refused(settings: dict[str, float], said: str) -> None:

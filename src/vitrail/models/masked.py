@@ -123,6 +123,11 @@ class MaskedAutoencoder(Pretext):
         super().__init__(encoder)
         spec = encoder.spec
         _check_droppable(spec)
+        if decoder.width < 8 or decoder.width % 4 or decoder.width % decoder.heads:
+            raise InputError(
+                f"pretext.decoder.width {decoder.width} is no multiple of 4, at least 8, that "
+                f"{decoder.heads} heads divide"
+            )
         light = replace(
             spec,
             depth=decoder.depth,

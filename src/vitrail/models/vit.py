@@ -123,9 +123,7 @@ class ViT(Model[ViTSpec]):
         grid = height // stride[0], width // stride[1]
         patches = self.embedding(x).flatten(2).transpose(1, 2)
         exact = self.embedding.weight.dtype
-        if (
-            patches.dtype != exact
-        ):  # autocast's: the blocks' sums start here, and halves would round
+        if patches.dtype != exact:  # autocast's halves, which would round the blocks' sums
             patches = patches.to(exact)
         return patches, grid
 

@@ -59,6 +59,8 @@ class Protocol:
             raise InputError(f"expected a part between 0 and 1 to hold out, got {self.held_out}")
         if self.seeds < 1:
             raise InputError(f"expected at least one seed, got {self.seeds}")
+        if self.config.task != "classify":
+            raise InputError(f"the protocol goes by accuracies; {self.config.task} has none")
         if self.config.keep != "last" or self.config.patience:
             raise InputError("the protocol keeps the last weights; leave --keep and --patience out")
         if self.config.hold_out or not self.config.val:

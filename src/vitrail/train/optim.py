@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -44,14 +45,14 @@ class OptimConfig:
 
     def __post_init__(self) -> None:
         for name in ("lr", "eps", "weight_decay"):
-            if getattr(self, name) < 0:
+            if not 0 <= getattr(self, name) < math.inf:
                 raise InputError(f"{name} is at least 0, not {getattr(self, name)}")
         for name, values in {"betas": self.betas, "momentum": (self.momentum,)}.items():
             if not all(0 <= value < 1 for value in values):
                 raise InputError(f"{name}: expected 0 to below 1, not {getattr(self, name)}")
         if not 0 < self.layer_decay <= 1:
             raise InputError(f"layer_decay is above 0 and at most 1, not {self.layer_decay}")
-        if self.clip is not None and self.clip <= 0:
+        if self.clip is not None and not self.clip > 0:
             raise InputError(f"clip is a norm above 0, or null, not {self.clip}")
         if self.nesterov and self.momentum == 0:
             raise InputError("nesterov needs a momentum above 0")

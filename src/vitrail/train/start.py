@@ -35,6 +35,7 @@ def open_sets(config: TrainConfig) -> tuple[Source | Stream, Source | None]:
     Whatever the run's seed, a set in one piece is split the same: what one run learnt from, no
     other is measured on.
     """
+    _check_evaluated(config)
     train_set = open_data(config.data, split="train")
     if isinstance(train_set, Stream):
         _check_stream(train_set, config)
@@ -45,6 +46,15 @@ def open_sets(config: TrainConfig) -> tuple[Source | Stream, Source | None]:
         val_set = _open_val(config)
     check_trainable(train_set, val_set)
     return train_set, val_set
+
+
+def _check_evaluated(config: TrainConfig) -> None:
+    """Refuse settings that go by evaluations where there are none."""
+    if (config.val or config.hold_out) and config.evaluate.amount > 0:
+        return
+    for name, asked in {"keep best": config.keep == "best", "patience": config.patience}.items():
+        if asked:
+            raise InputError(f"{name} goes by evaluations; give val or hold_out, and evaluate")
 
 
 def _open_val(config: TrainConfig) -> Source | None:

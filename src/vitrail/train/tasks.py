@@ -5,6 +5,7 @@ A new objective is a new class here; the loop knows none of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -109,7 +110,7 @@ class DistilConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
             raise InputError(f"share is a part from 0 to 1, not {self.share}")
-        if self.temperature <= 0:
+        if not 0 < self.temperature < math.inf:
             raise InputError(f"temperature is above 0, not {self.temperature}")
 
 
