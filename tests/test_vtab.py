@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -179,6 +180,8 @@ def test_what_is_on_disk_is_run_and_the_rest_is_named(
     other = Scale(steps=31, batch=8, lr=0.1, image=(8, 8), pictures=20, device="cpu")
     text = refusal(run_vtab, str(model), data, tmp_path / "out", scale=other)
     assert "cannot resume: length 30 steps → 31 steps" in text
+    text = refusal(run_vtab, str(model), data, tmp_path / "out", scale=replace(SMALL, pictures=15))
+    assert "dtd has learnt from 20 pictures, not 15; choose another --out" in text
 
 
 def test_the_command_prints_groups_and_what_lacks(

@@ -143,9 +143,12 @@ def _run_task(
             raise InputError(f"{listed.parent}: {error.strerror or error}") from None
     train(config)
     if not (folder / _TEST).exists():
-        found = _test(config, strangers)
+        found = {**_test(config, strangers), "learnt": scale.pictures}
         write_whole(folder / _TEST, json.dumps(found) + "\n")
     found = json.loads((folder / _TEST).read_text())
+    if (learnt := found.pop("learnt", scale.pictures)) != scale.pictures:
+        said = f"has learnt from {learnt:,} pictures, not {scale.pictures:,}"
+        raise InputError(f"{task.name} {said}; choose another --out, or remove {folder}")
     return TaskScore(task, Estimate(*found.pop("top1")), **found)
 
 
