@@ -148,6 +148,17 @@ def test_precedence(tmp_path: Path) -> None:
     assert (config.augment.mixup, config.augment.flip) == (0.2, 0)
 
 
+def test_flags_that_only_go_together_may_come_in_any_order(tmp_path: Path) -> None:
+    settings = [("pretext.mask.replaced", "0.5"), ("pretext.mask.masked", "0.25")]
+    for given in (settings, settings[::-1]):
+        flags = Daily(out=tmp_path, steps=40_000)
+        mask = resolve("digits", flags, given, model=TINY, recipe="masked-patches").pretext.mask
+        assert (mask.masked, mask.replaced) == (0.25, 0.5)
+        bad = [("pretext.mask.ratio", "2"), *given]
+        with pytest.raises(InputError, match="ratio is a part above 0"):
+            resolve("digits", flags, bad, model=TINY, recipe="masked-patches")
+
+
 def test_a_model_is_named_on_the_line_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('model = "ViT-S/16"\ndata = "elsewhere"\n')

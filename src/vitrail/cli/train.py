@@ -157,8 +157,7 @@ def resolve(
     planned = config.schedule.warmup
     given = {"data": data, "model": config.model, "out": str(flags.out), "weights": weights}
     config = merge(merge(config, {**file, **given}), _daily_settings(flags))
-    for path, text in settings:
-        config = _set(config, path, text)
+    config = _set_all(config, settings)
     return _fit_warmup(config) if config.schedule.warmup == planned else config
 
 
@@ -195,6 +194,23 @@ def _daily_settings(flags: Daily) -> dict[str, Any]:
     if flags.epochs is not None:
         found["length"] = f"{flags.epochs} epochs"
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _set_all(config: TrainConfig, settings: Sequence[tuple[str, str]]) -> TrainConfig:
+    """Change settings one by one; what does not go with another's old value comes after it."""
+    while settings:
+        refused: list[tuple[str, str]] = []
+        errors: list[InputError] = []
+        for path, text in settings:
+            try:
+                config = _set(config, path, text)
+            except InputError as error:
+                refused.append((path, text))
+                errors.append(error)
+        if len(refused) == len(settings):
+            raise errors[0]
+        settings = refused
+    return config
 
 
 def _set(config: TrainConfig, path: str, text: str) -> TrainConfig:
