@@ -81,6 +81,17 @@ def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
         keep_decoded(MIXED, HALF, config)
 
 
+@pytest.mark.parametrize("left", [0, 40, -30])
+def test_a_cache_with_a_damaged_index_is_named(tmp_path: Path, left: int) -> None:
+    """A machine that lost its power may leave a file with a part of its content."""
+    config = CacheConfig(limit=1.0, folder=tmp_path)
+    keep_decoded(MIXED, HALF, config)
+    (index,) = tmp_path.glob("*/index.npz")
+    index.write_bytes(index.read_bytes()[:left])
+    with pytest.raises(InputError, match="the cache is damaged; remove it"):
+        keep_decoded(MIXED, HALF, config)
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="the cache could not be written"):

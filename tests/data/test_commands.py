@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.data.sets import encode, photo
 from vitrail.cli import main
-from vitrail.data.sources.bad import BAD_LIST
+from vitrail.data.sources.bad import BAD_LIST, read_bad_list
 from vitrail.data.sources.open import open_data
 
 
@@ -90,6 +90,21 @@ def test_fix_writes_the_list_that_is_then_skipped(
     ]
     after = {path: path.read_bytes() for path in before}
     assert before == after  # nothing was moved or changed
+
+
+def test_fix_keeps_what_another_list_of_the_folder_found(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lists that lie in one folder share its list of bad files."""
+    paths = {"one": ["train/cat/cut.png", "train/cat/0.png"], "two": ["train/dog/0.png"]}
+    for name, files in paths.items():
+        rows = "".join(f"{file},cat\n" for file in files)
+        (folder / f"{name}.csv").write_text(f"path,label\n{rows}")
+        assert run(capsys, "data", "check", f"csv:{folder / name}.csv", "--fix")[0] == 0
+    assert set(read_bad_list(folder)) == {"train/cat/cut.png"}
+    (folder / "train/cat/cut.png").unlink()
+    run(capsys, "data", "check", f"csv:{folder}/two.csv", "--fix")
+    assert not (folder / BAD_LIST).exists()
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def data_check(
     """
     from vitrail.data.check import check
     from vitrail.data.decoding.decode import Limits
-    from vitrail.data.sources.bad import write_bad_list, write_rows
+    from vitrail.data.sources.bad import list_others, write_bad_list, write_rows
     from vitrail.data.sources.open import notes, open_splits
 
     splits = open_splits(data)
@@ -56,7 +56,8 @@ def data_check(
         root = next(iter(splits.values())).root
         if root is None:
             raise InputError(f"{data} has no folder that a list of bad files could lie in")
-        written = write_bad_list(root, {bad["path"]: bad["reason"] for bad in found.bad})
+        bad_here = {bad["path"]: bad["reason"] for bad in found.bad}
+        written = write_bad_list(root, list_others(root, splits.values()) | bad_here)
     if json:
         print_json({**asdict(found), "list": str(written) if written else None})
         return

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.preprocess import Preprocess
 from vitrail.data.resizing import resize_quickly
 from vitrail.data.source import Content, Pixels, Source, Uniform
+from vitrail.writing import sync
 
 _VERSION = 1
 _CHUNK = 16  # pictures that a thread decodes at a time
@@ -110,13 +112,24 @@ def keep_decoded(
             _write(folder, pictures, len(source), limit)
         except OSError as error:
             raise InputError(f"{config.folder}: the cache could not be written: {error}") from None
-    with np.load(folder / "index.npz", allow_pickle=False) as file:
+    try:
+        store, index = _read(folder)
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
+        text = f"{folder}: the cache is damaged; remove it and it is made again"
+        raise InputError(text) from None
+    return _open(source, store, index)
+
+
+def _read(folder: Path) -> tuple[np.ndarray, _Index]:
+    """Map a cache on disk into memory; one of several errors where it is not as it was written."""
+    # Opened here, for NumPy leaves a damaged one open.
+    with (folder / "index.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
         index = _Index(file["offsets"], file["shapes"])
     size = (folder / "pixels.bin").stat().st_size
-    store = np.memmap(folder / "pixels.bin", np.uint8, "r") if size else np.empty(0, np.uint8)
     if size != int(index.shapes.prod(axis=1).sum()):
-        raise InputError(f"{folder}: the cache is damaged; remove it and it is made again")
-    return _open(source, store, index)
+        raise ValueError("another size")
+    store = np.memmap(folder / "pixels.bin", np.uint8, "r") if size else np.empty(0, np.uint8)
+    return store, index
 
 
 def _decode_all(
@@ -199,8 +212,12 @@ def _write(folder: Path, pictures: Iterator[np.ndarray | None], count: int, limi
             file.flush()
             os.fsync(file.fileno())
         np.savez(new / "index.npz", offsets=index.offsets, shapes=index.shapes)
-        with suppress(FileExistsError, OSError):  # another process was sooner
+        sync(new / "index.npz")
+        try:
             os.rename(new, folder)
+        except OSError:
+            if not folder.exists():  # else another process was sooner
+                raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

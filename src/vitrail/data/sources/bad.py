@@ -77,6 +77,21 @@ def read_bad_list(root: Path) -> dict[str, str]:
     return {original(name): original(reason) for name, _, reason in rows if name}
 
 
+def list_others(root: Path, sources: Iterable[Source]) -> dict[str, str]:
+    """Read what the list has of pictures that are there, but not in these sources.
+
+    Several lists of pictures, such as train.csv and val.csv, may lie in one folder.
+    """
+    try:
+        listed = read_bad_list(root)
+    except InputError:  # a list that is no list is replaced
+        return {}
+    if listed:
+        own = {source.where(i) for source in sources for i in range(len(source))}
+        listed = {name: why for name, why in listed.items() if name not in own}
+    return {name: why for name, why in listed.items() if (root / original(name)).exists()}
+
+
 def write_bad_list(root: Path, rows: Mapping[str, str]) -> Path:
     """Write the list, whole or not at all; without rows there is none afterwards."""
     path = root / BAD_LIST
