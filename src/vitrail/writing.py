@@ -61,6 +61,13 @@ def replacing(path: Path) -> Iterator[Path]:
             shutil.rmtree(beside)
 
 
+def permit(path: Path) -> None:
+    """Give a file or folder that was made for its maker alone the rights that are usual."""
+    mask = os.umask(0)  # which can't be read otherwise
+    os.umask(mask)
+    path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
+
+
 def sync(path: Path) -> None:
     """Bring a file or the entries of a folder on disk."""
     handle = os.open(path, os.O_RDONLY)

@@ -1,6 +1,7 @@
 """What a given name adds to a file, and what weights of one task are for the next."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from vitrail.weights.keymap import Tensors, write_table
 from vitrail.weights.load import SPEC_KEY, fit, fit_named, load, read
 from vitrail.weights.timm import TIMM
 from vitrail.weights.torchvision import TORCHVISION
-from vitrail.weights.write import convert
+from vitrail.weights.write import WRITERS, convert
 
 TINY = "ViT/8@16,depth=1,width=32,heads=2,mlp=32,classes=3,activation=gelu"
 WIDE = "ViT/8@16x24,depth=1,width=64,heads=1,mlp=32,classes=3,activation=gelu"
@@ -110,11 +111,12 @@ def test_what_a_name_leaves_open_stays_as_the_weights_have_it() -> None:
     assert spec == replace(old.spec, classes=2, image=(32, 32), dropout=0.1)
 
 
-def test_preprocessing_changes_only_with_the_model() -> None:
+def test_preprocessing_keeps_its_size_unless_another_is_asked_for() -> None:
     """BiT's and DINOv2's pictures have another size than their files, or their positions, say."""
     old = replace(bundle(TINY), preprocess=PICTURE)
     assert fit(old, classes=2).preprocess == PICTURE
-    assert fit(old, classes=2, image=(32, 32)).preprocess == replace(PICTURE, size=(32, 32))
+    for size in ((32, 32), (16, 16)):  # which it has already, but was asked for
+        assert fit(old, classes=2, image=size).preprocess == replace(PICTURE, size=size)
     grey = replace(PICTURE, mean=(0.5,), std=(0.5,))
     assert fit(old, channels=1).preprocess == grey
 
@@ -156,3 +158,14 @@ def test_a_conversion_that_fails_leaves_the_older_model(
     with pytest.raises(InputError, match="other logits"):
         convert(str(tmp_path / "new"), tmp_path / "fresh", "vitrail")
     assert {path.name for path in tmp_path.iterdir()} == {"old", "new"}
+
+
+@pytest.mark.parametrize("to", sorted(WRITERS))
+def test_files_are_for_whom_the_umask_says(to: str, tmp_path: Path) -> None:
+    save_folder(bundle(TINY), tmp_path / "own")
+    mask = os.umask(0o027)
+    try:
+        written = convert(str(tmp_path / "own"), tmp_path / "out", to)
+    finally:
+        os.umask(mask)
+    assert {file.stat().st_mode & 0o777 for file in written.files} == {0o640}

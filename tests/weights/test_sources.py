@@ -76,6 +76,22 @@ def test_open_clip_has_a_config_of_its_own(tmp_path: Path) -> None:
         assert found.config == {"model_cfg": {"quick_gelu": False}}
 
 
+def test_what_a_stopped_save_left_is_no_second_model(tmp_path: Path) -> None:
+    """After a kill between a save's two renames, or before it has removed the old model."""
+    files = ("model.json", "model.safetensors")
+    run, old = tmp_path / "run", ".model.old-abcd1234"
+    put(run / old, *files)
+    new = put(run / "model", *files)
+    for source in (f"run:{run}", str(run), f"file:{run}/model", f"run:{run}/model"):
+        assert resolve(source).path == new
+    new = new.rename(run / ".model.new-abcd1234")
+    for source in (f"run:{run}", str(run), f"{run}/model", f"file:{run}/model", f"run:{run}/model"):
+        assert resolve(source).path == new
+    (run / old).rename(run / ".model.old-otherone")  # then the new one may not be whole
+    for source in (f"run:{run}", f"file:{run}/model", f"run:{run}/model"):
+        assert refusal(resolve, source)
+
+
 def test_folders_that_do_not_say_which(tmp_path: Path) -> None:
     put(tmp_path / "two", "a.npz", "b.npz")
     put(tmp_path / "none", "notes.txt")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import shutil
 import tempfile
@@ -31,7 +30,7 @@ from vitrail.data.preprocess import Preprocess
 from vitrail.models import BiT, Spec, ViT, build, spec_from_dict, spec_to_dict
 from vitrail.models.cost import cost_of
 from vitrail.weights.files import open_weights, sha256_of
-from vitrail.writing import sync
+from vitrail.writing import permit, sync
 
 WEIGHTS, RECORD = "model.safetensors", "model.json"
 VERSION = 1
@@ -159,10 +158,8 @@ def _write(bundle: Bundle, folder: Path) -> Path:
     text = json.dumps({**data, "checksum": ""}, indent=2) + "\n"
     sealed = text.replace(_seal(""), _seal(hashlib.sha256(text.encode()).hexdigest()))
     (new / RECORD).write_text(sealed, encoding="utf-8", newline="\n")
-    mask = os.umask(0)
-    os.umask(mask)
-    for path, mode in ((new / WEIGHTS, 0o666), (new / RECORD, 0o666), (new, 0o777)):
-        path.chmod(mode & ~mask)  # safetensors and mkdtemp make them for their maker alone
+    for path in (new / WEIGHTS, new / RECORD, new):
+        permit(path)  # as safetensors and mkdtemp do not
         sync(path)
     return new
 
@@ -196,7 +193,7 @@ def _swap(new: Path, folder: Path) -> None:
 
 def _settle(folder: Path) -> None:
     """Finish or remove what a save left behind that was stopped."""
-    if not folder.exists() and (stranded := _find_stranded(folder)):
+    if not folder.exists() and (stranded := find_stranded(folder)):
         stranded.rename(folder)
         sync(folder.parent)
     for path in _leftovers(folder):
@@ -208,7 +205,7 @@ def _leftovers(folder: Path) -> list[Path]:
     return [path for path in folder.parent.glob(".*") if pattern.fullmatch(path.name)]
 
 
-def _find_stranded(folder: Path) -> Path | None:
+def find_stranded(folder: Path) -> Path | None:
     """Find the new model between the two renames; it is whole when the old one stands aside."""
     there = {path.name[-12:]: path for path in _leftovers(folder)}
     return next(
@@ -236,7 +233,7 @@ def _check_replaceable(folder: Path) -> None:
 
 def load_folder(folder: Path) -> Bundle:
     """Read a model folder, whose checksums must be right."""
-    place = folder if folder.exists() else _find_stranded(folder.absolute()) or folder
+    place = folder if folder.exists() else find_stranded(folder.absolute()) or folder
     if not place.is_dir():
         what = "is a file, not a model folder" if place.exists() else "no such model folder"
         near = [path.name for path in folder.absolute().parent.glob("*") if path.is_dir()]

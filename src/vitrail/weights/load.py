@@ -88,7 +88,7 @@ def fit(
         spec=moved.spec,
         tensors=moved.tensors,
         classes=bundle.classes if classes is None or head == "keep" else None,
-        preprocess=bundle.preprocess and _refit(bundle.preprocess, bundle.spec, moved.spec),
+        preprocess=bundle.preprocess and _refit(bundle.preprocess, moved.spec, image),
         provenance=provenance,
     )
 
@@ -131,8 +131,11 @@ def _refuse_others(found: Spec, named: Spec, *, fitted: set[str]) -> None:
         raise InputError(f"the weights of {found.name} have {listed}: leave that out of the name")
 
 
-def _refit(preprocess: Preprocess, old_spec: Spec, spec: Spec) -> Preprocess:
-    """Bring a preprocessing to the model's new size and channel count, where those are new."""
+def _refit(preprocess: Preprocess, spec: Spec, image: Size | None) -> Preprocess:
+    """Bring a preprocessing to the size that was asked for and the model's channel count.
+
+    Without one it keeps its own, which need not be that of the model's positions (DINOv2's).
+    """
     count, old = spec.channels, len(preprocess.mean)
     means, deviations = preprocess.mean, preprocess.std
     if count != old:
@@ -141,8 +144,7 @@ def _refit(preprocess: Preprocess, old_spec: Spec, spec: Spec) -> Preprocess:
         deviations = (
             (sum(deviations) / old,) if grey else tuple(deviations[i % old] for i in range(count))
         )
-    size = preprocess.size if spec.image == old_spec.image else spec.image
-    return replace(preprocess, size=size, mean=means, std=deviations)
+    return replace(preprocess, size=image or preprocess.size, mean=means, std=deviations)
 
 
 def read(source: str, *, model: str | None = None, hashed: bool = True) -> Bundle:

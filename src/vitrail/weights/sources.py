@@ -73,7 +73,7 @@ def resolve(source: str, *, cache: Path | None = None) -> Resolved:
     try:
         if colon and prefix in _SCHEMES:
             return _SCHEMES[prefix](rest, cache)
-        if _exists(source):
+        if _find(source):
             return _from_file(source, cache)
     except MissingError as error:
         near = suggest(source, (record.source for record in CATALOGUE))
@@ -90,10 +90,14 @@ def _check_text(source: str) -> None:
         raise InputError(f"no source of weights: {source[:60]!r} (too long, or not plain text)")
 
 
-def _exists(path: str) -> bool:
+def _find(text: str) -> Path | None:
+    """Find what a path names, also a model that a stopped save left under another name."""
+    from vitrail.weights.checkpoint import find_stranded  # here, because it imports torch
+
     with suppress(OSError, RuntimeError):  # a name that no file, or no user's home, can have
-        return Path(path).expanduser().exists()
-    return False
+        path = Path(text).expanduser()
+        return path if path.exists() else find_stranded(path.absolute())
+    return None
 
 
 def _unreadable(source: str) -> InputError:
@@ -126,13 +130,15 @@ def _neighbours(path: Path) -> str:
 
 
 def _from_file(rest: str, cache: Path | None) -> Resolved:
-    if not _exists(rest):
+    path = _find(rest)
+    if path is None:
         raise InputError(f"no file or folder {rest!r}{_neighbours(Path(rest))}")
-    return _local(Path(rest).expanduser(), f"file:{rest}")
+    return _local(path, f"file:{rest}")
 
 
 def _from_run(rest: str, cache: Path | None) -> Resolved:
-    if not _exists(rest) or not (folder := Path(rest).expanduser()).is_dir():
+    folder = _find(rest)
+    if folder is None or not folder.is_dir():
         raise InputError(f"no run folder {rest!r}{_neighbours(Path(rest))}")
     found = _model_folder(folder)
     if found is None:
@@ -160,10 +166,19 @@ def _local(path: Path, source: str) -> Resolved:
 
 
 def _model_folder(folder: Path) -> Path | None:
-    """Find our own model folder: this one, or the only one inside it."""
+    """Find our own model folder: this one, or the only one inside it.
+
+    Hidden ones inside are parts of a save; one that was stopped at its end counts by its name.
+    """
+    from vitrail.weights.checkpoint import find_stranded  # here, because it imports torch
+
     if (folder / "model.json").is_file():
         return folder
-    inside = sorted(file.parent for file in folder.glob("*/model.json") if file.is_file())
+    inside = sorted(file.parent for file in folder.glob("[!.]*/model.json") if file.is_file())
+    if not inside:
+        parts = [file.parent.name for file in folder.glob(".*.new-????????/model.json")]
+        named = {folder / part.rpartition(".")[0][1:] for part in parts}
+        inside = sorted(filter(None, map(find_stranded, named)))
     if len(inside) > 1:
         names = ", ".join(str(each) for each in inside[:5])
         raise InputError(f"{folder} holds several models; name one of {names}")

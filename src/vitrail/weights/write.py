@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import zipfile
 from collections.abc import Callable
@@ -31,6 +30,7 @@ from vitrail.weights.load import SPEC_KEY, read
 from vitrail.weights.timm import TIMM
 from vitrail.weights.timm_config import write_config as write_timm_config
 from vitrail.weights.torchvision import TORCHVISION
+from vitrail.writing import permit, sync
 
 TOLERANCE = 1e-5
 """Largest difference of the logits, as a part of the largest logit."""
@@ -66,7 +66,7 @@ def convert(source: str, out: Path, to: str, *, model: str | None = None) -> Wri
 def _convert(bundle: Bundle, source: str, out: Path, to: str) -> Written:
     files = _write(bundle, out, to)
     try:
-        difference = compare(bundle, read(f"file:{out}"))
+        difference = compare(bundle, read(f"file:{out}", model=str(bundle.spec)))
         if not difference <= TOLERANCE:
             raise InputError(f"{out} as {to} gives other logits than {source}: {difference:.1e}")
     except InputError:
@@ -198,9 +198,8 @@ def _write_vitrail(bundle: Bundle, out: Path) -> tuple[Path, ...]:
 def _finish(part: Path, out: Path) -> None:
     """Put a finished file or folder under its name, on disk before it can be seen."""
     for path in part.iterdir() if part.is_dir() else (part,):
-        path.chmod(0o644)  # safetensors makes files that only their owner can read
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        permit(path)  # as safetensors does not
+        sync(path)
     part.rename(out)
 
 
