@@ -279,6 +279,16 @@ def test_each_process_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         distributed._choose_device("cuda", 4)
 
 
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
+def test_a_device_that_is_not_there_is_refused(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(device == "cuda:1"))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(InputError, match=f"this machine has no {device} that torch"), join(device):
+        pass
+
+
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="shape") as caught, join("cpu"):
         raise RuntimeError("shape mismatch")

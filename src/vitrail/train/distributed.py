@@ -209,12 +209,17 @@ def _choose_device(device: str | None, local: int) -> torch.device:
     if device is None:
         mps = torch.backends.mps.is_available()
         device = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError:
+        raise InputError(f"no device {device!r}; such as cpu, cuda, cuda:1 or mps") from None
+    count = torch.cuda.device_count()
+    there = {"cuda": (chosen.index or 0) < count, "mps": torch.backends.mps.is_available()}
+    if not there.get(chosen.type, True):
+        raise InputError(f"this machine has no {device} that torch can use; try --device cpu")
     if device != "cuda":
-        try:
-            return torch.device(device)
-        except RuntimeError:
-            raise InputError(f"no device {device!r}; such as cpu, cuda, cuda:1 or mps") from None
-    if local >= (count := torch.cuda.device_count()):
+        return chosen
+    if local >= count:
         raise InputError(f"process {local} of this machine has no GPU; --nproc-per-node is {count}")
     return torch.device("cuda", local)
 
