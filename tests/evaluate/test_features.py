@@ -220,10 +220,12 @@ def test_the_entries_not_used_for_longest_go(tmp_path: Path) -> None:
         os.utime(new, (number, number))
     entries = sorted(tmp_path.iterdir(), key=lambda entry: entry.stat().st_mtime)
     (entries[0] / ".3-1.npz").write_bytes(b"what a killed process leaves")
-    size = sum(file.stat().st_size for file in entries[0].glob("*.npz"))
-    Entry(entries[0]).finish(limit=2 * size + 10)  # used just now, so the second goes
+    os.utime(entries[0] / ".3-1.npz", (0, 0))
+    (entries[0] / ".3-2.npz").write_bytes(b"what another process is just writing")
+    size = (entries[0] / "000000.npz").stat().st_size
+    Entry(entries[0]).finish(limit=2 * size + 100)  # used just now, so the second goes
     assert {entry.name for entry in tmp_path.iterdir()} == {entries[0].name, entries[2].name}
-    assert [file.name for file in entries[0].iterdir()] == ["000000.npz"]
+    assert {file.name for file in entries[0].iterdir()} == {"000000.npz", ".3-2.npz"}
 
 
 def features(**changes: object) -> Features:

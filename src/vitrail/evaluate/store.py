@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import shutil
+import time
 import zipfile
 import zlib
 from contextlib import suppress
@@ -29,6 +30,7 @@ from vitrail.download import cache_folder
 
 LIMIT = 10 * 10**9
 """Bytes of features that are kept; a million pictures of ViT-B/16 take 3 of 10 GB."""
+_STALE = 3600  # seconds, after which nobody writes a part any more
 log = logging.getLogger("vitrail")
 
 
@@ -108,7 +110,8 @@ class Entry:
             return
         with suppress(OSError):
             for left in self._folder.glob(".*"):  # by whoever was killed while writing
-                left.unlink(missing_ok=True)
+                if time.time() - left.stat().st_mtime > _STALE:
+                    left.unlink(missing_ok=True)
             os.utime(self._folder)
             _prune(self._folder, limit)
 
