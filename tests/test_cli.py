@@ -121,6 +121,15 @@ def test_each_command_has_help_with_an_example(
     assert f"Example: vitrail {command}" in out
 
 
+def test_help_breaks_lines_where_they_are_full(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not where the source does."""
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = run(capsys, "predict", "--help")
+    assert "measures, once for a model and a machine, which is fastest" in out
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version") == (0, f"vitrail {vitrail.__version__}\n", "")
 

@@ -12,6 +12,7 @@ import inspect
 import io
 import itertools
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -160,6 +161,8 @@ def _overview() -> str:
 def _parse(name: str, arguments: list[str]) -> Callable[[], None]:
     """Read a command's arguments to a call that is still to be made."""
     command, more = COMMANDS[name], {}
+    # What the source says of an option on several lines is one text; tyro would break it there.
+    command.__doc__ = re.sub(r"\n {8}", " ", inspect.cleandoc(command.__doc__ or ""))
     open_ended = "settings" in inspect.signature(command).parameters
     if open_ended:
         arguments, more["settings"] = _split_settings(command, arguments)
