@@ -1,6 +1,7 @@
 """What a given name adds to a file, and what weights of one task are for the next."""
 
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from vitrail.weights.keymap import Tensors, write_table
 from vitrail.weights.load import SPEC_KEY, fit, fit_named, load, read
 from vitrail.weights.timm import TIMM
 from vitrail.weights.torchvision import TORCHVISION
-from vitrail.weights.write import WRITERS, convert
+from vitrail.weights.write import WRITERS, compare, convert
 
 TINY = "ViT/8@16,depth=1,width=32,heads=2,mlp=32,classes=3,activation=gelu"
 WIDE = "ViT/8@16x24,depth=1,width=64,heads=1,mlp=32,classes=3,activation=gelu"
@@ -169,3 +170,26 @@ def test_files_are_for_whom_the_umask_says(to: str, tmp_path: Path) -> None:
     finally:
         os.umask(mask)
     assert {file.stat().st_mode & 0o777 for file in written.files} == {0o640}
+
+
+def test_a_conversion_that_is_stopped_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> float:
+        raise KeyboardInterrupt
+
+    save_folder(bundle(TINY), tmp_path / "own")
+    monkeypatch.setattr("vitrail.weights.write.compare", stop)
+    for to in WRITERS:
+        with pytest.raises(KeyboardInterrupt):
+            convert(str(tmp_path / "own"), tmp_path / "out", to)
+        assert [path.name for path in tmp_path.iterdir()] == ["own"]
+
+
+def test_logits_that_are_no_numbers_are_a_difference() -> None:
+    """Also where the features, which are compared first, are alike."""
+    one, two = bundle(TINY), bundle(TINY)
+    two.tensors.update(one.tensors)
+    assert compare(one, two) == 0
+    two.tensors["head.output.bias"] = torch.full((3,), float("nan"))
+    assert math.isnan(compare(one, two))

@@ -65,7 +65,7 @@ _PEER_SIZES |= {"huge": "H", "gigantic": "G", "giant": "g"}
 _BASE = re.compile(
     r"(?P<kind>ViT|AxialViT|Hybrid|R(?P<resnet>\d*)\+ViT)(?:-(?P<size>[A-Za-z0-9]+))?"
     r"/(?P<patch>\d+(?:x\d+)?)"
-    r"|BiT(?:-R(?P<depth>\d+)x(?P<factor>\d+))?"
+    r"|BiT(?:-R(?P<depth>\d+)x(?P<factor>\d{1,9}))?"
     r"|AxialResNet-(?P<axial>\d+)"
 )
 
@@ -134,7 +134,7 @@ def _cut_resnet(layers: str, stride: int) -> tuple[int, ...]:
 
 def parse_size(text: str, name: str | None = None) -> Size:
     """Read a height and width: "384" is square, "384x512" is not."""
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)?", text):
+    if not re.fullmatch(r"[1-9]\d{0,8}(x[1-9]\d{0,8})?", text):
         where = f"{name!r}: " if name else ""
         raise InputError(f"{where}{text!r} is not a size; write 384, or 384x512 (height x width)")
     height, _, width = text.partition("x")
@@ -144,7 +144,8 @@ def parse_size(text: str, name: str | None = None) -> Size:
 def _read_value(field: str, text: str) -> Any:
     """Read one option's value; whether it suits its field is for the spec to say."""
     if field == "stages":
-        return [int(blocks) if blocks.isdigit() else blocks for blocks in text.split("-") if blocks]
+        parts = filter(None, text.split("-"))
+        return [int(part) if re.fullmatch(r"\d{1,9}", part) else part for part in parts]
     if re.fullmatch(r"\d+x\d+", text):
         return parse_size(text)
     for kind in (int, float):

@@ -114,7 +114,7 @@ def _dino(spec: ViTSpec) -> dict[str, Any]:
 
 
 def read_preprocess(config: Mapping[str, Any]) -> Preprocess:
-    """Read a preprocessor_config.json; what it does not say is asked for, not guessed.
+    """Read a preprocessor_config.json; what it does not say is not guessed.
 
     DeiT's processor stretches to 256x256 and then cuts 224x224: that is `stretch` with a `crop`
     below 1.
@@ -125,7 +125,7 @@ def read_preprocess(config: Mapping[str, Any]) -> Preprocess:
     missing = [key for key in needed if config.get(key) is None]
     if missing or not _does(config, "do_resize"):
         what = f"no {', '.join(missing)}" if missing else "do_resize is off"
-        raise InputError(f"preprocessor_config.json: {what}; give the preprocessing by hand")
+        raise InputError(f"preprocessor_config.json: {what}; mend it, or remove it to do without")
     if config["resample"] not in list(_RESAMPLE):
         raise InputError(f"preprocessor_config.json: unknown resample {config['resample']!r}; "
                          f"there are: {_RESAMPLE}")  # fmt: skip

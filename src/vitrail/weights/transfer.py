@@ -160,7 +160,8 @@ def adapt_channels(weight: Tensor, channels: int) -> Tensor:
 
 def _fit_positions(spec: ViTSpec, new: ViTSpec, made: Tensors) -> list[Change]:
     """Resize every table of positions to the new grid, in place."""
-    old_grid, grid, rule = spec.grid, new.grid, spec.position_resize
+    old_grid, grid = spec.grid, new.grid
+    rule = "google" if spec.position == "relative" else spec.position_resize
     if old_grid == grid:
         return []
     changes = []
