@@ -294,6 +294,8 @@ def test_a_small_set_is_learnt_by_heart() -> None:
 class Pretended:
     """A trainer that takes no steps, and tells what was asked of a run."""
 
+    scale: LossScale | None = None
+
     def __init__(self, *, stop_at: int = 0, bad_at: int = 0) -> None:
         self.events: list[str] = []
         self._stop_at, self._bad_at = stop_at, bad_at
@@ -405,4 +407,11 @@ def test_a_run_that_diverges_saves_the_step_before(bad: int, saved: list[str]) -
     with pytest.raises(
         DivergedError, match=rf"^the gradient is not finite at step {bad} \(.*inf, "
     ):
+        run.fit(RHYTHM)
+
+
+def test_float16_is_named_where_it_may_be_why() -> None:
+    run = Pretended(bad_at=1)
+    run.scale = LossScale()
+    with pytest.raises(DivergedError, match=r"--optim\.clip 1; in float16 .* --precision float32$"):
         run.fit(RHYTHM)

@@ -239,17 +239,18 @@ def fit(
         if not taken.finite:
             if step > start and not rhythm.due(rhythm.save, step):
                 save(step)
-            raise DivergedError(_explain(taken, blame(step)))
+            raise DivergedError(_explain(taken, blame(step), scaled=trainer.scale is not None))
         record(taken, batch)
         if ending := settle(taken.step, taken.stop):
             return ending, taken.step
     raise AssertionError("there are fewer batches than steps")
 
 
-def _explain(taken: Taken, where: str) -> str:
+def _explain(taken: Taken, where: str, *, scaled: bool) -> str:
     what = "gradient" if math.isfinite(taken.loss) else "loss"
+    or_else = "; in float16 nothing exceeds 65,504: try --precision float32" if scaled else ""
     return (
         f"the {what} is not finite at step {taken.step} (loss {taken.loss:.4g}, gradient norm "
         f"{taken.norm:.3g}, lr {taken.lr:.1e}); the weights of step {taken.step - 1} are kept, and "
-        f"{where}; try a lower --lr, a longer warm-up or --optim.clip 1"
+        f"{where}; try a lower --lr, a longer warm-up or --optim.clip 1{or_else}"
     )
