@@ -101,3 +101,9 @@ def test_what_can_not_be_searched_is_refused() -> None:
         nearest_neighbours(train, test, k=(1,), temperature=0.0)
     with pytest.raises(InputError, match="9 nearest of 4: expected 1 to 4"):
         nearest(torch.ones(4, 2), torch.ones(1, 2), 9)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-3, 0.07])
+def test_votes_of_a_low_temperature_do_not_overflow(temperature: float) -> None:
+    cosines = torch.tensor([[0.99, 0.9, 0.9]])  # at 1e-3 a vote counts exp(990)
+    assert vote(cosines, torch.tensor([[2, 0, 1]]), 3, temperature).tolist() == [2]

@@ -124,9 +124,12 @@ def vote(cosines: Tensor, labels: Tensor, classes: int, temperature: float | Non
 
     Without a temperature every vote counts alike.
     """
-    weights = torch.ones_like(cosines) if temperature is None else (cosines / temperature).exp()
+    weights = torch.ones_like(cosines, dtype=torch.float64)
+    if temperature is not None:  # the nearest's vote is 1, since exp(1 / 0.01) is beyond float32
+        behind = cosines.double() - cosines.amax(1, keepdim=True)
+        weights = (behind / temperature).exp()
     votes = torch.zeros(len(labels), classes, dtype=torch.float64)
-    return votes.scatter_add_(1, labels, weights.double()).argmax(1)
+    return votes.scatter_add_(1, labels, weights).argmax(1)
 
 
 @dataclass(frozen=True, kw_only=True)
