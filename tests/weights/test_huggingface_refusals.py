@@ -39,7 +39,9 @@ def test_a_deit_with_one_classifier_is_refused() -> None:
 
 
 def test_a_width_that_says_no_heads_is_refused() -> None:
-    with pytest.raises(InputError, match=r"a width of 48 .* name the model, or give its config\.json"):
+    with pytest.raises(
+        InputError, match=r"a width of 48 .* name the model, or give its config\.json"
+    ):
         read(HF_VIT, make(CASES["vit"]).state_dict(), {})
 
 
