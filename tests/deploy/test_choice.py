@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from tests.data.decoding.pictures import encode, photo
 from tests.deploy.serving import picture, save_model
 from tests.shelf import refusal
-from tests.test_predictor import make
+from tests.test_predictor import PREPROCESS, make
 from vitrail.cli import main
 from vitrail.data.decoding.decode import Limits
 from vitrail.deploy import choice as room
@@ -77,6 +78,8 @@ def test_other_weights_have_another_graph(predictor: Predictor) -> None:
     other = make()
     assert room._digest(Predictor(other)) != room._digest(predictor)
     digest = room._digest(Predictor(other))
+    smaller = replace(PREPROCESS, size=(24, 24))
+    assert room._digest(Predictor(replace(other, preprocess=smaller))) != digest
     with torch.no_grad():
         next(other.model.parameters())[0] += 1e-3
     assert room._digest(Predictor(other)) != digest

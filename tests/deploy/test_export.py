@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -85,6 +86,14 @@ def test_onnx_says_what_was_found_and_what_it_is(plain: Exported, folder: Path) 
     assert json.loads(told["classes"]) == list(NAMES)
     assert json.loads(told["vitrail.preprocess"])["mean"] == list(PREPROCESS.mean)
     onnx.checker.check_model(plain.files[0])
+
+
+def test_pictures_may_have_another_size_than_the_positions(folder: Path) -> None:
+    """DINOv2's positions are those of 518 pixels, and its pictures have 224."""
+    other = Predictor(make(preprocess=replace(PREPROCESS, size=(48, 40))))
+    written = export(other, folder / "other.onnx", "onnx")
+    assert (written.sizes, written.max_difference < 1e-5) == (("48x40",), True)
+    assert session(written.files[0]).get_inputs()[0].shape == ["batch", 3, 48, 40]
 
 
 def test_onnx_normalises_bytes_inside(predictor: Predictor, folder: Path) -> None:

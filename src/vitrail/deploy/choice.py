@@ -108,7 +108,8 @@ def _read(path: Path) -> Choice | None:
 
 def _digest(predictor: Predictor) -> str:
     """Name a model by all that decides its graph."""
-    digest = hashlib.sha256(f"{__version__} {version('torch')} {predictor.model.spec}".encode())
+    facts = (__version__, version("torch"), predictor.model.spec, predictor.preprocess.size)
+    digest = hashlib.sha256(" ".join(map(str, facts)).encode())
     for name, tensor in sorted(predictor.model.state_dict().items()):
         digest.update(name.encode())
         digest.update(tensor.detach().contiguous().numpy().data)

@@ -55,9 +55,12 @@ class Deployed(nn.Module):
 
 
 def trace(deployed: Deployed, *, any_size: bool = False) -> ExportedProgram:
-    """Trace the graph for any number of pictures, and if asked for any size of them."""
-    spec = deployed.model.spec
-    height, width = spec.image
+    """Trace the graph for any number of pictures, and if asked for any size of them.
+
+    Unless asked, it is the one they are prepared to, which may differ from that of the model's
+    positions (DINOv2's).
+    """
+    height, width = deployed.preprocess.size
     batch = torch.export.Dim.DYNAMIC
     shape: dict[int, Any] = {0: batch}
     if any_size:
@@ -65,7 +68,8 @@ def trace(deployed: Deployed, *, any_size: bool = False) -> ExportedProgram:
         height, width = other_size(deployed)
         rows, columns = (1, 2) if deployed.form == "uint8-nhwc" else (2, 3)
         shape |= {rows: torch.export.Dim.DYNAMIC, columns: torch.export.Dim.DYNAMIC}
-    example = deployed.arrange(torch.zeros(2, height, width, spec.channels, dtype=torch.uint8))
+    channels = deployed.preprocess.channels
+    example = deployed.arrange(torch.zeros(2, height, width, channels, dtype=torch.uint8))
     with quiet(), torch.no_grad():
         return torch.export.export(deployed.eval(), (example,), dynamic_shapes=(shape,))
 
