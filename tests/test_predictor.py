@@ -462,6 +462,7 @@ def test_command_writes_tables(folder: Path, capsys: pytest.CaptureFixture[str])
         (["MODEL", "none"], "no file or folder none"),
         (["MODEL", "PICTURES/notes.txt"], "none could be read"),
         (["MODEL", "PICTURES", "--top", "0"], "expected a number from 1 on"),
+        (["MODEL", "PICTURES", "--csv", "a", "--parquet", "a"], "are both a; give two names"),
         (["MODEL", "PICTURES", "--device", "warp"], "no device 'warp'"),
         (["MODEL", "PICTURES", "--csv", "/proc/none/a.csv"], "cannot be written"),
         (["MODEL", "PICTURES", "--csv", "PICTURES"], "is a folder"),

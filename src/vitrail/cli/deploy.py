@@ -57,6 +57,8 @@ def predict(
     files = find_pictures(pictures)
     if top < 1:
         raise InputError(f"--top {top}: expected a number from 1 on")
+    if csv is not None and csv == parquet:
+        raise InputError(f"--csv and --parquet are both {csv}; give two names")
     check_way(way)
     predictor = take_way(Predictor.load(model, device=device), way, say=_say)
     table = new_table("picture", "class", "probability", justify="left")
