@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from vitrail.data.sources.open import open_data
 from vitrail.data.transforms import normalise
 from vitrail.evaluate.significance import mcnemar
 from vitrail.models.cost import cost_of
+from vitrail.weights.checkpoint import save_folder
 from vitrail.weights.classes import imagenet_classes, imagenet_wnids
-from vitrail.weights.load import load
+from vitrail.weights.load import load, read
 
 Capture = pytest.CaptureFixture[str]
 CPU = ("--device", "cpu")
@@ -312,6 +314,22 @@ def test_models_are_held_against_each_other_on_the_same_pictures(
     assert code == 0
     assert "2 against 1: " in said
     assert "McNemar" in said
+
+
+def test_models_are_compared_at_the_size_of_their_pictures(
+    capsys: Capture, tmp_path: Path, photos: Path
+) -> None:
+    """Which need not be that of their positions, as DINOv2's is not."""
+    small, large = save_tiny(tmp_path / "small"), tmp_path / "large"
+    bundle = read(str(small))
+    assert bundle.preprocess is not None
+    height, width = bundle.preprocess.size
+    size = 2 * height, 3 * width
+    save_folder(replace(bundle, preprocess=replace(bundle.preprocess, size=size)), large)
+    rows = compared(capsys, str(small), str(large), "--data", str(photos), "--shots")["models"]
+    assert [row["image"] for row in rows] == [f"{height}x{width}", f"{2 * height}x{3 * width}"]
+    costs = [cost_of(bundle.spec), cost_of(bundle.spec, image=size)]
+    assert [row["flops"] for row in rows] == [cost.flops for cost in costs]
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,7 @@ def test_models_are_named(tmp_path: Path) -> None:
         (["x", "--max-megapixels", "nan"], "--max-megapixels nan: expected above 0, at most 100"),
         (["x", "--max-megapixels", "150"], "--max-megapixels 150: expected above 0, at most 100"),
         (["x", "--answer-seconds", "inf"], "--answer-seconds inf: expected above 0, at most 3600"),
+        (["x", "--allow-host", "a:80"], "--allow-host a:80: expected a name alone"),
         (["x", "--host", "a" * 64], "can't serve at aaaa"),
         (["x", "--api-key-file", "/nowhere/key"], "No such file or directory"),
         (["x", "--host", "no.such.host.invalid"], "can't serve at no.such.host.invalid"),

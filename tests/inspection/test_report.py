@@ -17,7 +17,7 @@ from vitrail.data.preprocess import plain_preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.curves import read_curves
 from vitrail.inspection.distance import attention_distance
-from vitrail.inspection.report import Report, inspect_model, report_run
+from vitrail.inspection.report import Report, _show_training, inspect_model, report_run
 from vitrail.inspection.subjects import read_subjects
 from vitrail.inspection.view import open_view
 from vitrail.run import TrainConfig, train
@@ -288,6 +288,12 @@ def test_a_run_without_labels_shows_what_it_predicts(tmp_path: Path) -> None:
     assert "val/right ends at" in text
     (out / "predictions.png").write_bytes((out / "predictions.png").read_bytes()[:60])
     assert "predictions.png is damaged" in refusal(report_run, out)
+
+
+def test_a_gradient_that_was_too_large_is_none_of_the_numbers(tmp_path: Path) -> None:
+    row = '{"step": 1, "train/loss": 2.0, "norm": "inf"}'
+    (tmp_path / "metrics.jsonl").write_text(f"{row}\n")
+    assert _show_training(tmp_path).data == {"last": {"train/loss": 2.0}}
 
 
 def from_text(config: TrainConfig) -> TrainConfig:

@@ -1,7 +1,5 @@
 """The moving average of weights in closed form, and the swap into a model and back."""
 
-import math
-
 import pytest
 import torch
 from torch import nn
@@ -37,19 +35,6 @@ def test_it_is_the_weighted_mean_of_all_weights() -> None:
     shares = [0.7**6] + [0.3 * 0.7 ** (6 - i) for i in range(1, 7)]
     expected = sum(share * weight for share, weight in zip(shares, seen, strict=True))
     torch.testing.assert_close(average.state["weight"].double(), expected)
-
-
-def test_the_ramp_forgets_the_start() -> None:
-    layer = nn.Linear(1, 1)
-    fill(layer, 1.0)
-    average = Average(layer, 0.5, ramp=True)
-    fill(layer, 0.0)
-    for step in range(12):
-        average.update(layer, step)
-    left = math.prod(min(0.5, (1 + t) / (10 + t)) for t in range(12))
-    assert average.state["weight"].item() == pytest.approx(left)
-    assert average.decay_at(7) == pytest.approx(8 / 17)
-    assert average.decay_at(8) == 0.5
 
 
 def test_it_is_float32_whatever_the_model() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -30,6 +31,7 @@ from tests.weights.huggingface_cases import (
     text_sizes,
 )
 from vitrail.models import build
+from vitrail.predictor import Predictor
 from vitrail.weights.huggingface import (
     HF_CLIP,
     HF_DEIT,
@@ -42,6 +44,7 @@ from vitrail.weights.huggingface_config import (
 )
 from vitrail.weights.huggingface_names import denormalise, normalise
 from vitrail.weights.keymap import write_table
+from vitrail.weights.load import load
 
 
 @NAMES
@@ -90,6 +93,20 @@ def test_writes_what_transformers_reads(name: str, tmp_path: Path) -> None:
     assert not report["unexpected_keys"]
     assert torch.equal(ask_peer(case, again.eval()), ask_peer(case, peer))
     assert case.format.infer(shapes_of(normalise(written)), write_config(spec)) == spec
+
+
+def test_pictures_are_cut_to_whole_patches(tmp_path: Path) -> None:
+    """As SigLIP's of 384 pixels are, by patches of 14."""
+    save(hf.SiglipVisionModel(hf.SiglipVisionConfig(**{**MLP, "image_size": 38})), tmp_path)
+    said = {"size": {"height": 38, "width": 38}, "resample": 3}
+    said |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    assert "38x38 are cut to their middle 32x32" in str(load(str(tmp_path)).provenance)
+    predictor = Predictor.load(str(tmp_path))
+    whole = torch.randint(256, (38, 38, 3), dtype=torch.uint8)  # so that nothing is resized
+    prepared = predictor.prepare(Image.fromarray(whole.numpy()))
+    assert torch.equal(prepared, whole[3:35, 3:35])
+    assert predictor.run_features(prepared[None]).shape == (1, 48)
 
 
 def test_a_vit_on_disk_has_the_old_names(tmp_path: Path) -> None:

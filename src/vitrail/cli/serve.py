@@ -91,6 +91,9 @@ def serve(
         receive=receive_seconds,
         answer=answer_seconds,
     )
+    for name in allow_host:
+        if ":" in name or "/" in name:
+            raise InputError(f"--allow-host {name}: expected a name alone; its port may be any")
     if not 0 <= port < 2**16:
         raise InputError(f"--port {port}: expected 0 to 65535")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -8,11 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from vitrail.config import InputError
 from vitrail.data.preprocess import plain_preprocess
@@ -25,6 +23,7 @@ from vitrail.evaluate.features import extract
 from vitrail.evaluate.fewshot import few_shot
 from vitrail.evaluate.report import Report, make_report
 from vitrail.evaluate.significance import Paired, pair
+from vitrail.models import BiT, ViT
 from vitrail.models.cost import cost_of
 from vitrail.models.spec import Size
 from vitrail.weights.load import Loaded, load
@@ -41,6 +40,7 @@ class Contender:
     """As it was asked for."""
     name: str
     image: str
+    """The size of its pictures, which need not be that of its positions (DINOv2's)."""
     parameters: int
     flops: int
     """Of one picture forward, two for a multiplication with its addition."""
@@ -99,15 +99,16 @@ def compare(
     if not shots and not any(reports):
         raise InputError(f"none of the models has the classes of {data}: {notes[0][0]}")
     say("speed")
-    speeds = _time([each.model.to(device) for each in loaded], batch, device)
+    sizes = [each.preprocess.size if each.preprocess else each.model.spec.image for each in loaded]
+    speeds = _time([each.model.to(device) for each in loaded], sizes, batch, device)
     rows = []
     for number, (model, each) in enumerate(zip(models, loaded, strict=True)):
-        cost = cost_of(each.model.spec)
+        cost = cost_of(each.model.spec, image=sizes[number])
         rows.append(
             Contender(
                 model=model,
                 name=each.model.spec.name,
-                image="x".join(map(str, each.model.spec.image)),
+                image="x".join(map(str, cost.image)),
                 parameters=cost.parameters,
                 flops=cost.flops,
                 speed=statistics.median(speeds[number]),
@@ -196,9 +197,14 @@ def _few_shot(
 
 
 @torch.inference_mode()
-def _time(models: Sequence[nn.Module], batch: int, device: torch.device) -> list[list[float]]:
+def _time(
+    models: Sequence[ViT | BiT], sizes: Sequence[Size], batch: int, device: torch.device
+) -> list[list[float]]:
     """Take the models' speeds in turn, so that what else the machine does slows all alike."""
-    inputs = [_noise(model, batch, device) for model in models]
+    inputs = [
+        torch.randn(batch, model.spec.channels, *size, device=device)
+        for model, size in zip(models, sizes, strict=True)
+    ]
     speeds: list[list[float]] = [[] for _ in models]
     for lap in range(_ROUNDS + 1):
         for model, pictures, found in zip(models, inputs, speeds, strict=True):
@@ -209,7 +215,3 @@ def _time(models: Sequence[nn.Module], batch: int, device: torch.device) -> list
             if lap:  # the first is for warming up
                 found.append(batch / (time.perf_counter() - start))
     return speeds
-
-
-def _noise(model: Any, batch: int, device: torch.device) -> torch.Tensor:
-    return torch.randn(batch, model.spec.channels, *model.spec.image, device=device)

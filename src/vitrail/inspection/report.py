@@ -137,7 +137,11 @@ def _show_training(run: Path) -> Part:
     """Show a run's curves, if it has measured anything, and what it predicts without labels."""
     part, curves = Part("Training"), read_curves(run)
     if curves.values:
-        last = {name: float(values[-1]) for name, (_, values) in curves.values.items()}
+        last = {  # of those that are numbers: a gradient of float16 may be none
+            name: float(values[-1])
+            for name, (_, values) in curves.values.items()
+            if np.isfinite(values[-1])
+        }
         part.draw(draw_curves(curves), last=last)
     if (drawn := run / "predictions.png").exists():
         try:

@@ -18,26 +18,21 @@ class Average:
     state: dict[str, Tensor]
     """The averages by parameter name, to save and to restore."""
 
-    def __init__(self, model: nn.Module, decay: float, *, ramp: bool = False) -> None:
-        """Start at the model's weights; `ramp` forgets them sooner, by a smaller decay at first."""
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """Start at the model's weights."""
         assert 0 <= decay < 1, decay
         self.decay = decay
-        self.ramp = ramp
         self.state = {
             name: parameter.detach().to(torch.float32, copy=True)
             for name, parameter in _trained(model).items()
         }
-
-    def decay_at(self, step: int) -> float:
-        """Give the weight of the old average at a step, counted from 0."""
-        return min(self.decay, (1 + step) / (10 + step)) if self.ramp else self.decay
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         """Take in the model's weights after the optimiser's step, counted from 0."""
         weights = _trained(model)
         news = [weights[name].to(torch.float32) for name in self.state]
-        average = get_ema_multi_avg_fn(self.decay_at(step))
+        average = get_ema_multi_avg_fn(self.decay)
         average(list(self.state.values()), news, step)
 
     @torch.no_grad()

@@ -147,6 +147,26 @@ def _refit(preprocess: Preprocess, spec: Spec, image: Size | None) -> Preprocess
     return replace(preprocess, size=image or preprocess.size, mean=means, std=deviations)
 
 
+def _cut_to_patches(
+    preprocess: Preprocess | None, spec: Spec
+) -> tuple[Preprocess | None, tuple[str, ...]]:
+    """Cut pictures to the model's whole patches; say so, as others cut them elsewhere.
+
+    SigLIP with patches of 14 gets pictures of 384, of which its convolution drops 6 lines.
+    """
+    if preprocess is None or not isinstance(spec, ViTSpec) or preprocess.size == spec.image:
+        return preprocess, ()
+    (height, width), stride = preprocess.size, spec.stride
+    if (height // stride[0] * stride[0], width // stride[1] * stride[1]) != spec.image:
+        return preprocess, ()
+    crop = preprocess.crop * min(spec.image) / min(preprocess.size)
+    said = (
+        f"pictures of {height}x{width} are cut to their middle {spec.image[0]}x{spec.image[1]}, "
+        "whole patches; as published, the right and lower edges are cut"
+    )
+    return replace(preprocess, size=spec.image, crop=crop), (said,)
+
+
 def read(source: str, *, model: str | None = None, hashed: bool = True) -> Bundle:
     """Read all that a source holds: our own folder, or a file of any known format."""
     found = resolve(source)
@@ -183,6 +203,8 @@ def read_weights(
         changes += ("head.output is all zeros, as published: features, but no classifier",)
     published = found.published
     preprocess = read_preprocess(config, found.preprocessor)
+    preprocess, cut = _cut_to_patches(preprocess, spec)
+    changes += cut
     return Bundle(
         spec=spec,
         tensors=tensors,
