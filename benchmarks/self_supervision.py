@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -243,7 +244,7 @@ def show(results: list[Result]) -> None:
         cells = [f"{mean:.2%} ± {spread:.2%}" for mean, spread in zip(means, spreads, strict=True)]
         epochs = f"{of[0].pretrain_epochs:.1f}", f"{of[0].finetune_epochs:.1f}"
         table.add_row(name, WAYS[place], f"{minutes:g}", f"{len(of)}", *epochs, *cells)
-    Console(highlight=False).print(table)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
 
 
 if __name__ == "__main__":
