@@ -15,10 +15,11 @@ from vitrail.config import InputError
 from vitrail.data.preprocess import Preprocess
 from vitrail.models import build, parse
 from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.fitting import fit, fit_named
 from vitrail.weights.format import Format
 from vitrail.weights.huggingface import HF_VIT
 from vitrail.weights.keymap import Tensors, write_table
-from vitrail.weights.load import SPEC_KEY, fit, fit_named, load, read
+from vitrail.weights.load import SPEC_KEY, load, read
 from vitrail.weights.timm import TIMM
 from vitrail.weights.torchvision import TORCHVISION
 from vitrail.weights.write import WRITERS, compare, convert

@@ -122,10 +122,8 @@ class ViT(Model[ViTSpec]):
                 x = self.run_block(block, x)
         grid = height // stride[0], width // stride[1]
         patches = self.embedding(x).flatten(2).transpose(1, 2)
-        exact = self.embedding.weight.dtype
-        if patches.dtype != exact:  # autocast's halves, which would round the blocks' sums
-            patches = patches.to(exact)
-        return patches, grid
+        # Under autocast they are halves, which would round the sums that run over the blocks.
+        return patches.to(self.embedding.weight.dtype), grid
 
     def embed_tokens(self, patches: Tensor, grid: Size) -> Tensor:
         """Join the class token and its like with patch embeddings, and add positions."""

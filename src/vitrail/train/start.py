@@ -26,7 +26,8 @@ from vitrail.train.settings import PreprocessConfig, TrainConfig
 from vitrail.train.sharding import shard_model
 from vitrail.train.tasks import Task
 from vitrail.weights.checkpoint import Bundle, Provenance
-from vitrail.weights.load import fit_named, read
+from vitrail.weights.fitting import fit_named
+from vitrail.weights.load import read
 
 
 def open_sets(config: TrainConfig) -> tuple[Source | Stream, Source | None]:

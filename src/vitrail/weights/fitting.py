@@ -1,0 +1,97 @@
+"""Weights with all that came with them, fitted to a new task: by what is asked, or by a name."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from vitrail.config import InputError
+from vitrail.data import Preprocess
+from vitrail.models import Spec
+from vitrail.models.spec import Size, ViTSpec
+from vitrail.weights.checkpoint import Bundle
+from vitrail.weights.transfer import HeadChange, transfer
+
+_FITTED = ("classes", "representation", "head_bias", "image", "channels", "patch")
+
+
+def fit(
+    bundle: Bundle,
+    *,
+    classes: int | None = None,
+    image: Size | None = None,
+    channels: int | None = None,
+    patch: Size | None = None,
+    head: HeadChange = "replace",
+) -> Bundle:
+    """Fit weights to a new task; the changes are added to their provenance."""
+    moved = transfer(
+        bundle.spec,
+        bundle.tensors,
+        classes=classes,
+        image=image,
+        channels=channels,
+        patch=patch,
+        head=head,
+    )
+    said = tuple(f"{change.deed} {change.parameter}: {change.detail}" for change in moved.changes)
+    provenance = bundle.provenance and replace(
+        bundle.provenance, changes=(*bundle.provenance.changes, *said)
+    )
+    return Bundle(
+        spec=moved.spec,
+        tensors=moved.tensors,
+        classes=bundle.classes if classes is None or head == "keep" else None,
+        preprocess=bundle.preprocess and _refit(bundle.preprocess, moved.spec, image),
+        provenance=provenance,
+    )
+
+
+def fit_named(bundle: Bundle, named: Spec, *, classes: int) -> Bundle:
+    """Fit weights to a named model's resolution, patch, channels and dropout, and to new classes.
+
+    What the name leaves open, such as the form of GELU, stays as the weights have it; what it says
+    and no fitting brings about, such as another pooling, is refused.
+    """
+    found = bundle.spec
+    shape = ("depth", "width", "heads", "mlp", "stages", "stem_width")
+    have = {field.name for field in fields(found)}
+    if type(found) is not type(named) or any(
+        getattr(found, key) != getattr(named, key) for key in shape if key in have
+    ):
+        raise InputError(f"the weights are of {found.name}, which {named.name} has no place for")
+    noise = ("dropout", "attention_dropout", "stochastic_depth")
+    _refuse_others(found, named, fitted={*shape, *noise, *_FITTED})
+    patch = named.patch if isinstance(named, ViTSpec) else None
+    fitted = fit(bundle, classes=classes, image=named.image, channels=named.channels, patch=patch)
+    if not isinstance(named, ViTSpec):
+        return fitted
+    return replace(fitted, spec=replace(fitted.spec, **{key: getattr(named, key) for key in noise}))
+
+
+def _refuse_others(found: Spec, named: Spec, *, fitted: set[str]) -> None:
+    """Refuse a name that says of an option what the weights are not, and nothing makes them."""
+    rest = [field for field in fields(named) if field.name not in fitted]
+    said = {field.name: getattr(named, field.name) for field in rest}
+    said = {field.name: said[field.name] for field in rest if said[field.name] != field.default}
+    if getattr(found, "layer_scale", 0):  # its first value is no longer of interest
+        said.pop("layer_scale", None)
+    wrong = {name: value for name, value in said.items() if getattr(found, name) != value}
+    if wrong:
+        listed = ", ".join(f"{k}={getattr(found, k)}, not {k}={v}" for k, v in wrong.items())
+        raise InputError(f"the weights of {found.name} have {listed}: leave that out of the name")
+
+
+def _refit(preprocess: Preprocess, spec: Spec, image: Size | None) -> Preprocess:
+    """Bring a preprocessing to the size that was asked for and the model's channel count.
+
+    Without one it keeps its own, which need not be that of the model's positions (DINOv2's).
+    """
+    count, old = spec.channels, len(preprocess.mean)
+    means, deviations = preprocess.mean, preprocess.std
+    if count != old:
+        grey = count == 1  # one channel stands for all
+        means = (sum(means) / old,) if grey else tuple(means[i % old] for i in range(count))
+        deviations = (
+            (sum(deviations) / old,) if grey else tuple(deviations[i % old] for i in range(count))
+        )
+    return replace(preprocess, size=image or preprocess.size, mean=means, std=deviations)
