@@ -144,6 +144,20 @@ def test_curves_are_drawn_where_they_are() -> None:
     plot = plots.draw_curves(curves())
     assert [axes.get_ylabel() for axes in plot.axes] == ["loss", "accuracy"]
     assert np.array_equal(plot.axes[1].lines[0].get_xdata(), [1, 2])
+    named = [axes.get_legend_handles_labels()[1] for axes in plot.axes]
+    assert named == [["training"], ["top-1"]]
+
+
+@pytest.mark.parametrize(
+    "plot",
+    [
+        plots.draw_distances({"one layer": np.ones((1, 2))}),
+        plots.draw_curves(Curves({"lr": (np.array([1.0, 2.0]), np.ones(2))})),
+    ],
+)
+def test_layers_and_steps_are_whole_numbers(plot: Plot) -> None:
+    ticks = plot.axes[-1].get_xticks()
+    assert np.array_equal(ticks, np.round(ticks)), ticks
 
 
 def test_a_mosaic_keeps_its_tiles() -> None:

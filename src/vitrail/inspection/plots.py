@@ -85,7 +85,7 @@ def draw_distances(distances: Mapping[str, np.ndarray]) -> Plot:
         across = np.repeat(layers, each.shape[1])
         axes.scatter(across, each, s=16, color=colour, linewidths=0, label=shorten(name, 40))
     axes.set(xlabel="layer", ylabel="mean attention distance (pixels)", ylim=(0, None))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     add_legend(axes, above=True)
     return plot
 
@@ -192,7 +192,7 @@ def draw_norms(norms: np.ndarray, prefix: int) -> Plot:
     axes.set(xlabel="layer", ylabel="norm", yscale="log")
     axes.yaxis.set_major_formatter(LogFormatter())
     axes.yaxis.set_minor_formatter(LogFormatter())
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     add_legend(axes)
     return plot
 
@@ -209,7 +209,7 @@ def draw_lens(probabilities: np.ndarray, classes: Sequence[str], most: int = 5) 
         label = shorten(classes[int(index)], 32)
         axes.plot(probabilities[:, index], ".-", color=colour, label=label)
     axes.set(xlabel="layer", ylabel="probability", ylim=(-0.02, 1.02))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     add_legend(axes)
     return plot
 
@@ -227,12 +227,14 @@ def draw_curves(curves: Curves) -> Plot:
     grid = panes(plot, len(known), 1, sharex=True)[:, 0]
     for axes, (what, lines) in zip(grid, known.items(), strict=True):
         for colour, (name, label) in zip(COLOURS, lines.items(), strict=False):
-            steps, values = curves.values.get(name, ((), ()))
-            mark = ".-" if len(steps) < 30 else "-"
-            axes.plot(steps, values, mark, color=colour, linewidth=1.2, label=label)
+            if name in curves.values:
+                steps, values = curves.values[name]
+                mark = ".-" if len(steps) < 30 else "-"
+                axes.plot(steps, values, mark, color=colour, linewidth=1.2, label=label)
         axes.set_ylabel(what)
         add_legend(axes)
     grid[-1].set_xlabel("step")
+    grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     return plot
 
 
