@@ -16,7 +16,7 @@ from data import make_files
 from PIL import Image
 
 from vitrail.data.check import check
-from vitrail.data.sources.open import open_splits
+from vitrail.data.datasets.open import open_splits
 
 COPIES = 16  # of each of 32 pictures
 ROUNDS = 5

@@ -36,11 +36,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from vitrail.data.augment import Augment
-from vitrail.data.draws import Draws
-from vitrail.data.geometry import area_box
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.transforms import normalise, train_picture, train_pixels
+from vitrail.data.rng import Draws
+from vitrail.data.transforms.apply import normalise, train_picture, train_pixels
+from vitrail.data.transforms.augment import Augment
+from vitrail.data.transforms.geometry import area_box
+from vitrail.data.transforms.preprocess import Preprocess
 
 Step = Callable[[], Tensor]
 

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 import tyro
 
-from vitrail.evaluate.knn import nearest
-from vitrail.evaluate.ridge import Ridge
+from vitrail.evaluation.probes.knn import nearest
+from vitrail.evaluation.probes.ridge import Ridge
 
 CLASSES, WIDTH, SHOTS, SEEDS = 1000, 768, (1, 5, 10, 25), 3
 L2 = tuple(2.0**power for power in range(-4, 16))

@@ -21,7 +21,7 @@ from peers import AGAIN, CONTESTANTS, OURS, build_contestant
 from torch.profiler import ProfilerActivity, profile
 
 from vitrail.models import parse
-from vitrail.models.cost import cost_of
+from vitrail.models.cost.total import cost_of
 from vitrail.models.spec import ViTSpec
 
 Step = Callable[[], None]

@@ -33,11 +33,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from vitrail.data.preprocess import Preprocess
-from vitrail.deploy.choice import take_way
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.deploy.backends.selection import take_way
 from vitrail.models import build, parse
 from vitrail.predictor import Predictor
-from vitrail.predictor.pictures import find_pictures
+from vitrail.predictor.images import find_pictures
 from vitrail.weights.checkpoint import Bundle, save_folder
 from vitrail.weights.write import convert
 

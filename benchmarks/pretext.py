@@ -26,9 +26,14 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from vitrail.models import ViT, build, parse
-from vitrail.models.corruption import MaskConfig, draw_corruption
-from vitrail.models.masked import DecoderConfig, MaskedAutoencoder, MaskedViT, encoder_spec
-from vitrail.models.patches import distance, targets_of, to_patches
+from vitrail.models.pretraining.masked import (
+    DecoderConfig,
+    MaskedAutoencoder,
+    MaskedViT,
+    encoder_spec,
+)
+from vitrail.models.pretraining.masking import MaskConfig, draw_corruption
+from vitrail.models.pretraining.patch_targets import distance, targets_of, to_patches
 
 FULL = "classification"
 

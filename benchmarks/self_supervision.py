@@ -35,18 +35,18 @@ from rich.table import Table
 from vitrail import load, recipes
 from vitrail.config import Duration
 from vitrail.data.batches import TrainBatches
+from vitrail.data.dataset import Source
+from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
-from vitrail.data.preprocess import plain_preprocess
-from vitrail.data.source import Source
-from vitrail.data.sources.open import open_data
 from vitrail.data.subsets import shots
-from vitrail.evaluate.features import Features, extract
-from vitrail.evaluate.fewshot import few_shot
+from vitrail.data.transforms.preprocess import plain_preprocess
+from vitrail.distributed import join
+from vitrail.evaluation.features.extract import Features, extract
+from vitrail.evaluation.probes.fewshot import few_shot
 from vitrail.models import Model, ViT, parse
-from vitrail.models.masked import DecoderConfig, encoder_spec
+from vitrail.models.pretraining.masked import DecoderConfig, encoder_spec
 from vitrail.run import Session, TrainConfig, train
-from vitrail.train.distributed import join
-from vitrail.train.signals import Signals
+from vitrail.signals import Signals
 
 CORES = 2
 MODEL = "ViT/4@32,depth=4,width=96,heads=3,mlp=192,pool=gap"
@@ -189,7 +189,7 @@ def measure_steps(data: str, folder: Path, rounds: int = 5) -> dict[str, float]:
 
 
 def take_steps(config: TrainConfig) -> Iterator[float]:
-    """Take steps as `vitrail.train` does."""
+    """Take steps as `vitrail.training` does."""
     spec = parse(config.model)
     plain = plain_preprocess(spec.image, spec.channels)
     source = open_source(config.data, "train")

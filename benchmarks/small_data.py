@@ -38,15 +38,15 @@ from torch import Tensor, nn
 from vitrail import load, recipes
 from vitrail.config import Duration
 from vitrail.data.batches import EvalBatches, TrainBatches
+from vitrail.data.dataset import Pixels
+from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Pixels
-from vitrail.data.sources.open import open_data
-from vitrail.evaluate.accuracy import measure
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.distributed import join
+from vitrail.evaluation.accuracy import measure
 from vitrail.run import Session, TrainConfig, train
-from vitrail.train.distributed import join
-from vitrail.train.schedule import Plan, rate_at
-from vitrail.train.signals import Signals
+from vitrail.signals import Signals
+from vitrail.training.schedule import Plan, rate_at
 
 CORES = 2
 MODEL = "Hybrid/1@32,stages=2-2,depth=4,width=192,heads=3,mlp=384,pool=gap"
@@ -188,7 +188,7 @@ def our_config(data: str, steps: int, seed: int, out: Path) -> TrainConfig:
 
 
 def our_steps(config: TrainConfig) -> Iterator[float]:
-    """Take steps as `vitrail.train` does."""
+    """Take steps as `vitrail.training` does."""
     with join(None) as processes:
         session = Session(config, processes)
         pixels = open_pixels(config.data, "train")

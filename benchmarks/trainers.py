@@ -1,4 +1,4 @@
-"""Who trains in train.py: our loop and loader, the peers' models with theirs."""
+"""Who trains in training.py: our loop and loader, the peers' models with theirs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from torch.utils.data import DataLoader, Dataset
 from vitrail.config import Duration
 from vitrail.data.batches import TrainBatches
 from vitrail.data.cache import CacheConfig
+from vitrail.data.dataset import Source
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.data.source import Source
+from vitrail.distributed import join
 from vitrail.models import parse
 from vitrail.models.spec import ViTSpec
 from vitrail.run import Session, TrainConfig
-from vitrail.train.distributed import join
-from vitrail.train.optim import OptimConfig
-from vitrail.train.signals import Signals
+from vitrail.signals import Signals
+from vitrail.training.optim import OptimConfig
 
 Turn = Callable[[], None]
 """Take a turn's steps, and leave nothing behind that runs on."""

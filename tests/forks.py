@@ -28,7 +28,7 @@ import pytest
 import torch
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from vitrail.train.signals import Stopped
+from vitrail.signals import Stopped
 
 LIMIT = 150.0
 """Seconds that processes may take before they count as hanging."""

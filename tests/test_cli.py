@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import vitrail
+from tests.material import ROOT
 from vitrail.cli import COMMANDS, main
 from vitrail.config import Duration
 from vitrail.models import NAMES, parse
-from vitrail.models.cost import cost_of
+from vitrail.models.cost.total import cost_of
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -137,8 +138,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_demo_trains_transfers_and_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("vitrail.demo._STEPS", Duration(3, "steps"))
-    monkeypatch.setattr("vitrail.demo._FEW", Duration(2, "steps"))
+    monkeypatch.setattr("vitrail.demonstration._STEPS", Duration(3, "steps"))
+    monkeypatch.setattr("vitrail.demonstration._FEW", Duration(2, "steps"))
     code, out, err = run(capsys, "demo", "--out", str(tmp_path), "--json")
     rows = json.loads(out)
     assert code == 0
@@ -153,7 +154,7 @@ def test_demo_trains_transfers_and_compares(
 
 
 def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"```\n\$ vitrail (.*?)\n(.*?)```", readme, flags=re.DOTALL)
     assert shown
     for command, text in shown:

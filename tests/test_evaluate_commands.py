@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.evaluate.sets import CLASSES, save_tiny, write_pictures
+from tests.evaluation.sets import CLASSES, save_tiny, write_pictures
 from tests.forks import in_processes
 from tests.test_cli import run
 from vitrail.cli import main
 from vitrail.data.batches import EvalBatches
-from vitrail.data.source import Source
-from vitrail.data.sources.open import open_data
-from vitrail.data.transforms import normalise
-from vitrail.evaluate.significance import mcnemar
-from vitrail.models.cost import cost_of
+from vitrail.data.dataset import Source
+from vitrail.data.datasets.open import open_data
+from vitrail.data.transforms.apply import normalise
+from vitrail.evaluation.significance import mcnemar
+from vitrail.models.cost.total import cost_of
 from vitrail.weights.checkpoint import save_folder
-from vitrail.weights.classes import imagenet_classes, imagenet_wnids
+from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
 from vitrail.weights.load import load, read
 
 Capture = pytest.CaptureFixture[str]

@@ -16,30 +16,29 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from tests.data.decoding.pictures import encode, exif, photo
+from tests.material import ODD_IMAGES, REAL_WEIGHTS
 from tests.parity import peers
 from tests.shelf import refusal
 from vitrail.cli import main
+from vitrail.data.datasets.builtin.digits import open_digits
 from vitrail.data.decoding.decode import PictureError
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.sources.digits import open_digits
-from vitrail.data.transforms import eval_picture, normalise
+from vitrail.data.transforms.apply import eval_picture, normalise
+from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.overlay import overlay
 from vitrail.models import ViT, build, parse
 from vitrail.models.layers import MLP
 from vitrail.predictor import Pace, Predictor
+from vitrail.predictor.batching_config import usual_pace
 from vitrail.predictor.fused import fuse
-from vitrail.predictor.last import LastBlock, shorten
-from vitrail.predictor.pace import usual_pace
-from vitrail.predictor.pictures import find_pictures
-from vitrail.predictor.tables import csv_table
+from vitrail.predictor.images import find_pictures
+from vitrail.predictor.last_block import LastBlock, shorten
+from vitrail.predictor.prediction_files import csv_table
 from vitrail.weights.checkpoint import Bundle, save_folder
 from vitrail.weights.load import Loaded
 
-ODD = Path(__file__).parents[2] / "shared" / "oddimages"
-TINY_WEIGHTS = (
-    Path(__file__).parents[2] / "shared/weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-)
+ODD = ODD_IMAGES
+TINY_WEIGHTS = REAL_WEIGHTS
 NAMES = ("cat", "dog", "hen", "owl", "pig", "rat", "yak")
 PREPROCESS = Preprocess(
     size=(32, 32), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), interpolation="bicubic", fit="crop"

@@ -9,7 +9,7 @@ import pytest
 
 from vitrail import recipes
 from vitrail.config import Duration, InputError
-from vitrail.data.augment import AUGMENTS
+from vitrail.data.transforms.augment import AUGMENTS
 from vitrail.models import parse
 from vitrail.recipes import RECIPES, TRANSFERS, apply_recipe, shorten_warmup
 from vitrail.run import TrainConfig

@@ -14,21 +14,21 @@ import vitrail
 import vitrail.run.objective
 from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
 from vitrail.config import Duration, InputError
-from vitrail.data.augment import Augment
 from vitrail.data.batches import EvalBatches
+from vitrail.data.dataset import Source
+from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
-from vitrail.data.source import Source
-from vitrail.data.sources.open import open_data
-from vitrail.evaluate.accuracy import Accuracy, measure
+from vitrail.data.transforms.augment import Augment
+from vitrail.distributed import Processes
+from vitrail.evaluation.accuracy import Accuracy, measure
 from vitrail.run import Run, Session, TrainConfig, describe, train
 from vitrail.run.job import train_among
-from vitrail.train.adapt import TuneConfig
-from vitrail.train.distributed import Processes
-from vitrail.train.loop import Trainer
-from vitrail.train.optim import OptimConfig
-from vitrail.train.resume import TENSORS
-from vitrail.train.settings import PreprocessConfig
-from vitrail.train.tensors import load_tensors
+from vitrail.training.checkpoints.flat_tensors import load_tensors
+from vitrail.training.checkpoints.resume import TENSORS
+from vitrail.training.loop import Trainer
+from vitrail.training.optim import OptimConfig
+from vitrail.training.peft import TuneConfig
+from vitrail.training.train_config import PreprocessConfig
 from vitrail.weights.load import Loaded, load
 
 CPU = torch.device("cpu")

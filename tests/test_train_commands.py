@@ -9,22 +9,23 @@ from typing import Any, get_type_hints
 import pytest
 
 import vitrail
+from tests.material import ROOT
 from tests.test_cli import run
 from tests.test_house import loaded_after
 from vitrail.cli.train import MORE, Daily, resolve
 from vitrail.config import Duration, InputError, read_file
 from vitrail.data.loader import WorkerError
 from vitrail.models import parse
-from vitrail.models.cost import cost_of
+from vitrail.models.cost.total import cost_of
 from vitrail.recipes import RECIPES
 from vitrail.run import TrainConfig
-from vitrail.train.loop import DivergedError
-from vitrail.train.signals import Stopped
+from vitrail.signals import Stopped
+from vitrail.training.loop import DivergedError
 
 TINY = "ViT/4@8,depth=2,width=32,heads=2,mlp=64"
 TRAIN = ("train", "digits", "--model", TINY, "--batch", "64")
 QUICK = ("--loader.workers", "0", "--loggers", "")
-DOCS = Path(__file__).parents[1] / "docs" / "training.md"
+DOCS = ROOT / "docs" / "training.md"
 
 Capture = pytest.CaptureFixture[str]
 

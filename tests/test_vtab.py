@@ -12,14 +12,14 @@ from PIL import Image
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.config import InputError
+from vitrail.data.dataset import Pixels, Source
+from vitrail.data.datasets.open import open_data
 from vitrail.data.decoding.decode import decode
-from vitrail.data.source import Pixels, Source
-from vitrail.data.sources.open import open_data
-from vitrail.evaluate.intervals import Estimate
+from vitrail.evaluation.intervals import Estimate
 from vitrail.models import build
-from vitrail.vtab import GROUPS, TASKS, Scale, Score, TaskScore, run_vtab
-from vitrail.vtab.benchmark import configure
-from vitrail.vtab.pictures import find_task, open_task, write_list
+from vitrail.vtab1k import GROUPS, TASKS, Scale, Score, TaskScore, run_vtab
+from vitrail.vtab1k.benchmark import configure
+from vitrail.vtab1k.task_images import find_task, open_task, write_list
 from vitrail.weights.checkpoint import Bundle, save_folder
 
 TINY = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"
@@ -174,8 +174,8 @@ def test_what_is_on_disk_is_run_and_the_rest_is_named(
     assert score.run() == (2, 19)
     assert said == ["3 of 19: DTD", "7 of 19: SVHN", "17 of 19: KITTI-Distance"]
     with monkeypatch.context() as patch:  # a second call has nothing left to do
-        patch.setattr("vitrail.vtab.benchmark._test", None)
-        patch.setattr("vitrail.vtab.benchmark.write_list", None)
+        patch.setattr("vitrail.vtab1k.benchmark._test", None)
+        patch.setattr("vitrail.vtab1k.benchmark.write_list", None)
         assert run_vtab(str(model), data, tmp_path / "out", scale=SMALL) == score
     other = Scale(steps=31, batch=8, lr=0.1, image=(8, 8), pictures=20, device="cpu")
     text = refusal(run_vtab, str(model), data, tmp_path / "out", scale=other)

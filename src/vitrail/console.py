@@ -11,40 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from vitrail.models.cost import Cost
-
-
-def print_cost(cost: Cost) -> None:
-    """Print a model's layers and totals."""
-    table = new_table("layer", "output", "parameters", "MMACs", "kept MiB")
-    for row in cost.rows:
-        layer = row.layer if row.repeats == 1 else f"{row.layer} x {row.repeats}"
-        kept = 4 * (cost.batch * row.kept + row.kept_once) / 2**20
-        shape = " x ".join(map(str, row.output))
-        table.add_row(layer, shape, f"{row.parameters:,}", f"{row.macs / 1e6:,.1f}", f"{kept:,.1f}")
-    print_table(table)
-    height, width = cost.image
-    print_line(
-        f"{cost.name}, {cost.classes} classes, {height}x{width} pictures, {cost.tokens} tokens"
-    )
-    print_line(f"parameters  {cost.parameters:,} ({_bytes(cost.parameter_bytes)} as float32)")
-    print_line(f"forward     {cost.macs / 1e9:.3f} GMACs a picture ({cost.flops / 1e9:.3f} GFLOPs)")
-    print_line(
-        f"training    {cost.training_flops / 1e9:.3f} GFLOPs a picture, forward and backward"
-    )
-    state, kept = _bytes(cost.training_state_bytes), _bytes(cost.activation_bytes)
-    print_line(f"memory      {state} weights, gradients and Adam; {kept} activations at batch "
-           f"{cost.batch} ({_bytes(cost.checkpointed_bytes)} with checkpointing)")  # fmt: skip
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
 
 def new_table(first: str, *columns: str, justify: Literal["left", "right"] = "right") -> Table:
     """Make a table: a column of names, then columns of figures, which stand at the right."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.inspection.reports import EVIL, save_model, save_pictures, save_set
-from vitrail.inspection.report import inspect_model
+from vitrail.report.report import inspect_model
 
 DARK, LIGHT = "rgb(13, 17, 23)", "rgb(255, 255, 255)"
 

@@ -15,11 +15,11 @@ import pytest
 from tests.data.decoding.pictures import encode, photo
 from tests.deploy.serving import PREPROCESS, picture, save_model
 from vitrail.config import InputError, to_dict
-from vitrail.data.preprocess import Fit, Interpolation, Preprocess
-from vitrail.data.transforms import eval_picture
-from vitrail.deploy.export import export
-from vitrail.deploy.web import RUNTIME, read_runtime
-from vitrail.deploy.writers import Options
+from vitrail.data.transforms.apply import eval_picture
+from vitrail.data.transforms.preprocess import Fit, Interpolation, Preprocess
+from vitrail.deploy.exporting.export import export
+from vitrail.deploy.exporting.web import RUNTIME, read_runtime
+from vitrail.deploy.exporting.writers import Options
 from vitrail.predictor import Predictor
 
 for package in ("onnx", "onnxscript", "onnxruntime"):

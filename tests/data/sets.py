@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image
 
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Content, Source, Stream, Streamed
+from vitrail.data.dataset import Content, Source, Stream, Streamed
+from vitrail.data.transforms.preprocess import Preprocess
 
 HALF = Preprocess(
     size=(16, 16), mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear", fit="stretch"

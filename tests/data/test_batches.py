@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from tests.data.sets import HALF, Listed, encode, photo, pictures
 from vitrail.config import InputError
-from vitrail.data.augment import AUGMENTS, Augment
-from vitrail.data.batches import Batch, EvalBatches, Shard, TrainBatches
-from vitrail.data.draws import Draws, shuffled
-from vitrail.data.ledger import Ledger
-from vitrail.data.source import Pixels, select
-from vitrail.data.transforms import eval_picture, train_picture
+from vitrail.data.batches import Batch, EvalBatches, TrainBatches
+from vitrail.data.dataset import Pixels, select
+from vitrail.data.rng import Draws, shuffled
+from vitrail.data.transforms.apply import eval_picture, train_picture
+from vitrail.data.transforms.augment import AUGMENTS, Augment
+from vitrail.data.unreadable import Ledger
+from vitrail.distributed import Shard
 
 SET = pictures(10)
 PLAIN = Augment(crop="pad", flip=0.5)

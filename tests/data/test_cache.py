@@ -9,10 +9,10 @@ import torch
 
 from tests.data.sets import HALF, Listed, encode, photo, pictures
 from vitrail.config import InputError
-from vitrail.data.augment import AUGMENTS
 from vitrail.data.batches import EvalBatches, TrainBatches
 from vitrail.data.cache import CacheConfig, keep_decoded
-from vitrail.data.source import Pixels
+from vitrail.data.dataset import Pixels
+from vitrail.data.transforms.augment import AUGMENTS
 
 MIXED = Listed(
     [encode(photo(0, 20, 24)), encode(photo(1, 30, 12)), b"no picture", encode(photo(2, 9, 9))]

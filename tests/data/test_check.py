@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.sets import Listed, encode, photo
 from vitrail.data.check import check
-from vitrail.data.source import Content, Pixels
+from vitrail.data.dataset import Content, Pixels
 
 
 def test_counts_bad_files_and_duplicates() -> None:

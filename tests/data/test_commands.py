@@ -9,8 +9,8 @@ from PIL import Image
 
 from tests.data.sets import encode, photo
 from vitrail.cli import main
-from vitrail.data.sources.bad import BAD_LIST, read_bad_list
-from vitrail.data.sources.open import open_data
+from vitrail.data.datasets.bad_list import BAD_LIST, read_bad_list
+from vitrail.data.datasets.open import open_data
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 
 from tests.data.sets import HALF, Counted, pictures
 from vitrail.config import InputError
-from vitrail.data.augment import AUGMENTS, Augment
-from vitrail.data.batches import Shard, TrainBatches
+from vitrail.data.batches import TrainBatches
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
 from vitrail.data.streaming import Place, StreamBatches
+from vitrail.data.transforms.augment import AUGMENTS, Augment
+from vitrail.distributed import Shard
 
 SET = pictures(11)
 BATCHES = TrainBatches(SET, AUGMENTS["strong2"], HALF, batch=6, seed=3)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.config import InputError
-from vitrail.data.source import Source
+from vitrail.data.dataset import Source
 from vitrail.data.split import choose, hold_out, members, round_half_up, spell, split
 
 

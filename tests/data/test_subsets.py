@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.config import InputError
-from vitrail.data.source import Pixels, Source
+from vitrail.data.dataset import Pixels, Source
 from vitrail.data.subsets import balanced_subset, shots, subset
 
 

@@ -21,7 +21,7 @@ import torch
 from PIL import Image
 
 from vitrail.cli import main
-from vitrail.data.preprocess import Preprocess
+from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build, parse
 from vitrail.weights.checkpoint import Bundle, save_folder
 

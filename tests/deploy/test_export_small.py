@@ -16,14 +16,14 @@ from tests.data.decoding.pictures import encode
 from tests.shelf import refusal
 from tests.test_predictor import NAMES, make
 from vitrail.cli import main
-from vitrail.deploy import export as export_room
-from vitrail.deploy import web as web_room
-from vitrail.deploy import writers as writers_room
-from vitrail.deploy.engines import open_onnx
-from vitrail.deploy.export import export
-from vitrail.deploy.packing import pack_weights
-from vitrail.deploy.web import read_runtime
-from vitrail.deploy.writers import Options, Quantize
+from vitrail.deploy.backends.engines import open_onnx
+from vitrail.deploy.exporting import export as export_room
+from vitrail.deploy.exporting import web as web_room
+from vitrail.deploy.exporting import writers as writers_room
+from vitrail.deploy.exporting.export import export
+from vitrail.deploy.exporting.packing import pack_weights
+from vitrail.deploy.exporting.web import read_runtime
+from vitrail.deploy.exporting.writers import Options, Quantize
 from vitrail.predictor import Predictor
 
 onnx = pytest.importorskip("onnx")

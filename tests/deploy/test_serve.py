@@ -22,7 +22,7 @@ from tests.deploy.serving import PREPROCESS, Server, form, picture, save_model, 
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.cli.serve import name_models
-from vitrail.data.transforms import normalise
+from vitrail.data.transforms.apply import normalise
 from vitrail.deploy.serving import server as server_room
 from vitrail.deploy.serving.server import ServeConfig
 from vitrail.inspection.attention import attention_masks

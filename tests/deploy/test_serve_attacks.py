@@ -27,11 +27,12 @@ from tests.deploy.serving import (
     status_of,
     until,
 )
+from tests.material import ODD_IMAGES
 
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)
 
-ODD = Path(__file__).parents[3] / "shared" / "oddimages"
+ODD = ODD_IMAGES
 
 
 @pytest.fixture(scope="module")

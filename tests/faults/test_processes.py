@@ -21,12 +21,13 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 from tests.faults.toy import leftovers, steps
 from tests.faults.worker import group
 from tests.forks import Ended, in_processes
+from tests.material import ROOT
 from vitrail.run import Run, TrainConfig, train
-from vitrail.train import resume, sharding
-from vitrail.train.claim import claim
-from vitrail.train.loop import Trainer
-from vitrail.train.optim import OptimConfig
-from vitrail.train.sharding import load_shards
+from vitrail.training.checkpoints import resume, sharding
+from vitrail.training.checkpoints.run_lock import claim
+from vitrail.training.checkpoints.sharding import load_shards
+from vitrail.training.loop import Trainer
+from vitrail.training.optim import OptimConfig
 
 FULL = {"sharding": "full"}
 GOOD = (0, 0)
@@ -304,7 +305,7 @@ def launch(
     command += ["--nproc-per-node", "2", "-m", "tests.faults.worker", str(out), sharding]
     return subprocess.Popen(
         [*command, str(rank), "7", str(int(number))],
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

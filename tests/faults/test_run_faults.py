@@ -18,17 +18,17 @@ from tests.faults.disk import mounted
 from tests.faults.toy import in_child, print_of, steps, toy, train_in_child
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, TrainBatches
+from vitrail.data.dataset import Source
 from vitrail.data.loader import LoaderConfig
-from vitrail.data.source import Source
+from vitrail.distributed import Processes
 from vitrail.run import Session, TrainConfig, train
-from vitrail.train import resume
-from vitrail.train.claim import claim
-from vitrail.train.distributed import Processes
-from vitrail.train.loop import DivergedError, Taken, Trainer
-from vitrail.train.optim import OptimConfig
-from vitrail.train.signals import Signals
-from vitrail.train.state import SaveError, newest_state
-from vitrail.train.tasks import Classify
+from vitrail.signals import Signals
+from vitrail.training.checkpoints import resume
+from vitrail.training.checkpoints.checkpoint_files import SaveError, newest_state
+from vitrail.training.checkpoints.run_lock import claim
+from vitrail.training.loop import DivergedError, Taken, Trainer
+from vitrail.training.optim import OptimConfig
+from vitrail.training.tasks import Classify
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -251,7 +251,7 @@ def test_a_resumed_run_keeps_the_micro_batch_it_had(
 ) -> None:
     """What memory is free when a run goes on must not change its bits."""
     chosen = iter([4, 16])
-    monkeypatch.setattr("vitrail.train.start.choose_micro", lambda *_, **__: next(chosen))
+    monkeypatch.setattr("vitrail.training.start.choose_micro", lambda *_, **__: next(chosen))
     whole, config = toy(tmp_path / "whole", micro=4), toy(tmp_path / "run")
     train(whole)
     with monkeypatch.context() as patch:

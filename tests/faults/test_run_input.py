@@ -9,15 +9,16 @@ import pytest
 
 from tests.data.sets import encode, photo
 from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
+from tests.material import ODD_IMAGES
 from vitrail.config import InputError
-from vitrail.data.augment import Augment
 from vitrail.data.cache import CacheConfig
 from vitrail.data.decoding.decode import PictureError, decode
+from vitrail.data.transforms.augment import Augment
 from vitrail.run import TrainConfig, describe, train
-from vitrail.train.loop import Trainer
-from vitrail.train.schedule import ScheduleConfig
+from vitrail.training.loop import Trainer
+from vitrail.training.schedule import ScheduleConfig
 
-CORPUS = Path(__file__).parents[3] / "shared" / "oddimages"
+CORPUS = ODD_IMAGES
 BAD = [
     (b"", "0.jpg"),
     (b"<html>not found</html>", "page.jpg"),

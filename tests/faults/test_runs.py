@@ -20,11 +20,11 @@ from tests.forks import Ended
 from vitrail.data.batches import Batch, EvalBatches
 from vitrail.data.loader import LoaderConfig
 from vitrail.run import Session, TrainConfig, train
-from vitrail.train import resume
-from vitrail.train.loop import Taken, Trainer
-from vitrail.train.optim import OptimConfig
-from vitrail.train.signals import Signals
-from vitrail.train.state import newest_state
+from vitrail.signals import Signals
+from vitrail.training.checkpoints import resume
+from vitrail.training.checkpoints.checkpoint_files import newest_state
+from vitrail.training.loop import Taken, Trainer
+from vitrail.training.optim import OptimConfig
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,13 @@ import pytest
 import torch
 
 from tests.faults.disk import mounted
-from vitrail.train.state import SaveError, clean_states, newest_state, write_state
-from vitrail.train.tensors import save_tensors
+from vitrail.training.checkpoints.checkpoint_files import (
+    SaveError,
+    clean_states,
+    newest_state,
+    write_state,
+)
+from vitrail.training.checkpoints.flat_tensors import save_tensors
 
 CALLS = "write fsync ftruncate rename renameat renameat2 unlink unlinkat rmdir mkdir mkdirat openat"
 """What changes a disk; by strace's names, of which not all machines have all."""
@@ -23,7 +28,8 @@ CALLS = "write fsync ftruncate rename renameat renameat2 unlink unlinkat rmdir m
 SAVER = """
 import os, sys
 from pathlib import Path
-from vitrail.train.state import SaveError, clean_states, prune_states, write_state
+from vitrail.training.checkpoints.checkpoint_files import (
+    SaveError, clean_states, prune_states, write_state)
 
 folder, case = Path(sys.argv[1]), sys.argv[2]
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.forks import Ended, in_processes
 from vitrail.config import Duration
-from vitrail.data.augment import Augment, RandAugment
 from vitrail.data.loader import LoaderConfig
+from vitrail.data.transforms.augment import Augment, RandAugment
 from vitrail.run import TrainConfig, train
-from vitrail.train.loop import Trainer
-from vitrail.train.optim import OptimConfig
+from vitrail.training.loop import Trainer
+from vitrail.training.optim import OptimConfig
 
 MODEL = "ViT/4@8,depth=2,width=32,heads=2,mlp=64,channels=1,dropout=0.1,stochastic_depth=0.1"
 

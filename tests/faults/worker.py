@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from tests.faults.toy import toy
+from vitrail import distributed
 from vitrail.data.batches import Batch
 from vitrail.data.loader import LoaderConfig
 from vitrail.run import TrainConfig, train
-from vitrail.train import distributed
-from vitrail.train.loop import Taken, Trainer
-from vitrail.train.signals import Signals
+from vitrail.signals import Signals
+from vitrail.training.loop import Taken, Trainer
 
 
 def group(out: Path, **changes: Any) -> TrainConfig:

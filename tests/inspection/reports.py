@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrail.data.preprocess import plain_preprocess
+from vitrail.data.transforms.preprocess import plain_preprocess
 from vitrail.models import build, parse
 from vitrail.weights.checkpoint import Bundle, Provenance, save_folder
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.preprocess import Fit, Preprocess
-from vitrail.data.transforms import eval_picture
+from vitrail.data.transforms.apply import eval_picture
+from vitrail.data.transforms.preprocess import Fit, Preprocess
 from vitrail.inspection.overlay import colour_heat, overlay, place_mask, seen_part
 
 

@@ -1,25 +1,24 @@
 """A real ViT-Ti/16 on photographs: the paper's findings of section 4.5, where the weights are."""
 
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from tests.material import SHARED
 from vitrail.data.decoding.decode import decode
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.transforms import eval_picture, normalise
+from vitrail.data.transforms.apply import eval_picture, normalise
+from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.inspection.attention import Method, attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.embeddings import position_similarity
-from vitrail.inspection.features import token_norms
 from vitrail.inspection.overlay import place_mask, seen_part
-from vitrail.inspection.tiles import stretch
+from vitrail.inspection.token_features import token_norms
+from vitrail.plotting.tiles import stretch
 from vitrail.weights.load import Loaded, load
 
-SHARED = Path(__file__).parents[3] / "shared"
 WEIGHTS = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
 PICTURES = SHARED / "data" / "pets-mini" / "test"
 pytestmark = pytest.mark.skipif(

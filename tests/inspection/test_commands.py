@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.inspection.reports import BIT, TINY, save_model, save_pictures, save_set
+from tests.material import ROOT
 from tests.test_cli import run
 from vitrail.cli.inspect import inspect
-from vitrail.inspection.captions import CAPTIONS
-from vitrail.inspection.report import leave_report
-from vitrail.inspection.view import open_own
+from vitrail.plotting.captions import CAPTIONS
+from vitrail.report.report import leave_report
+from vitrail.report.view import open_own
 
 Capture = pytest.CaptureFixture[str]
 
@@ -131,7 +132,7 @@ def test_no_report_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 def test_the_page_of_the_docs_knows_all_options_and_has_its_pictures() -> None:
-    docs = Path(__file__).parents[2] / "docs"
+    docs = ROOT / "docs"
     text = (docs / "inspection.md").read_text(encoding="utf-8")
     options = set(signature(inspect).parameters) - {"model", "pictures", "out"}
     assert all(f"`--{option}" in text for option in options)

@@ -6,7 +6,7 @@ Covers: exact parameter counts of every named model (none missing), GMACs, Table
 import pytest
 
 from vitrail.models import NAMES, parse
-from vitrail.models.cost import cost_of, training_exaflops
+from vitrail.models.cost.total import cost_of, training_exaflops
 
 # With 1000 classes at 224 px. Published: B/16 and B/16@384 by torchvision; Ti, S, B/32, L/16 and
 # the hybrids by timm (in millions); BiT by timm. The others follow from the same closed forms.

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from tests.parity import peers
 from tests.parity.test_transformers import BASE, RULES, shape
 from vitrail.models import ViT
-from vitrail.models.corruption import MaskConfig, draw_corruption, take
-from vitrail.models.masked import DecoderConfig, MaskedAutoencoder, MaskedViT
-from vitrail.models.patches import distance, targets_of, to_patches
+from vitrail.models.pretraining.masked import DecoderConfig, MaskedAutoencoder, MaskedViT
+from vitrail.models.pretraining.masking import MaskConfig, draw_corruption, take
+from vitrail.models.pretraining.patch_targets import distance, targets_of, to_patches
 
 hf_mae = peers.load("transformers.models.vit_mae.modeling_vit_mae")
 hf_vit = peers.load("transformers.models.vit.modeling_vit")

@@ -13,17 +13,17 @@ import torch.nn.functional as F
 
 from tests.faults.toy import MODEL, steps, toy
 from tests.shelf import refusal
-from vitrail.data.augment import Augment
 from vitrail.data.batches import TrainBatches
+from vitrail.data.dataset import Source
+from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Source
-from vitrail.data.sources.open import open_data
-from vitrail.data.transforms import normalise
+from vitrail.data.transforms.apply import normalise
+from vitrail.data.transforms.augment import Augment
+from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build
 from vitrail.run import TrainConfig, train
-from vitrail.train.optim import OptimConfig
-from vitrail.train.tasks import DistilConfig, DistilToken, Example, LossConfig
+from vitrail.training.optim import OptimConfig
+from vitrail.training.tasks import DistilConfig, DistilToken, Example, LossConfig
 from vitrail.weights.checkpoint import Bundle, save_folder
 from vitrail.weights.load import load, read
 

@@ -13,20 +13,20 @@ from safetensors.torch import load_file
 
 import vitrail
 from vitrail.config import Duration, InputError
-from vitrail.data.augment import Augment
 from vitrail.data.batches import EvalBatches
+from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.sources.open import open_data
+from vitrail.data.transforms.augment import Augment
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.distributed import Processes
 from vitrail.models import parse
-from vitrail.models.corruption import MaskConfig, draw_corruption
-from vitrail.models.masked import DecoderConfig, PretextConfig, encoder_spec
-from vitrail.models.patches import distance, targets_of, to_patches
+from vitrail.models.pretraining.masked import DecoderConfig, PretextConfig, encoder_spec
+from vitrail.models.pretraining.masking import MaskConfig, draw_corruption
+from vitrail.models.pretraining.patch_targets import distance, targets_of, to_patches
 from vitrail.run import Session, TrainConfig, train
-from vitrail.train.distributed import Processes
-from vitrail.train.loop import Trainer
-from vitrail.train.optim import OptimConfig
-from vitrail.train.pretext import Predict
+from vitrail.training.loop import Trainer
+from vitrail.training.optim import OptimConfig
+from vitrail.training.pretext import Predict
 
 MODEL = "ViT/4@16,depth=2,width=16,heads=2,mlp=24,dropout=0.1"
 LIGHT = DecoderConfig(depth=1, width=8, heads=2)

@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-import vitrail.run.protocol
+import vitrail.protocol
 from tests.faults.toy import in_child, steps, toy
 from tests.forks import Ended
 from vitrail import recipes
 from vitrail.config import InputError, read_file
-from vitrail.data.augment import Augment
+from vitrail.data.dataset import Source
+from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
-from vitrail.data.source import Source
-from vitrail.data.sources.open import open_data
 from vitrail.data.split import split
+from vitrail.data.transforms.augment import Augment
+from vitrail.protocol import SUMMARY, Outcome, Protocol, find_hopeless, follow
 from vitrail.run import TrainConfig, train
-from vitrail.run.protocol import SUMMARY, Outcome, Protocol, find_hopeless, follow
-from vitrail.train import start
-from vitrail.train.loop import DivergedError, Trainer
-from vitrail.train.optim import OptimConfig
-from vitrail.train.start import open_sets
+from vitrail.training import start
+from vitrail.training.loop import DivergedError, Trainer
+from vitrail.training.optim import OptimConfig
+from vitrail.training.start import open_sets
 
 RATES = (5e-3, 1e-300, 8e-3, 2e-300)  # of which two are 0 in float32
 LEARNS: dict[str, Any] = {
@@ -129,8 +129,8 @@ def test_a_finished_protocol_only_says_what_it_reached(
 
 
 MOMENTS: dict[str, tuple[object, str, int]] = {
-    "before a trial is noted": (vitrail.run.protocol, "write_whole", 2),
-    "before a cut is noted": (vitrail.run.protocol, "write_whole", 5),
+    "before a trial is noted": (vitrail.protocol, "write_whole", 2),
+    "before a cut is noted": (vitrail.protocol, "write_whole", 5),
     "amid the second rung": (Trainer, "step", 22),
     "in a run on all": (Trainer, "step", 60),
 }

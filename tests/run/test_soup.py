@@ -11,15 +11,15 @@ import torch
 from tests.faults.toy import steps, toy
 from tests.test_cli import run as command
 from vitrail.config import InputError
-from vitrail.data.augment import Augment
 from vitrail.data.loader import LoaderConfig
-from vitrail.models.masked import PretextConfig
+from vitrail.data.transforms.augment import Augment
+from vitrail.model_soup import cook
+from vitrail.models.pretraining.masked import PretextConfig
 from vitrail.run import Run, TrainConfig, train
-from vitrail.run.soup import cook
-from vitrail.train.adapt import TuneConfig
-from vitrail.train.optim import OptimConfig
-from vitrail.train.resume import TENSORS
-from vitrail.train.tensors import load_tensors
+from vitrail.training.checkpoints.flat_tensors import load_tensors
+from vitrail.training.checkpoints.resume import TENSORS
+from vitrail.training.optim import OptimConfig
+from vitrail.training.peft import TuneConfig
 from vitrail.weights.checkpoint import save_folder
 from vitrail.weights.load import load, read
 

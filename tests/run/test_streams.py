@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 import torch
 
-from tests.data.sources.hub_sets import own_cache, table, write_parquet
+from tests.data.datasets.hub_sets import own_cache, table, write_parquet
 from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
 from tests.shelf import refusal
 from vitrail.config import Duration
-from vitrail.data.augment import Augment
 from vitrail.data.cache import CacheConfig
+from vitrail.data.dataset import Stream
+from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
-from vitrail.data.source import Stream
-from vitrail.data.sources.open import open_data
-from vitrail.plan import plan
+from vitrail.data.transforms.augment import Augment
+from vitrail.distributed import Processes
+from vitrail.estimate import plan
 from vitrail.run import Session, TrainConfig, train
-from vitrail.train.distributed import Processes
-from vitrail.train.loop import DivergedError
-from vitrail.train.optim import OptimConfig
+from vitrail.training.loop import DivergedError
+from vitrail.training.optim import OptimConfig
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from tests.parity import peers
 from vitrail.models import BiT, ViT, build
-from vitrail.weights.format import Format
-from vitrail.weights.keymap import read_table, write_table
+from vitrail.weights.formats.format import Format
+from vitrail.weights.formats.keymap import read_table, write_table
 
 
 def convert(format: Format, theirs: Mapping[str, Tensor], config: Mapping[str, Any]) -> ViT | BiT:

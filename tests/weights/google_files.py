@@ -10,12 +10,12 @@ import torch
 from tests.golden.reader import FOLDER
 from tests.golden.reader import arrays as read_arrays
 from vitrail.models import Spec
-from vitrail.weights.bigvision import BIGVISION
-from vitrail.weights.bit_tf import BIT_TF
-from vitrail.weights.format import Format
-from vitrail.weights.google import GOOGLE
-from vitrail.weights.keymap import Tensors, read_table
-from vitrail.weights.timm import TIMM
+from vitrail.weights.formats.bigvision import BIGVISION
+from vitrail.weights.formats.bit_tf import BIT_TF
+from vitrail.weights.formats.format import Format
+from vitrail.weights.formats.google import GOOGLE
+from vitrail.weights.formats.keymap import Tensors, read_table
+from vitrail.weights.formats.timm.timm import TIMM
 
 FORMATS = (GOOGLE, BIGVISION, BIT_TF, TIMM)
 MODELS = sorted(path.stem for path in FOLDER.glob("*.json"))

@@ -13,17 +13,17 @@ from torch import Tensor
 
 from tests.parity import peers
 from vitrail.models import Spec, ViTSpec, build
-from vitrail.weights.format import Format
-from vitrail.weights.huggingface import (
+from vitrail.weights.formats.format import Format
+from vitrail.weights.formats.huggingface.huggingface import (
     HF_CLIP,
     HF_DEIT,
     HF_DINOV2,
     HF_SIGLIP,
     HF_VIT,
 )
-from vitrail.weights.keymap import read_table
-from vitrail.weights.timm import TIMM
-from vitrail.weights.torchvision import TORCHVISION
+from vitrail.weights.formats.keymap import read_table
+from vitrail.weights.formats.timm.timm import TIMM
+from vitrail.weights.formats.torchvision import TORCHVISION
 
 hf = peers.load("transformers")
 

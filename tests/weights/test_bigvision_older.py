@@ -4,8 +4,8 @@ import torch
 
 from tests.golden.reader import arrays, pictures
 from vitrail.models import build
-from vitrail.weights.bigvision import BIGVISION
-from vitrail.weights.keymap import read_table
+from vitrail.weights.formats.bigvision import BIGVISION
+from vitrail.weights.formats.keymap import read_table
 
 
 def read(tensors: dict[str, torch.Tensor]) -> torch.nn.Module:

@@ -18,10 +18,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.weights.test_files import check, make_zip, says
+from tests.weights.files.test_tensor_files import check, make_zip, says
 from tests.weights.test_hostile import SAVERS, nothing_happens
 from vitrail.config import InputError
-from vitrail.weights.files import open_weights
+from vitrail.weights.files.tensor_files import open_weights
 
 PATHS = [
     "../../outside",
@@ -173,7 +173,7 @@ import json, resource, sys, time
 from pathlib import Path
 from vitrail.config import InputError
 from vitrail.config import InputError
-from vitrail.weights.files import open_weights
+from vitrail.weights.files.tensor_files import open_weights
 
 *warm, listed = map(Path, sys.argv[1:])
 for path in warm:

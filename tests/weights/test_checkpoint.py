@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.preprocess import Preprocess
+from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec, build
 from vitrail.weights import checkpoint
 from vitrail.weights.checkpoint import Bundle, Provenance, load_folder, save_folder

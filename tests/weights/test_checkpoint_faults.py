@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.material import ROOT
 from tests.weights.test_checkpoint import bundle, same
 from vitrail.config import InputError
 from vitrail.weights.checkpoint import load_folder, save_folder
@@ -146,7 +147,7 @@ print(kills - 1, *sorted(seen))
 def test_a_kill_at_any_step_of_a_save_leaves_the_old_model_or_the_new(tmp_path: Path) -> None:
     """Kill before each file operation in turn, load, then save again over what was left."""
     run = [sys.executable, "-c", KILLER, str(tmp_path)]
-    root = Path(__file__).parents[2]
+    root = ROOT
     done = subprocess.run(run, capture_output=True, text=True, cwd=root, timeout=120)
     assert done.returncode == 0, done.stderr
     kills, *seen = done.stdout.split()

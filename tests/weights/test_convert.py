@@ -14,22 +14,21 @@ import pytest
 import torch
 
 import vitrail
+from tests.material import PETS, REAL_WEIGHTS
 from tests.parity import peers
 from vitrail.cli import main
 from vitrail.config import InputError
 from vitrail.models import build, parse
 from vitrail.weights.checkpoint import Bundle, load_folder, save_folder
-from vitrail.weights.classes import imagenet_classes
-from vitrail.weights.keymap import write_table
+from vitrail.weights.class_names import imagenet_classes
+from vitrail.weights.formats.keymap import write_table
+from vitrail.weights.formats.torchvision import TORCHVISION
 from vitrail.weights.load import read
-from vitrail.weights.torchvision import TORCHVISION
 from vitrail.weights.write import WRITERS, compare, convert
 
 TINY = "ViT/8@32,depth=2,width=128,heads=2,mlp=96,classes=5"
-REAL = (
-    Path(__file__).parents[3] / "shared" / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-)
-PICTURES = Path(__file__).parents[3] / "shared" / "data" / "pets-mini"
+REAL = REAL_WEIGHTS
+PICTURES = PETS
 RULE: dict[str, Any] = {"position_resize": "google"}
 FILES = {"npz": "m.npz", "bigvision": "b.npz", "torchvision": "t.pth"}
 

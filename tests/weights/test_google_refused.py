@@ -21,10 +21,10 @@ from tests.weights.google_files import (
 )
 from vitrail.config import InputError
 from vitrail.models import BiTSpec, Spec
-from vitrail.weights.bigvision import BIGVISION
-from vitrail.weights.bit_tf import BIT_TF
-from vitrail.weights.format import Format
-from vitrail.weights.google import GOOGLE
+from vitrail.weights.formats.bigvision import BIGVISION
+from vitrail.weights.formats.bit_tf import BIT_TF
+from vitrail.weights.formats.format import Format
+from vitrail.weights.formats.google import GOOGLE
 
 
 @pytest.mark.parametrize("name", ["google-vit", "google-hybrid", "bigvision-vit-map"])

@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from tests.weights.test_files import check, make_zip, says, tensors
+from tests.weights.files.test_tensor_files import check, make_zip, says, tensors
 from vitrail.config import InputError
-from vitrail.weights.files import open_weights
+from vitrail.weights.files.tensor_files import open_weights
 
 EVENTS = (
     *("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "subprocess.", "socket."),

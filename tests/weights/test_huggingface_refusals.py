@@ -20,15 +20,15 @@ from tests.weights.huggingface_cases import (
 )
 from vitrail.config import InputError
 from vitrail.models import BiTSpec, Spec
-from vitrail.weights.format import Format
-from vitrail.weights.huggingface import (
+from vitrail.weights.formats.format import Format
+from vitrail.weights.formats.huggingface.huggingface import (
     HF_CLIP,
     HF_DEIT,
     HF_DINOV2,
     HF_SIGLIP,
     HF_VIT,
 )
-from vitrail.weights.huggingface_names import normalise
+from vitrail.weights.formats.huggingface.huggingface_names import normalise
 
 
 def test_a_deit_with_one_classifier_is_refused() -> None:

@@ -12,16 +12,16 @@ import torch
 from safetensors.torch import save_file
 
 from vitrail.config import InputError
-from vitrail.data.preprocess import Preprocess
+from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build, parse
 from vitrail.weights.checkpoint import Bundle, save_folder
 from vitrail.weights.fitting import fit, fit_named
-from vitrail.weights.format import Format
-from vitrail.weights.huggingface import HF_VIT
-from vitrail.weights.keymap import Tensors, write_table
+from vitrail.weights.formats.format import Format
+from vitrail.weights.formats.huggingface.huggingface import HF_VIT
+from vitrail.weights.formats.keymap import Tensors, write_table
+from vitrail.weights.formats.timm.timm import TIMM
+from vitrail.weights.formats.torchvision import TORCHVISION
 from vitrail.weights.load import SPEC_KEY, load, read
-from vitrail.weights.timm import TIMM
-from vitrail.weights.torchvision import TORCHVISION
 from vitrail.weights.write import WRITERS, compare, convert
 
 TINY = "ViT/8@16,depth=1,width=32,heads=2,mlp=32,classes=3,activation=gelu"

@@ -13,7 +13,7 @@ from vitrail.config import InputError
 from vitrail.console import new_table, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from vitrail.evaluate.compare import Comparison, Contender
+    from vitrail.evaluation.comparison import Comparison, Contender
 
 
 def compare(
@@ -44,11 +44,11 @@ def compare(
         batch: Pictures that go through a model at a time.
         device: cpu, cuda:1, mps; the best unless given.
     """
-    from vitrail.evaluate.classes import read_map
-    from vitrail.evaluate.compare import compare as hold
-    from vitrail.evaluate.store import features_folder
+    from vitrail.distributed import join
+    from vitrail.evaluation.class_matching import read_map
+    from vitrail.evaluation.comparison import compare as hold
+    from vitrail.evaluation.features.feature_store import features_folder
     from vitrail.models.names import parse_size
-    from vitrail.train.distributed import join
 
     if batch < 1:
         raise InputError(f"--batch is at least 1, not {batch}")
@@ -75,7 +75,7 @@ def compare(
 
 
 def _plain(found: Comparison) -> dict[str, Any]:
-    from vitrail.evaluate.report import to_json
+    from vitrail.evaluation.result import to_json
 
     rows = []
     for each in found.contenders:

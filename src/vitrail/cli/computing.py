@@ -11,8 +11,8 @@ from vitrail.config import InputError
 from vitrail.console import show_progress
 
 if TYPE_CHECKING:
-    from vitrail.data.source import Source
-    from vitrail.evaluate.features import Engine, Features
+    from vitrail.data.dataset import Source
+    from vitrail.evaluation.features.extract import Engine, Features
     from vitrail.weights.load import Loaded
 
 
@@ -42,7 +42,7 @@ def compute_pair(
 ) -> tuple[Features, Features]:
     """Compute the features of the training split and of the one to measure on."""
     from vitrail.data.split import NoSplitError
-    from vitrail.evaluate.features import check_pair
+    from vitrail.evaluation.features.extract import check_pair
 
     if test is not None:
         asked = open_set(data, test)
@@ -59,8 +59,8 @@ def compute_pair(
 
 def open_set(data: str, split: str) -> Source:
     """Open a split that has pictures, and an end."""
-    from vitrail.data.source import Source
-    from vitrail.data.sources.open import open_data
+    from vitrail.data.dataset import Source
+    from vitrail.data.datasets.open import open_data
 
     source = open_data(data, split=split)
     if not isinstance(source, Source):
@@ -72,7 +72,7 @@ def open_set(data: str, split: str) -> Source:
 
 def load_model(model: str, flags: Computing) -> Loaded:
     """Load a model, unless nobody could know which of its features are meant."""
-    from vitrail.evaluate.kinds import parse_kind
+    from vitrail.evaluation.features.feature_kinds import parse_kind
     from vitrail.weights.load import load
 
     parse_kind(flags.features)
@@ -82,11 +82,11 @@ def load_model(model: str, flags: Computing) -> Loaded:
 def compute(loaded: Loaded, sources: list[Source], flags: Computing) -> list[Features]:
     """Run a model over sets, or take what the cache has of them."""
     from vitrail.data.loader import LoaderConfig
-    from vitrail.data.preprocess import plain_preprocess
-    from vitrail.evaluate.features import extract
-    from vitrail.evaluate.kinds import parse_kind
-    from vitrail.evaluate.store import features_folder
-    from vitrail.train.distributed import join
+    from vitrail.data.transforms.preprocess import plain_preprocess
+    from vitrail.distributed import join
+    from vitrail.evaluation.features.extract import extract
+    from vitrail.evaluation.features.feature_kinds import parse_kind
+    from vitrail.evaluation.features.feature_store import features_folder
 
     kind = parse_kind(flags.features)
     spec = loaded.model.spec
@@ -116,6 +116,6 @@ def _choose_engine(flags: Computing) -> Engine | None:
     """Give who computes, if it is not this process."""
     if flags.engine == "local":
         return None
-    from vitrail.evaluate.engine_ray import encode_on_ray
+    from vitrail.evaluation.engine_ray import encode_on_ray
 
     return encode_on_ray(flags.workers)

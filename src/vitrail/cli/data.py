@@ -40,9 +40,9 @@ def data_check(
         workers: Processes that look; one a core unless given.
     """
     from vitrail.data.check import check
+    from vitrail.data.datasets.bad_list import list_others, write_bad_list, write_rows
+    from vitrail.data.datasets.open import notes, open_splits
     from vitrail.data.decoding.decode import Limits
-    from vitrail.data.sources.bad import list_others, write_bad_list, write_rows
-    from vitrail.data.sources.open import notes, open_splits
 
     splits = open_splits(data)
     total = sum(map(len, splits.values()))
@@ -70,7 +70,7 @@ def data_check(
 
 def _print_check(found: Check) -> None:
     """Print what a check found, the classes first, what is wrong last."""
-    from vitrail.data.sources.names import printable
+    from vitrail.text import printable
 
     table = new_table("class", *found.splits)
     for name, counts in found.classes.items():
@@ -120,7 +120,7 @@ def data_fetch(
         name: cifar10, cifar100, mnist, fashion-mnist, pets, flowers102 or caltech101.
         out: The folder to put it into; one in the cache unless given.
     """
-    from vitrail.data.sources.fetch import fetch_data
+    from vitrail.data.datasets.public.fetch import fetch_data
 
     folder = fetch_data(name, out)
     if json:
@@ -134,7 +134,7 @@ def data_list(*, json: Json = False) -> None:
 
     Example: vitrail data list
     """
-    from vitrail.data.sources.fetch import PUBLIC, fetched
+    from vitrail.data.datasets.public.fetch import PUBLIC, fetched
 
     rows = [
         {"name": name, "title": row.title, "licence": row.licence, "folder": fetched(name)}
@@ -177,7 +177,7 @@ def data_show(
         count: How many.
         seed: Which ones, and how they are augmented.
     """
-    from vitrail.data.sheet import draw_sheet
+    from vitrail.data.contact_sheet import draw_sheet
 
     written = draw_sheet(data, out, split=split, level=augment, size=size, count=count, seed=seed)
     if json:

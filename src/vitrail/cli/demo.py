@@ -23,7 +23,7 @@ def demo(
     Args:
         out: The folder for its three runs; those of an earlier demonstration are replaced.
     """
-    from vitrail.demo import run
+    from vitrail.demonstration import run
 
     rows = run(out, lambda text: sys.stderr.write(f"{text}\n"))
     if json:

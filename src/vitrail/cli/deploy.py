@@ -46,11 +46,11 @@ def predict(
             a machine, which is fastest. The answers are the same.
         device: Where the model runs: cpu, cuda, …
     """
-    from vitrail.data.sources.names import printable
-    from vitrail.deploy.choice import check_way, take_way
+    from vitrail.deploy.backends.selection import check_way, take_way
     from vitrail.predictor import Predictor
-    from vitrail.predictor.pictures import find_pictures
-    from vitrail.predictor.tables import csv_table, parquet_table
+    from vitrail.predictor.images import find_pictures
+    from vitrail.predictor.prediction_files import csv_table, parquet_table
+    from vitrail.text import printable
 
     if not pictures:
         raise InputError("no pictures given; name files or a folder")
@@ -140,8 +140,8 @@ def export(
         data: The pictures to check on, such as a folder; drawn ones unless given.
         runtime: Where onnxruntime-web's files are, for a page; npm gets them unless given.
     """
-    from vitrail.deploy.export import export as write
-    from vitrail.deploy.writers import Options
+    from vitrail.deploy.exporting.export import export as write
+    from vitrail.deploy.exporting.writers import Options
     from vitrail.predictor import Predictor
 
     options = Options(
@@ -189,9 +189,9 @@ def bench(
         loss: Part of the pictures that may get another answer, or one wrong more.
         merge: Part of the patches that token merging takes away in each layer.
     """
-    from vitrail.deploy.bench import Settings
-    from vitrail.deploy.bench import bench as measure
-    from vitrail.deploy.ways import WAYS
+    from vitrail.deploy.backends.backends import WAYS
+    from vitrail.deploy.backends.bench import Settings
+    from vitrail.deploy.backends.bench import bench as measure
     from vitrail.predictor import Predictor
 
     settings = Settings(

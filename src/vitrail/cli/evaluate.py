@@ -13,10 +13,10 @@ from vitrail.config import InputError
 from vitrail.console import new_table, print_json, print_line, print_table, show_progress
 
 if TYPE_CHECKING:
-    from vitrail.evaluate.answers import Answers
-    from vitrail.evaluate.examine import Exam
-    from vitrail.evaluate.intervals import Estimate
-    from vitrail.evaluate.report import Report
+    from vitrail.evaluation.evaluate import Exam
+    from vitrail.evaluation.intervals import Estimate
+    from vitrail.evaluation.result import Report
+    from vitrail.evaluation.scored import Answers
 
 Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 Image = Annotated[str | None, tyro.conf.arg(metavar="HxW")]
@@ -65,12 +65,12 @@ def evaluate(
         engine: ray asks many machines, by Ray Data.
         workers: Ray's workers (one a machine's core unless given), or threads that decode pictures.
     """
-    from vitrail.evaluate.answers import join_answers
-    from vitrail.evaluate.classes import read_map
-    from vitrail.evaluate.examine import prepare
-    from vitrail.evaluate.report import class_rows, make_report, to_json
+    from vitrail.distributed import join
+    from vitrail.evaluation.class_matching import read_map
+    from vitrail.evaluation.evaluate import prepare
+    from vitrail.evaluation.result import class_rows, make_report, to_json
+    from vitrail.evaluation.scored import join_answers
     from vitrail.models.names import parse_size
-    from vitrail.train.distributed import join
 
     if batch < 1:
         raise InputError(f"--batch is at least 1, not {batch}")
@@ -111,11 +111,11 @@ def _ask(
     """Run the model over the set here, or on Ray's workers."""
     with show_progress("pictures", len(exam.source)) as report:
         if engine == "ray":
-            from vitrail.evaluate.engine_ray import ask_ray
+            from vitrail.evaluation.engine_ray import ask_ray
 
             return ask_ray(exam, batch=batch, workers=workers, report=report)
         from vitrail.data.loader import LoaderConfig
-        from vitrail.evaluate.examine import ask
+        from vitrail.evaluation.evaluate import ask
 
         return ask(
             exam,
@@ -135,7 +135,7 @@ def _head(model: str, data: str, exam: Exam) -> dict[str, Any]:
 
 def _print_report(report: Report, exam: Exam, out: Path | None) -> None:
     """Print the classes, the worst of many, then what matters most."""
-    from vitrail.data.sources.names import printable
+    from vitrail.text import printable
 
     several = report.mean_average_precision is not None
     rows = sorted(
@@ -188,8 +188,8 @@ def _percent(value: float | None) -> str:
 
 def _confused(report: Report) -> str:
     """Name the pairs of classes that were taken for each other most."""
-    from vitrail.data.sources.names import printable
-    from vitrail.evaluate.scores import list_confusion
+    from vitrail.evaluation.scores import list_confusion
+    from vitrail.text import printable
 
     assert report.confusion is not None
     wrong = [each for each in list_confusion(report.confusion) if each.label != each.predicted]
@@ -204,7 +204,7 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
     import csv
     import io
 
-    from vitrail.writing import write_whole
+    from vitrail.files import write_whole
 
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
@@ -219,9 +219,14 @@ def _write_folder(
     """Write all that there is to know of an evaluation into a folder."""
     import json
 
-    from vitrail.evaluate.plots import draw_confusion, draw_reliability, make_title, save_plot
-    from vitrail.evaluate.report import class_rows, picture_rows
-    from vitrail.writing import write_whole
+    from vitrail.evaluation.result import class_rows, picture_rows
+    from vitrail.files import write_whole
+    from vitrail.plotting.evaluation_plots import (
+        draw_confusion,
+        draw_reliability,
+        make_title,
+        save_plot,
+    )
 
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -232,5 +237,8 @@ def _write_folder(
     if report.confusion is not None and report.calibration is not None:
         title = make_title(exam.source.name, f"top-1 {report.top1.value:.1%} {report.on()}")
         save_plot(draw_confusion(report.confusion, report.names, title), out, "confusion")
-        save_plot(draw_reliability(report.calibration, title), out, "reliability")
+        found = report.calibration
+        ece = (found.ece.value, found.ece.low, found.ece.high)
+        bins = [(b.low, b.pictures, b.confidence, b.accuracy) for b in found.bins]
+        save_plot(draw_reliability(bins, ece, title), out, "reliability")
     write_whole(out / "report.json", json.dumps(told, indent=1) + "\n")

@@ -13,7 +13,7 @@ from vitrail.cli.options import Json
 from vitrail.console import new_table, print_json, print_line, print_table, show_progress
 
 if TYPE_CHECKING:
-    from vitrail.evaluate.features import Features
+    from vitrail.evaluation.features.extract import Features
 
 Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 Split = Annotated[str | None, tyro.conf.arg(metavar="S")]
@@ -42,7 +42,7 @@ def fewshot(
         l2: Strength of the regularisation, or several: those pictures choose that were not drawn.
         test: The split to measure on; test unless given, or val where there is none.
     """
-    from vitrail.evaluate.fewshot import SHOTS, few_shot
+    from vitrail.evaluation.probes.fewshot import SHOTS, few_shot
 
     pair = compute_pair(model, data, test, flags)
     chosen = shots or _possible(pair[0], SHOTS)
@@ -104,7 +104,7 @@ def probe(
         test: The split to measure on; test unless given, or val where there is none.
         seed: Draws the fifth of the training pictures that chooses.
     """
-    from vitrail.evaluate.probe import DECAYS, RATES, probe_lbfgs, probe_sgd
+    from vitrail.evaluation.probes.linear_probe import DECAYS, RATES, probe_lbfgs, probe_sgd
 
     pair = compute_pair(model, data, test, flags)
     chosen = values or (DECAYS if by == "lbfgs" else RATES)
@@ -157,8 +157,8 @@ def knn(
         test: The split to measure on; test unless given, or val where there is none.
         seed: Draws the fifth of the training pictures that chooses k.
     """
-    from vitrail.evaluate.holdout import hold_out
-    from vitrail.evaluate.knn import K, nearest_neighbours
+    from vitrail.evaluation.probes.holdout import hold_out
+    from vitrail.evaluation.probes.knn import K, nearest_neighbours
 
     pair = compute_pair(model, data, test, flags)
     chosen = k or tuple(count for count in K if count <= len(hold_out(pair[0], seed)[0]))
@@ -204,8 +204,8 @@ def embed(
         out: FILE.parquet, FILE.npy or FILE.safetensors.
         split: train, val, test or all.
     """
-    from vitrail.evaluate.embed import check_out, write_features
-    from vitrail.evaluate.features import hash_weights
+    from vitrail.evaluation.features.extract import hash_weights
+    from vitrail.evaluation.features.feature_files import check_out, write_features
 
     check_out(out)
     source = open_set(data, split)

@@ -42,8 +42,8 @@ def inspect(
         image: The pictures' size for the model, if another than it was trained at.
         count: How many pictures of DATA to measure on.
     """
-    from vitrail.inspection.report import inspect_model
     from vitrail.models.names import parse_size
+    from vitrail.report.report import inspect_model
 
     report = inspect_model(
         model,

@@ -37,7 +37,7 @@ from vitrail.cli.vtab import vtab
 from vitrail.cli.weights import convert, weights_list, weights_show
 from vitrail.config import InputError, suggest
 from vitrail.console import print_line
-from vitrail.train.signals import Stopped
+from vitrail.signals import Stopped
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "models": models,
@@ -134,7 +134,7 @@ def _give_up_stdout() -> None:
 def _is_explained(error: RuntimeError) -> bool:
     """Tell whether an error's line says all, so that nobody needs the traceback."""
     from vitrail.data.loader import WorkerError
-    from vitrail.train.loop import DivergedError
+    from vitrail.training.loop import DivergedError
 
     return isinstance(error, DivergedError | WorkerError)
 

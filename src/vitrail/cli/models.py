@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from vitrail.cli.options import Json
 from vitrail.config import InputError
-from vitrail.console import new_table, print_cost, print_json, print_table
+from vitrail.console import new_table, print_json, print_line, print_table
+
+if TYPE_CHECKING:
+    from vitrail.models.cost.total import Cost
 
 
 def models(*, json: Json = False) -> None:
@@ -21,7 +24,7 @@ def models(*, json: Json = False) -> None:
     Example: vitrail models
     """
     from vitrail.models import NAMES, parse
-    from vitrail.models.cost import cost_of
+    from vitrail.models.cost.total import cost_of
 
     costs = [cost_of(parse(name)) for name in NAMES]
     if json:
@@ -55,7 +58,7 @@ def describe(
     """
     from dataclasses import replace
 
-    from vitrail.models.cost import cost_of
+    from vitrail.models.cost.total import cost_of
     from vitrail.models.names import parse, parse_size
 
     if batch < 1:
@@ -66,4 +69,36 @@ def describe(
     if json:
         print_json(asdict(cost))
     else:
-        print_cost(cost)
+        _print_cost(cost)
+
+
+def _print_cost(cost: Cost) -> None:
+    """Print a model's layers and totals."""
+    table = new_table("layer", "output", "parameters", "MMACs", "kept MiB")
+    for row in cost.rows:
+        layer = row.layer if row.repeats == 1 else f"{row.layer} x {row.repeats}"
+        kept = 4 * (cost.batch * row.kept + row.kept_once) / 2**20
+        shape = " x ".join(map(str, row.output))
+        table.add_row(layer, shape, f"{row.parameters:,}", f"{row.macs / 1e6:,.1f}", f"{kept:,.1f}")
+    print_table(table)
+    height, width = cost.image
+    print_line(
+        f"{cost.name}, {cost.classes} classes, {height}x{width} pictures, {cost.tokens} tokens"
+    )
+    print_line(f"parameters  {cost.parameters:,} ({_bytes(cost.parameter_bytes)} as float32)")
+    print_line(f"forward     {cost.macs / 1e9:.3f} GMACs a picture ({cost.flops / 1e9:.3f} GFLOPs)")
+    print_line(
+        f"training    {cost.training_flops / 1e9:.3f} GFLOPs a picture, forward and backward"
+    )
+    state, kept = _bytes(cost.training_state_bytes), _bytes(cost.activation_bytes)
+    print_line(f"memory      {state} weights, gradients and Adam; {kept} activations at batch "
+           f"{cost.batch} ({_bytes(cost.checkpointed_bytes)} with checkpointing)")  # fmt: skip
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from vitrail.console import new_table, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from vitrail.plan import Plan, ProtocolPlan
-    from vitrail.run.protocol import Outcome
+    from vitrail.estimate import Plan, ProtocolPlan
+    from vitrail.protocol import Outcome
 
 
 def print_outcome(done: Outcome, *, json: bool) -> None:

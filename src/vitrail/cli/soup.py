@@ -36,7 +36,7 @@ def soup(
         hold_out: The part of the training split that they are, where the runs had this --hold-out.
         checkpoints: Take each run's kept states (the newest two) instead of its model.
     """
-    from vitrail.run.soup import cook
+    from vitrail.model_soup import cook
 
     done = cook(
         runs,

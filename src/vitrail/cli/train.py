@@ -18,8 +18,8 @@ from vitrail.config import InputError, merge, override, read_file, suggest
 from vitrail.console import print_json, print_line
 
 if TYPE_CHECKING:
+    from vitrail.protocol import Protocol
     from vitrail.run import TrainConfig
-    from vitrail.run.protocol import Protocol
 
 MORE = """\
 Every other setting is a flag too, such as --average 0.9999, --augment medium1 or
@@ -215,7 +215,7 @@ def _set_all(config: TrainConfig, settings: Sequence[tuple[str, str]]) -> TrainC
 
 def _set(config: TrainConfig, path: str, text: str) -> TrainConfig:
     """Change one setting, as --path text says."""
-    from vitrail.data.augment import parse_augment
+    from vitrail.data.transforms.augment import parse_augment
 
     known = {field.name for field in (*fields(config), *fields(Daily))}
     if path.partition(".")[0] not in known:
@@ -228,7 +228,7 @@ def _set(config: TrainConfig, path: str, text: str) -> TrainConfig:
 
 def _fit_warmup(config: TrainConfig) -> TrainConfig:
     """Shorten a recipe's warm-up where the run is far shorter than the recipe's."""
-    from vitrail.data.sources.open import open_data
+    from vitrail.data.datasets.open import open_data
     from vitrail.recipes import shorten_warmup
     from vitrail.run.session import count_pictures
 
@@ -244,13 +244,13 @@ def _run(config: TrainConfig, flags: Daily) -> None:
     """Train, or plan to, and print what came of it."""
     first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
     if flags.dry_run:
-        from vitrail.plan import plan
+        from vitrail.estimate import plan
 
         planned = plan(config)
         if first:
             print_json(asdict(planned)) if flags.json else print_plan(planned)
         return
-    from vitrail.inspection.report import leave_report
+    from vitrail.report.report import leave_report
     from vitrail.run import describe
     from vitrail.run import train as run
 
@@ -269,13 +269,13 @@ def _follow(protocol: Protocol, flags: Daily) -> None:
     """Follow a protocol, or plan to, and print what came of it."""
     first = os.environ.get("RANK", "0") == "0"
     if flags.dry_run:
-        from vitrail.plan import plan_protocol
+        from vitrail.estimate import plan_protocol
 
         planned = plan_protocol(protocol)
         if first:
             print_json(asdict(planned)) if flags.json else print_protocol_plan(planned)
         return
-    from vitrail.run.protocol import follow
+    from vitrail.protocol import follow
 
     done = follow(protocol, restart=flags.restart, say=lambda text: sys.stderr.write(f"{text}\n"))
     if first:

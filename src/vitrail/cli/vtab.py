@@ -14,7 +14,7 @@ from vitrail.config import InputError
 from vitrail.console import new_table, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from vitrail.vtab import Score
+    from vitrail.vtab1k import Score
 
 
 def vtab(
@@ -55,7 +55,7 @@ def vtab(
         device: cpu, cuda:1, mps; the best unless given.
     """
     from vitrail.models.names import parse_size
-    from vitrail.vtab import Scale, run_vtab
+    from vitrail.vtab1k import Scale, run_vtab
 
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise InputError("vtab runs in one process; share the work by --tasks, not by torchrun")
@@ -81,7 +81,7 @@ def vtab(
 
 
 def _plain(score: Score) -> dict[str, Any]:
-    from vitrail.vtab import GROUPS
+    from vitrail.vtab1k import GROUPS
 
     rows = []
     for each in score.tasks:
@@ -98,7 +98,7 @@ def _plain(score: Score) -> dict[str, Any]:
 
 def _print(score: Score) -> None:
     """Print the tasks that were run, the means, and what lacks."""
-    from vitrail.vtab import GROUPS
+    from vitrail.vtab1k import GROUPS
 
     table = new_table("task", "group", "top-1", "95 %", "pictures")
     for each in score.tasks:

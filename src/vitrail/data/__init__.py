@@ -1,3 +1,3 @@
 """Pictures in, batches out; knows no models."""
 
-from vitrail.data.preprocess import Preprocess as Preprocess
+from vitrail.data.transforms.preprocess import Preprocess as Preprocess

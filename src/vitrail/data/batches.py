@@ -19,30 +19,15 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.augment import Augment
+from vitrail.data.dataset import Source, Uniform
 from vitrail.data.decoding.decode import PictureError
-from vitrail.data.draws import Draws, shuffled
-from vitrail.data.mixing import Mix, draw_mix
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Source, Uniform
-from vitrail.data.transforms import eval_picture, eval_pixels, train_picture, train_pixels
+from vitrail.data.rng import Draws, shuffled
+from vitrail.data.transforms.apply import eval_picture, eval_pixels, train_picture, train_pixels
+from vitrail.data.transforms.augment import Augment
+from vitrail.data.transforms.mixing import Mix, draw_mix
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.distributed import ALONE, Shard
 
-
-@dataclass(frozen=True)
-class Shard:
-    """Which of how many processes this is."""
-
-    rank: int = 0
-    count: int = 1
-
-    def slice_of(self, start: int, stop: int) -> tuple[int, int]:
-        """Cut this process's part out of a row of positions; all parts together are the row."""
-        length = stop - start
-        first, last = (length * r // self.count for r in (self.rank, self.rank + 1))
-        return start + first, start + last
-
-
-ALONE = Shard()
 _COPY = 1 << 40  # between the keys of a picture's copies; no set has so many pictures
 
 

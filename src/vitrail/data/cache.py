@@ -21,13 +21,13 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.config import InputError
+from vitrail.data.dataset import Content, Pixels, Source, Uniform
 from vitrail.data.decoding.decode import PictureError, decode, read_header
-from vitrail.data.geometry import small_size
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.resizing import resize_quickly
-from vitrail.data.source import Content, Pixels, Source, Uniform
-from vitrail.writing import sync
+from vitrail.data.transforms.geometry import small_size
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.data.transforms.resizing import resize_quickly
+from vitrail.files import sync
 
 _VERSION = 1
 _CHUNK = 16  # pictures that a thread decodes at a time

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.data.batches import BadPicture
+from vitrail.data.dataset import Source
 from vitrail.data.decoding.decode import LIMITS, Limits, PictureError, decode, read_header
-from vitrail.data.draws import shuffled
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
-from vitrail.data.source import Source
+from vitrail.data.rng import shuffled
 
 CHUNK = 32  # pictures a worker looks at before it reports
 MEASURED = 1_000  # pictures that mean and deviation are taken from, drawn at random

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.source import Source, select
+from vitrail.data.dataset import Source, select
 
 SPLITS = ("train", "val", "test")
 HELD_OUT = 0.1

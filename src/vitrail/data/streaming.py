@@ -15,20 +15,13 @@ import numpy as np
 import torch
 
 from vitrail.config import InputError
-from vitrail.data.augment import Augment
-from vitrail.data.batches import (
-    ALONE,
-    Batch,
-    Shard,
-    assemble,
-    check_batch,
-    places_of,
-    sort_copies,
-)
-from vitrail.data.draws import Draws
-from vitrail.data.mixing import Mix, draw_mix
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Content, Source, Stream, Streamed
+from vitrail.data.batches import Batch, assemble, check_batch, places_of, sort_copies
+from vitrail.data.dataset import Content, Source, Stream, Streamed
+from vitrail.data.rng import Draws
+from vitrail.data.transforms.augment import Augment
+from vitrail.data.transforms.mixing import Mix, draw_mix
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.distributed import ALONE, Shard
 
 
 @dataclass(frozen=True)

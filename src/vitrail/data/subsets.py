@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.draws import shuffled
-from vitrail.data.source import Source, select
-from vitrail.data.sources.names import quoted
+from vitrail.data.dataset import Source, select
+from vitrail.data.rng import shuffled
 from vitrail.data.split import members, round_half_up
+from vitrail.text import quoted
 
 
 def subset(source: Source, count: int | float, seed: int) -> Source:

@@ -30,13 +30,13 @@ from vitrail.inspection.record import (
     record,
     spread,
 )
-from vitrail.inspection.shown import Shown
-from vitrail.inspection.tiles import stretch
 from vitrail.models import ViT
 from vitrail.models.spec import Size
+from vitrail.plotting.drawable import Shown
+from vitrail.plotting.tiles import stretch
 
 if TYPE_CHECKING:
-    from vitrail.inspection.canvas import Plot
+    from vitrail.plotting.canvas import Plot
 
 Method = Literal["rollout", "gradient", "raw"]
 
@@ -53,7 +53,7 @@ class Masks(Shown):
 
     def draw(self) -> Plot:
         """Draw the pictures beside their masks, the mean of the heads."""
-        from vitrail.inspection.plots import draw_overlays
+        from vitrail.plotting.inspection_plots import draw_overlays
 
         each = self.values.mean(1) if self.values.ndim == 4 else self.values
         names = [f"{self.method} {number}" for number in range(len(each))]

@@ -20,12 +20,12 @@ from vitrail.inspection.hooks import (
     patches_of,
 )
 from vitrail.inspection.record import chunks_of
-from vitrail.inspection.shown import Shown
 from vitrail.models import BiT
 from vitrail.models.spec import Size
+from vitrail.plotting.drawable import Shown
 
 if TYPE_CHECKING:
-    from vitrail.inspection.canvas import Plot
+    from vitrail.plotting.canvas import Plot
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ class AttentionDistance(Shown):
 
     def draw(self) -> Plot:
         """Draw a dot for each head, as in Figure 7 right."""
-        from vitrail.inspection.plots import draw_distances
+        from vitrail.plotting.inspection_plots import draw_distances
 
         return draw_distances({self.name: self.pixels})
 

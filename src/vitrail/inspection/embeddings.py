@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.inspection.hooks import find_model
-from vitrail.inspection.shown import Shown
 from vitrail.models import BiT, ViT
 from vitrail.models.positions import Positions, RelativePositions, resize_grid
 from vitrail.models.spec import Size
+from vitrail.plotting.drawable import Shown
 
 if TYPE_CHECKING:
-    from vitrail.inspection.canvas import Plot
+    from vitrail.plotting.canvas import Plot
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Filters(Shown):
 
     def draw(self) -> Plot:
         """Draw the tiles, as in Figure 7 left."""
-        from vitrail.inspection.plots import draw_filters
+        from vitrail.plotting.inspection_plots import draw_filters
 
         return draw_filters(self.tiles)
 
@@ -48,7 +48,7 @@ class PositionSimilarity(Shown):
 
     def draw(self) -> Plot:
         """Draw the tiles, as in Figure 7 centre and Figure 10."""
-        from vitrail.inspection.plots import draw_positions
+        from vitrail.plotting.inspection_plots import draw_positions
 
         return draw_positions({self.name: self.tiles})
 

@@ -6,12 +6,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from vitrail.data.dataset import Content
 from vitrail.data.decoding.decode import decode
-from vitrail.data.geometry import Box, fit
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Content
-from vitrail.inspection.subjects import to_colours
-from vitrail.inspection.tiles import stretch
+from vitrail.data.transforms.geometry import Box, fit
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.plotting.tiles import stretch, to_colours
 
 _HEAT = np.array(
     [(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], np.float32

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from vitrail.config import InputError
 from vitrail.inspection.hooks import evaluating, find_model
 from vitrail.inspection.record import record
-from vitrail.inspection.shown import Shown
+from vitrail.plotting.drawable import Shown
 
 if TYPE_CHECKING:
-    from vitrail.inspection.canvas import Plot
+    from vitrail.plotting.canvas import Plot
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class LayerSimilarity(Shown):
 
     def draw(self) -> Plot:
         """Draw the similarities, a cell a pair of layers."""
-        from vitrail.inspection.plots import draw_similarity
+        from vitrail.plotting.inspection_plots import draw_similarity
 
         return draw_similarity(self.cka, self.names)
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.models.convolution import StdConv
-from vitrail.models.initial import initialise_layers
+from vitrail.models.init import initialise_layers
 from vitrail.models.layers import SelfAttention
 from vitrail.models.model import Model
 from vitrail.models.positions import RelativePositions

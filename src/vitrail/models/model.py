@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.config import InputError
-from vitrail.models.initial import initialise_layers
+from vitrail.models.init import initialise_layers
 from vitrail.models.layers import Head
 from vitrail.models.spec import BiTSpec, ViTSpec
 

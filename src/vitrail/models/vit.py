@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.models.hybrid import Stem
-from vitrail.models.initial import initialise_layers, lecun_normal
+from vitrail.models.init import initialise_layers, lecun_normal
 from vitrail.models.layers import AttentionPool, AxialBlock, Block
 from vitrail.models.model import Model
 from vitrail.models.noise import Dropout

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitrail.models import BiT, ViT
 from vitrail.models.layers import MLP, Block
-from vitrail.predictor.last import LastBlock, ReadAttention, shorten, twin_of
+from vitrail.predictor.last_block import LastBlock, ReadAttention, shorten, twin_of
 
 _GELU = {"gelu": "none", "gelu-tanh": "tanh"}
 """oneDNN's word for each form of GELU."""

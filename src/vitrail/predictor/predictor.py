@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
+from vitrail.data.dataset import Source
 from vitrail.data.decoding.decode import PictureError
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Source
-from vitrail.data.transforms import normalise
+from vitrail.data.transforms.apply import normalise
+from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import BiT, ViT
-from vitrail.predictor.answers import Answer, Prediction, rank
+from vitrail.predictor.batching_config import Pace, usual_pace
 from vitrail.predictor.fused import fuse
-from vitrail.predictor.last import twin_of
-from vitrail.predictor.pace import Pace, usual_pace
-from vitrail.predictor.pictures import Picture, is_one, prepare, read_content
+from vitrail.predictor.images import Picture, is_one, prepare, read_content
+from vitrail.predictor.last_block import twin_of
+from vitrail.predictor.predictions import Answer, Prediction, rank
 from vitrail.weights.load import Loaded, load
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 
 from vitrail.config import Duration, InputError, suggest
-from vitrail.data.augment import AUGMENTS
+from vitrail.data.transforms.augment import AUGMENTS
 from vitrail.recipes.ours import finetune_default, small_data
 from vitrail.recipes.paper import (
     TRANSFERS,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitrail.config import Duration
-from vitrail.data.augment import Augment, RandAugment
+from vitrail.data.transforms.augment import Augment, RandAugment
 from vitrail.models import parse
 from vitrail.run import TrainConfig
-from vitrail.train.optim import OptimConfig
-from vitrail.train.schedule import ScheduleConfig
-from vitrail.train.tasks import LossConfig
+from vitrail.training.optim import OptimConfig
+from vitrail.training.schedule import ScheduleConfig
+from vitrail.training.tasks import LossConfig
 
 
 def finetune_default(config: TrainConfig) -> TrainConfig:

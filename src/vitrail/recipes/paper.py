@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from vitrail.config import Duration, InputError
-from vitrail.data.augment import Augment
-from vitrail.data.sources.open import open_data
+from vitrail.data.datasets.open import open_data
 from vitrail.data.split import NoSplitError
+from vitrail.data.transforms.augment import Augment
 from vitrail.models import parse
-from vitrail.models.masked import PretextConfig
+from vitrail.models.pretraining.masked import PretextConfig
 from vitrail.models.spec import BiTSpec, Size
+from vitrail.protocol import Protocol
 from vitrail.recipes.adding import WARMUP, add_options, base_of
 from vitrail.run import TrainConfig
-from vitrail.run.protocol import Protocol
-from vitrail.train.optim import OptimConfig
-from vitrail.train.schedule import ScheduleConfig
-from vitrail.train.tasks import LossConfig
+from vitrail.training.optim import OptimConfig
+from vitrail.training.schedule import ScheduleConfig
+from vitrail.training.tasks import LossConfig
 
 Pretraining = Literal["imagenet", "imagenet21k", "jft"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitrail.config import Duration
-from vitrail.data.augment import AUGMENTS, Augment, RandAugment
+from vitrail.data.transforms.augment import AUGMENTS, Augment, RandAugment
 from vitrail.models import parse
-from vitrail.models.corruption import MaskConfig
-from vitrail.models.masked import PretextConfig
+from vitrail.models.pretraining.masked import PretextConfig
+from vitrail.models.pretraining.masking import MaskConfig
 from vitrail.recipes.adding import WARMUP, add_options, base_of
 from vitrail.run import TrainConfig
-from vitrail.train.optim import OptimConfig
-from vitrail.train.schedule import ScheduleConfig
-from vitrail.train.tasks import LossConfig
+from vitrail.training.optim import OptimConfig
+from vitrail.training.schedule import ScheduleConfig
+from vitrail.training.tasks import LossConfig
 
 _LEVELS = {"ViT-Ti/16": "light1", "ViT-S/32": "light2"}  # big_vision vit_i1k.py, after Figure 4
 _LEVELS |= dict.fromkeys(("ViT-S/16", "ViT-B/32", "ViT-B/16", "ViT-L/16"), "medium2")

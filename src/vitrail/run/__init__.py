@@ -3,6 +3,6 @@
 from vitrail.run.job import train
 from vitrail.run.result import Run, describe
 from vitrail.run.session import Session
-from vitrail.train.settings import FREE, TrainConfig
+from vitrail.training.train_config import FREE, TrainConfig
 
 __all__ = ["FREE", "Run", "Session", "TrainConfig", "describe", "train"]

@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from typing import Any
 
 from vitrail.config import Duration
+from vitrail.distributed import Processes, join
 from vitrail.run.result import Run, describe
 from vitrail.run.session import Session
-from vitrail.train.claim import claim
-from vitrail.train.distributed import Processes, join
-from vitrail.train.folder import check_folder, prepare_folder
-from vitrail.train.settings import TrainConfig
+from vitrail.training.checkpoints.run_folder import check_folder, prepare_folder
+from vitrail.training.checkpoints.run_lock import claim
+from vitrail.training.train_config import TrainConfig
 
 log = logging.getLogger("vitrail")
 

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from vitrail.data.batches import BadPicture, Batch
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Source
-from vitrail.evaluate.accuracy import measure
-from vitrail.evaluate.standing import Measured
+from vitrail.data.dataset import Source
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.evaluation.accuracy import measure
+from vitrail.evaluation.best_tracker import Measured
 from vitrail.models import parse
 from vitrail.models.model import Model
-from vitrail.train.adapt import plain_state
-from vitrail.train.settings import TrainConfig
-from vitrail.train.start import start_weights
-from vitrail.train.tasks import Classify, Distil, DistilToken, Task
-from vitrail.train.teacher import Teacher
+from vitrail.training.peft import plain_state
+from vitrail.training.start import start_weights
+from vitrail.training.tasks import Classify, Distil, DistilToken, Task
+from vitrail.training.teacher import Teacher
+from vitrail.training.train_config import TrainConfig
 from vitrail.weights.checkpoint import Bundle, Provenance
 
 

@@ -11,19 +11,19 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, EvalBatches
-from vitrail.data.draws import keys
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Source
-from vitrail.evaluate.standing import Measured
+from vitrail.data.dataset import Source
+from vitrail.data.rng import keys
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.evaluation.best_tracker import Measured
 from vitrail.models import parse
-from vitrail.models.masked import MaskedAutoencoder, MaskedViT, Pretext, encoder_spec
 from vitrail.models.model import Model
+from vitrail.models.pretraining.masked import MaskedAutoencoder, MaskedViT, Pretext, encoder_spec
 from vitrail.models.vit import ViT
 from vitrail.run.objective import Classification, Exam, Objective
-from vitrail.train.pretext import Predict
-from vitrail.train.settings import TrainConfig
-from vitrail.train.start import start_weights
-from vitrail.train.tasks import Example
+from vitrail.training.pretext import Predict
+from vitrail.training.start import start_weights
+from vitrail.training.tasks import Example
+from vitrail.training.train_config import TrainConfig
 from vitrail.weights.checkpoint import Bundle, Provenance
 
 _ENCODER = "encoder."

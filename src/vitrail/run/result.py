@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vitrail.evaluate.standing import Measured
+from vitrail.evaluation.best_tracker import Measured
 
 Ending = Literal["finished", "converged", "paused"]
 

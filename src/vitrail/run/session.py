@@ -31,32 +31,32 @@ from safetensors.torch import save as serialize
 from vitrail.config import Duration, InputError, to_dict
 from vitrail.data.batches import BadPicture, Batch, EvalBatches
 from vitrail.data.cache import keep_decoded
-from vitrail.data.ledger import Ledger
+from vitrail.data.dataset import Source, Stream
+from vitrail.data.datasets.open import check_trainable, notes
 from vitrail.data.loader import Loader
-from vitrail.data.preprocess import Preprocess
-from vitrail.data.source import Source, Stream
-from vitrail.data.sources.names import printable
-from vitrail.data.sources.open import check_trainable, notes
 from vitrail.data.streaming import Place
-from vitrail.evaluate.standing import Measured, Standing
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.data.unreadable import Ledger
+from vitrail.distributed import Processes
+from vitrail.evaluation.best_tracker import Measured, Standing
+from vitrail.files import write_whole
 from vitrail.models.model import Model
 from vitrail.run.objective import Exam
 from vitrail.run.prediction import choose_objective
 from vitrail.run.result import Ending, Run, describe, make_run
-from vitrail.train.adapt import adapt
-from vitrail.train.distributed import Processes
-from vitrail.train.feed import open_feed
-from vitrail.train.folder import APART, BAD_BATCH, DRAWN, MODEL, RESULT, STATES
-from vitrail.train.journal import METRICS, Journal
-from vitrail.train.loop import StopAsked, Taken, fit
-from vitrail.train.resume import check_sets, load_run, save_run
-from vitrail.train.settings import TrainConfig
-from vitrail.train.sharding import gathered, whole_state
-from vitrail.train.signals import Stopped, listen
-from vitrail.train.start import make_trainer, open_sets
-from vitrail.train.state import Saved, SaveError, newest_state
+from vitrail.signals import Stopped, listen
+from vitrail.text import printable
+from vitrail.training.checkpoints.checkpoint_files import Saved, SaveError, newest_state
+from vitrail.training.checkpoints.resume import check_sets, load_run, save_run
+from vitrail.training.checkpoints.run_folder import APART, BAD_BATCH, DRAWN, MODEL, RESULT, STATES
+from vitrail.training.checkpoints.sharding import gathered, whole_state
+from vitrail.training.logging.metrics_logger import METRICS, Journal
+from vitrail.training.loop import StopAsked, Taken, fit
+from vitrail.training.peft import adapt
+from vitrail.training.start import make_trainer, open_sets
+from vitrail.training.train_config import TrainConfig
+from vitrail.training.train_iterator import open_feed
 from vitrail.weights.checkpoint import save_folder
-from vitrail.writing import write_whole
 
 log = logging.getLogger("vitrail")
 

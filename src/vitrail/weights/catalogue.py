@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.config import InputError
-from vitrail.data.preprocess import Preprocess
-from vitrail.models.cost import cost_of
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.models.cost.total import cost_of
 from vitrail.models.names import parse
 from vitrail.models.spec import Spec
 

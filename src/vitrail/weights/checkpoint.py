@@ -26,11 +26,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.config import InputError, from_dict, read_file, suggest, to_dict
-from vitrail.data.preprocess import Preprocess
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.files import permit, sync
 from vitrail.models import BiT, Spec, ViT, build, spec_from_dict, spec_to_dict
-from vitrail.models.cost import cost_of
-from vitrail.weights.files import open_weights, sha256_of
-from vitrail.writing import permit, sync
+from vitrail.models.cost.total import cost_of
+from vitrail.weights.files.tensor_files import open_weights, sha256_of
 
 WEIGHTS, RECORD = "model.safetensors", "model.json"
 VERSION = 1

@@ -15,12 +15,17 @@ from vitrail.data import Preprocess
 from vitrail.models import BiT, Spec, ViT, parse, spec_from_dict
 from vitrail.models.spec import Size, ViTSpec
 from vitrail.weights.checkpoint import Bundle, Provenance, check_size, load_folder
-from vitrail.weights.classes import imagenet_classes
-from vitrail.weights.files import WeightsFile, find_bad_numbers, open_weights, sha256_of
+from vitrail.weights.class_names import imagenet_classes
+from vitrail.weights.files.tensor_files import (
+    WeightsFile,
+    find_bad_numbers,
+    open_weights,
+    sha256_of,
+)
 from vitrail.weights.fitting import fit
-from vitrail.weights.format import Format
-from vitrail.weights.formats import FORMATS, read_classes, read_preprocess
-from vitrail.weights.keymap import Tensors, read_table
+from vitrail.weights.formats.all_formats import FORMATS, read_classes, read_preprocess
+from vitrail.weights.formats.format import Format
+from vitrail.weights.formats.keymap import Tensors, read_table
 from vitrail.weights.sources import Resolved, resolve
 from vitrail.weights.transfer import HeadChange
 

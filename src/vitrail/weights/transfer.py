@@ -17,7 +17,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.models.positions import resize_grid, resize_patches, resize_positions
 from vitrail.models.spec import BiTSpec, HybridSpec, Size, Spec, ViTSpec
-from vitrail.weights.keymap import Tensors
+from vitrail.weights.formats.keymap import Tensors
 
 HeadChange = Literal["replace", "keep", "keep-hidden"]
 """Put a zero linear layer in the whole head's place, keep the head, or replace its last layer."""

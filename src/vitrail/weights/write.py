@@ -17,20 +17,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.config import InputError, suggest
+from vitrail.files import permit, sync
 from vitrail.models import BiTSpec, ViTSpec, spec_to_dict
-from vitrail.weights.bigvision import BIGVISION
-from vitrail.weights.bit_tf import BIT_TF
 from vitrail.weights.checkpoint import Bundle, save_folder, separate
-from vitrail.weights.format import Format
-from vitrail.weights.google import GOOGLE
-from vitrail.weights.huggingface import format_for
-from vitrail.weights.huggingface_config import write_config, write_preprocess
-from vitrail.weights.keymap import Tensors, write_table
+from vitrail.weights.formats.bigvision import BIGVISION
+from vitrail.weights.formats.bit_tf import BIT_TF
+from vitrail.weights.formats.format import Format
+from vitrail.weights.formats.google import GOOGLE
+from vitrail.weights.formats.huggingface.huggingface import format_for
+from vitrail.weights.formats.huggingface.huggingface_config import write_config, write_preprocess
+from vitrail.weights.formats.keymap import Tensors, write_table
+from vitrail.weights.formats.timm.timm import TIMM
+from vitrail.weights.formats.timm.timm_config import write_config as write_timm_config
+from vitrail.weights.formats.torchvision import TORCHVISION
 from vitrail.weights.load import SPEC_KEY, read
-from vitrail.weights.timm import TIMM
-from vitrail.weights.timm_config import write_config as write_timm_config
-from vitrail.weights.torchvision import TORCHVISION
-from vitrail.writing import permit, sync
 
 TOLERANCE = 1e-5
 """Largest difference of the logits, as a part of the largest logit."""

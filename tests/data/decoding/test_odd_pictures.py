@@ -5,16 +5,16 @@ It lies beside the repository; where it is absent, these tests are skipped.
 
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import simplejpeg
 
 from tests.data.decoding.pictures import run_fresh
+from tests.material import ODD_IMAGES
 from vitrail.data.decoding.decode import PictureError, decode, read_header
 
-CORPUS = Path(__file__).parents[4] / "shared" / "oddimages"
+CORPUS = ODD_IMAGES
 LIST = CORPUS / "MANIFEST.tsv"
 
 pytestmark = [

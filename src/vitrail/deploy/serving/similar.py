@@ -15,12 +15,12 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.config import InputError
+from vitrail.data.dataset import Source
+from vitrail.data.datasets.open import open_data
 from vitrail.data.decoding.decode import PictureError, decode, read_header
-from vitrail.data.source import Source
-from vitrail.data.sources.open import open_data
-from vitrail.evaluate.features import hash_weights
-from vitrail.evaluate.index import Index, read_index
-from vitrail.inspection.subjects import to_colours
+from vitrail.evaluation.features.extract import hash_weights
+from vitrail.evaluation.features.feature_index import Index, read_index
+from vitrail.plotting.tiles import to_colours
 from vitrail.predictor import Predictor
 
 SIDE = 160

@@ -24,14 +24,14 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.decoding.decode import Limits, PictureError, read_header
-from vitrail.deploy.choice import take_way
-from vitrail.deploy.serving.attention import explain
+from vitrail.deploy.backends.selection import take_way
+from vitrail.deploy.serving.attention_maps import explain
 from vitrail.deploy.serving.similar import Similar
 from vitrail.deploy.serving.wire import pack, read_frame
 from vitrail.inspection.hooks import attention_layers
 from vitrail.models import BiT
 from vitrail.predictor import Predictor
-from vitrail.predictor.pace import cores
+from vitrail.predictor.batching_config import cores
 
 BEAT = 0.5
 """Seconds between signs of life."""

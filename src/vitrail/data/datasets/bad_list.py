@@ -1,0 +1,111 @@
+"""The list of bad pictures that a set carries with it: `vitrail-bad.tsv` in its folder.
+
+`vitrail data check --fix` writes it; whoever opens the set leaves its pictures out. A row is a
+picture's name (as Source.where says it) and the reason, with a tab between; people may edit it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.config import InputError
+from vitrail.data.dataset import Content, Source
+from vitrail.files import write_whole
+from vitrail.text import original, printable
+
+BAD_LIST = "vitrail-bad.tsv"
+"""The list's name, in the root folder of its set."""
+_HEADER = "path\treason"
+
+
+class Remaining(Source):
+    """A source's pictures but for the bad ones."""
+
+    def __init__(self, source: Source, bad: Collection[str]) -> None:
+        kept = np.array([source.where(i) not in bad for i in range(len(source))], bool)
+        super().__init__(source.name, source.classes, source.labels[kept], source.root)
+        self.source = source
+        self.left_out = source.labels[~kept]
+        """The labels of the pictures that were left out."""
+        self._indices = np.flatnonzero(kept)
+
+    @property
+    def skipped(self) -> int:
+        """Count the pictures that were left out."""
+        return len(self.left_out)
+
+    def read(self, index: int) -> Content:
+        """Read the picture from the source behind."""
+        return self.source.read(int(self._indices[index]))
+
+    def where(self, index: int) -> str:
+        """Name the picture as the source behind does."""
+        return self.source.where(int(self._indices[index]))
+
+    def stamp(self) -> str:
+        """Hash which pictures these are, and what shows that the source behind is the same."""
+        both = f"{self.fingerprint()} {self.source.stamp()}"
+        return hashlib.sha256(both.encode()).hexdigest()
+
+
+def leave_out_bad(source: Source) -> Source:
+    """Leave out the pictures that are on the list in the source's folder."""
+    bad = read_bad_list(source.root) if source.root else {}
+    remaining = Remaining(source, bad) if bad else None
+    return remaining if remaining and remaining.skipped else source
+
+
+def read_bad_list(root: Path) -> dict[str, str]:
+    """Read why each picture on the list is bad; nothing where there is no list."""
+    path = root / BAD_LIST
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not a text of UTF-8; remove it, or check again") from None
+    header, *lines = text.split("\n")
+    if header.rstrip("\r") != _HEADER:
+        raise InputError(f"{path}: expected a first line of 'path', a tab and 'reason'")
+    rows = (line.rstrip("\r").partition("\t") for line in lines)
+    return {original(name): original(reason) for name, _, reason in rows if name}
+
+
+def list_others(root: Path, sources: Iterable[Source]) -> dict[str, str]:
+    """Read what the list has of pictures that are there, but not in these sources.
+
+    Several lists of pictures, such as train.csv and val.csv, may lie in one folder.
+    """
+    try:
+        listed = read_bad_list(root)
+    except InputError:  # a list that is no list is replaced
+        return {}
+    if listed:
+        own = {source.where(i) for source in sources for i in range(len(source))}
+        listed = {name: why for name, why in listed.items() if name not in own}
+    return {name: why for name, why in listed.items() if (root / original(name)).exists()}
+
+
+def write_bad_list(root: Path, rows: Mapping[str, str]) -> Path:
+    """Write the list, whole or not at all; without rows there is none afterwards."""
+    path = root / BAD_LIST
+    if rows:
+        write_rows(path, _HEADER.split("\t"), sorted(rows.items()))
+        return path
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot remove {path}: {error.strerror}") from None
+    return path
+
+
+def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write a table of tabs and lines, with what is neither in it escaped, whole or not at all."""
+    lines = ("\t".join(header), *("\t".join(map(printable, row)) for row in rows))
+    write_whole(path, "".join(f"{line}\n" for line in lines))

@@ -1,0 +1,1 @@
+"""Datasets that come with the package: digits, and shapes without limit."""

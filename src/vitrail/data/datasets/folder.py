@@ -1,0 +1,276 @@
+"""Pictures in a folder: ROOT/CLASS/…, or ROOT/{train,val,test}/CLASS/….
+
+The first folder below ROOT or a split is the class; pictures may lie deeper. Every file that is not
+hidden counts as a picture, whatever its name ends in, so that what can't be read is reported and
+nothing gets lost in silence. Classes and files are in the order of their bytes, the same on every
+machine.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from unicodedata import normalize
+
+import numpy as np
+
+from vitrail.config import InputError
+from vitrail.data.dataset import Source
+from vitrail.data.datasets.bad_list import BAD_LIST
+from vitrail.data.datasets.filenames import Names
+from vitrail.data.split import SPLITS, choose, hold_out, spell
+from vitrail.text import neighbours, printable, quoted, show
+
+_LARGEST = 1 << 30  # bytes of a picture's file: 100 megapixels of 8 bytes, and room
+# What systems leave in folders, besides names that begin with a dot; in lower case.
+_HIDDEN = {b"thumbs.db", b"ehthumbs.db", b"desktop.ini", b"icon\r", b"$recycle.bin", b"__macosx"}
+_HIDDEN |= {b"@eadir", b"lost+found", b"system volume information", os.fsencode(BAD_LIST)}
+
+
+class FolderSource(Source):
+    """Pictures in files, which lie in one folder or below it."""
+
+    def __init__(
+        self,
+        name: str,
+        classes: Sequence[str],
+        labels: np.ndarray,
+        root: Path,
+        files: Names,
+        hidden: int = 0,
+        notes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(name, classes, labels, root)
+        assert len(files) == len(labels)
+        self.hidden = hidden
+        """How many hidden files and folders were passed by."""
+        self.notes = tuple(notes)
+        """What a person may want to know of the set, each in one line."""
+        self._root, self._files = root, files
+        self._base = os.fsencode(os.path.abspath(root))
+
+    def read(self, index: int) -> bytes:
+        """Read a picture's file; OSError if it is gone, locked, no plain file or huge."""
+        return read_file(os.path.join(self._base, self._files[index]))
+
+    def where(self, index: int) -> str:
+        """Name a picture by its path from the root folder, printable."""
+        return printable(os.fsdecode(self._files[index]))
+
+    def stamp(self) -> str:
+        """Hash the files' names, sizes and times of change."""
+        digest = hashlib.sha256(self.fingerprint().encode())
+        for index in range(len(self)):
+            with suppress(OSError):  # one that is gone is noticed by its lacking
+                status = os.stat(os.path.join(self._base, self._files[index]))
+                digest.update(b"%d %d %d;" % (index, status.st_size, status.st_mtime_ns))
+        return digest.hexdigest()
+
+    def part(self, indices: np.ndarray, name: str) -> FolderSource:
+        """Take some of the pictures, with all that is known of the set."""
+        files = Names([self._files[int(index)] for index in indices])
+        labels, known = self.labels[indices], (self.hidden, self.notes)
+        return FolderSource(name, self.classes, labels, self._root, files, *known)
+
+
+def read_file(path: bytes) -> bytes:
+    """Read a whole file that should be a picture."""
+    # Without blocking, because a pipe among the pictures would be waited for for ever.
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "Not a plain file", os.fsdecode(path))
+        if status.st_size > _LARGEST:
+            raise OSError(errno.EFBIG, "Too large for a picture", os.fsdecode(path))
+        return file.read()
+
+
+def find_files(folder: Path) -> list[bytes]:
+    """Find all files in a folder and below it that are not hidden, by their paths from there."""
+    return _walk(folder, b"", ())[0]
+
+
+def open_folder(path: Path, split: str = "train", *, seed: int = 0) -> FolderSource:
+    """Find a split's pictures in a folder; `seed` draws the ones held out where it has no splits.
+
+    Classes are those of the training split, which the others must keep to.
+    """
+    name = show(path)
+    _check_folder(path)
+    top = _list(path, b"")
+    splits = _splits(path, top)
+    first = next(iter(splits.values()), b"")
+    others = [os.fsdecode(each) for each in top.folders + top.files if each not in splits.values()]
+    beside = f"{name}: {quoted(others)} left out, because in no split's folder"
+    notes = [beside] if splits and others else []
+    if set(splits) <= {"train"}:
+        whole = _scan(path, [first], first, name, notes)
+        return whole.part(hold_out(whole, split, seed), f"{name} ({split})")
+    chosen = choose(split, tuple(splits), name)
+    if chosen == "all":
+        return _scan(path, list(splits.values()), first, name, notes)
+    return _scan(path, [splits[chosen]], first, _place(path, splits[chosen]), notes)
+
+
+def _check_folder(path: Path) -> None:
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"no folder {show(path)}{neighbours(path)}") from None
+    except OSError as error:
+        raise InputError(f"cannot read the folder {show(path)}: {error.strerror}") from None
+    if not is_folder:
+        raise InputError(f"{show(path)} is a file; expected a folder with one folder a class")
+
+
+class _Listing(NamedTuple):
+    """What lies in a folder, by paths from the root, in the order of their bytes."""
+
+    folders: list[bytes]
+    files: list[bytes]
+    hidden: int
+    identity: tuple[int, int]
+
+
+def _list(root: Path, folder: bytes) -> _Listing:
+    """List one folder; to tell files from folders takes no look at the disk but for links."""
+    folders, files, hidden = [], [], 0
+    prefix = folder + b"/" if folder else b""
+    path = os.path.join(os.fsencode(root), folder)
+    try:
+        status = os.stat(path)
+        with os.scandir(path) as entries:
+            for entry in entries:
+                name = entry.name
+                if name.startswith(b".") or name.lower() in _HIDDEN:
+                    hidden += 1
+                else:
+                    (folders if _is_folder(entry) else files).append(prefix + name)
+    except OSError as error:
+        place = _place(root, folder)
+        raise InputError(f"cannot read the folder {place}: {error.strerror}") from None
+    return _Listing(sorted(folders), sorted(files), hidden, (status.st_dev, status.st_ino))
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, or to where we may not look: reported when it is read
+        return False
+
+
+def _splits(root: Path, top: _Listing) -> dict[str, bytes]:
+    """Find the folder of each split; none where the folders are classes.
+
+    A class may be called `train`: that one holds no folders, and others lie beside it.
+    """
+    found = {word: [f for f in top.folders if spell(os.fsdecode(f)) == word] for word in SPLITS}
+    only_splits = sum(map(len, found.values())) == len(top.folders)
+    if not only_splits and not any(_list(root, folder).folders for folder in found["train"]):
+        return {}
+    for folders in found.values():
+        if len(folders) > 1:
+            both = quoted([os.fsdecode(folder) for folder in folders])
+            raise InputError(f"{show(root)} has several folders for one split: {both}; keep one")
+    return {word: folders[0] for word, folders in found.items() if folders}
+
+
+def _scan(
+    root: Path, parts: Sequence[bytes], first: bytes, name: str, notes: Sequence[str] = ()
+) -> FolderSource:
+    """Find the pictures of some splits' folders; the folder `first` says which classes there are.
+
+    For a set without splits both are the root itself, an empty path.
+    """
+    classes = {_last(folder): n for n, folder in enumerate(_list_classes(root, first).folders)}
+    notes = [*notes, *_alike(classes)]
+    files: list[bytes] = []
+    labels: list[np.ndarray] = []
+    hidden = 0
+    top = _list(root, b"").identity
+    for part in parts:
+        listing, place = _list_classes(root, part), _place(root, part)
+        _check_known([_last(folder) for folder in listing.folders], classes, place)
+        hidden += listing.hidden
+        if listing.files:
+            beside = quoted([os.fsdecode(_last(file)) for file in listing.files])
+            notes.append(f"{place}: {beside} left out, because in no class's folder")
+        for folder in listing.folders:
+            found, passed = _walk(root, folder, (top, listing.identity))
+            files += found
+            hidden += passed
+            labels.append(np.full(len(found), classes[_last(folder)], np.int64))
+    shown = [os.fsdecode(each) for each in classes]
+    if not files:
+        raise InputError(f"{name}: its class folders are all empty: {quoted(shown)}")
+    numbers = np.concatenate(labels)
+    return FolderSource(name, shown, numbers, root, Names(files), hidden, notes)
+
+
+def _last(folder: bytes) -> bytes:
+    return folder.rpartition(b"/")[2]
+
+
+def _list_classes(root: Path, part: bytes) -> _Listing:
+    """List the class folders of a split; refuse where there are none."""
+    listing, place = _list(root, part), _place(root, part)
+    if not listing.folders and listing.files:
+        files = quoted([os.fsdecode(_last(file)) for file in listing.files])
+        hint = "put the pictures into one folder a class"
+        raise InputError(f"{place} has no folders, only files: {files}; {hint}")
+    if not listing.folders:
+        raise InputError(f"{place} is empty; expected a folder of pictures for each class")
+    return listing
+
+
+def _check_known(found: list[bytes], classes: Iterable[bytes], place: str) -> None:
+    """Refuse a split with classes that the training split does not have."""
+    known = set(classes)
+    strangers = [os.fsdecode(name) for name in found if name not in known]
+    if not strangers:
+        return
+    alike = {_plain(os.fsdecode(name)) for name in known}
+    twins = [name for name in strangers if _plain(name) in alike]
+    hint = " (one there differs only by case or Unicode form)" if twins else ""
+    which = quoted(twins or strangers)
+    raise InputError(f"{place}: class {which} is not in the training split{hint}")
+
+
+def _alike(classes: Iterable[bytes]) -> list[str]:
+    """Note classes that look the same to a person."""
+    groups: dict[str, list[str]] = {}
+    for name in map(os.fsdecode, classes):
+        groups.setdefault(_plain(name), []).append(name)
+    same = "differ only by case or Unicode form, and are kept apart"
+    return [f"classes {quoted(group)} {same}" for group in groups.values() if len(group) > 1]
+
+
+def _plain(name: str) -> str:
+    return normalize("NFC", normalize("NFC", name).casefold())
+
+
+def _walk(root: Path, top: bytes, above: tuple[tuple[int, int], ...]) -> tuple[list[bytes], int]:
+    """Find all files below a folder, and count what is hidden; end where a link leads back up."""
+    files: list[bytes] = []
+    hidden = 0
+    stack = [(top, above)]
+    while stack:
+        folder, above = stack.pop()
+        listing = _list(root, folder)
+        if listing.identity in above:
+            continue
+        files += listing.files
+        hidden += listing.hidden
+        stack += [(inner, (*above, listing.identity)) for inner in listing.folders]
+    return sorted(files), hidden
+
+
+def _place(root: Path, folder: bytes) -> str:
+    return show(root / os.fsdecode(folder))

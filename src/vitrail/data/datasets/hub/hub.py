@@ -1,0 +1,206 @@
+"""Data sets of the Hugging Face hub, and folders that its `datasets` library reads.
+
+`hf:NAME@REVISION,image=COLUMN,label=COLUMN` is read by number once it is downloaded; with
+`stream=true` it is read as it comes. Bytes go to decode.py, the library decodes nothing. No data
+set's code is ever run.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.config import InputError, suggest
+from vitrail.data.dataset import Source, Stream, Streamed, select
+from vitrail.data.datasets.folder import read_file
+from vitrail.data.datasets.hub.hub_library import (
+    HubName,
+    import_datasets,
+    in_one_line,
+    load_splits,
+    parse_name,
+    quiet,
+)
+from vitrail.data.datasets.numbering import Numbering, name_classes, number_labels
+from vitrail.data.rng import words
+from vitrail.data.split import choose, hold_out, spell
+from vitrail.text import printable, quoted
+
+_LABELS = ("label", "labels", "class", "cls")  # names of label columns whose type does not say so
+_LABEL_TYPES = ("int", "uint", "bool", "string", "large_string")
+
+
+@dataclass(frozen=True)
+class HubColumns:
+    """Where a set has its pictures and labels."""
+
+    image: str
+    label: str
+    multilabel: bool
+    classes: list[str] | None
+    """Their names, where the set says them."""
+
+
+class HubSource(Source):
+    """The pictures of splits, in the library's files on this machine."""
+
+    def __init__(
+        self, name: str, root: Path | None, splits: dict[str, Any], columns: HubColumns
+    ) -> None:
+        assert columns.classes is not None
+        self._splits, self._column = list(splits.items()), columns.image
+        self._ends = list(accumulate(len(rows) for rows in splits.values()))
+        labels = number_labels(
+            [label for rows in splits.values() for label in _values(rows, columns.label)],
+            columns.classes,
+            lambda index: f"{name}: {self.where(index)}",
+            several=columns.multilabel,
+        )
+        super().__init__(name, columns.classes, labels, root)
+
+    def read(self, index: int) -> bytes:
+        """Take a picture out of its row, or read the file that the row names."""
+        split, row = self._find(index)
+        return _content(self._splits[split][1][row][self._column] or {})
+
+    def where(self, index: int) -> str:
+        """Name a picture by its split and row."""
+        split, row = self._find(index)
+        return f"{self._splits[split][0]}[{row}]"
+
+    def _find(self, index: int) -> tuple[int, int]:
+        split = bisect_right(self._ends, index)
+        return split, index - (self._ends[split - 1] if split else 0)
+
+
+class HubStream(Stream):
+    """The pictures of a split as they come, in an order that the library's shuffle decides.
+
+    Another version of the library may have another order.
+    """
+
+    def __init__(self, name: str, rows: Any, columns: HubColumns, buffer: int) -> None:
+        if columns.classes is None:
+            where = f"{name}: column {columns.label!r} does not name its classes"
+            raise InputError(f"{where}; write ,classes=NUMBER, or leave stream=true out")
+        known = (rows.info.splits or {}).get(str(rows.split))
+        length = (known and known.num_examples) or None
+        super().__init__(name, columns.classes, multilabel=columns.multilabel, length=length)
+        self._rows, self._columns, self._buffer = rows, columns, buffer
+
+    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[Streamed]:
+        """Give an epoch's pictures from a position on; those before it are read and dropped."""
+        # A seed for each epoch: set_epoch would leave the files in one order if some are skipped.
+        own = int(words(seed, "order", epoch, np.zeros(1), range(1))[0, 0])
+        numbering = Numbering(self.classes)
+        with in_one_line(self.name):
+            rows = self._rows.shuffle(seed=own, buffer_size=self._buffer).skip(start)
+            for position, row in enumerate(rows, start):
+                picture, label = row[self._columns.image] or {}, row[self._columns.label]
+                where = f"{self.name}[epoch {epoch}, picture {position}]"
+                if path := picture.get("path"):
+                    where += f" {printable(path)}"
+                try:
+                    number = numbering.row(label) if self.multilabel else numbering.number(label)
+                except InputError as error:
+                    raise InputError(f"{where}: {error}") from None
+                try:
+                    content = _content(picture)
+                except FileNotFoundError:
+                    content = b""  # which the decoder will count as a bad picture
+                yield Streamed(content, number, where)
+
+
+def open_hub(rest: str, split: str, *, seed: int = 0) -> Source | Stream:
+    """Open a split of what `hf:` names; `seed` draws the pictures held out where it has no splits.
+
+    NAME may be a folder: one that save_to_disk wrote, or one with Parquet, Arrow or picture files.
+    """
+    name = parse_name(rest)
+    datasets = import_datasets()
+    with in_one_line(f"hf:{rest}"), quiet(datasets):
+        splits = load_splits(datasets, name)
+        columns = _find_columns(datasets, next(iter(splits.values())).features, name)
+        alone = set(splits) == {"train"} and not name.options.stream
+        chosen = "train" if alone else choose(spell(split), tuple(splits), str(name))
+        if columns.classes is None and not name.options.stream:
+            columns = replace(columns, classes=_find_classes(splits, columns, str(name)))
+        ours = splits if chosen == "all" else {chosen: splits[chosen]}
+        ours = {key: _encoded(datasets, rows, columns) for key, rows in ours.items()}
+        title = str(name) if alone else f"{name}/{chosen}"
+        if name.options.stream:
+            parts = list(ours.values())
+            rows = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
+            return HubStream(title, rows, columns, name.options.buffer)
+        source = HubSource(title, name.root, ours, columns)
+    if not alone:
+        return source
+    return select(source, hold_out(source, spell(split), seed), f"{name} ({split})")
+
+
+def _find_columns(datasets: Any, features: Any, name: HubName) -> HubColumns:
+    """Find the columns by their types, or as the options say."""
+    if features is None:
+        raise InputError(f"{name} does not say what its columns are; leave stream=true out")
+    options, there = name.options, list(features)
+    inner = {column: getattr(kind, "feature", kind) for column, kind in features.items()}
+    images = [column for column in there if isinstance(features[column], datasets.Image)]
+    typed = [column for column in there if isinstance(inner[column], datasets.ClassLabel)]
+    labels = typed or [column for column in _LABELS if column in there]
+    image = _pick("image", options.image, images, there, name)
+    label = _pick("label", options.label, labels, there, name)
+    classes = getattr(inner[label], "names", None)
+    if classes is None and not str(getattr(inner[label], "dtype", "")).startswith(_LABEL_TYPES):
+        raise InputError(f"{name}: expected labels in column {label!r}, got {inner[label]}")
+    if classes is None and options.classes:
+        classes = [str(number) for number in range(options.classes)]
+    return HubColumns(image, label, inner[label] is not features[label], classes)
+
+
+def _pick(option: str, asked: str | None, found: list[str], there: list[str], name: HubName) -> str:
+    if asked is not None and asked not in there:
+        hint = suggest(asked, there) or f"; it has {quoted(there, 20)}"
+        raise InputError(f"{name} has no column {asked!r}{hint}")
+    if asked is None and len(found) != 1:
+        which = f"several {option} columns" if found else f"no column that must be its {option}"
+        choices = quoted(found or there, 20)
+        raise InputError(f"{name} has {which}; write ,{option}=COLUMN with one of {choices}")
+    return found[0] if asked is None else asked
+
+
+def _encoded(datasets: Any, rows: Any, columns: HubColumns) -> Any:
+    """Keep the two columns that count, the pictures encoded."""
+    kept = rows.select_columns([columns.image, columns.label])
+    return kept.cast_column(columns.image, datasets.Image(decode=False))
+
+
+def _find_classes(splits: dict[str, Any], columns: HubColumns, name: str) -> list[str]:
+    """Name the classes after the labels of all splits, so that each split has the same."""
+    parts = [part for part in splits.values() if columns.label in part.column_names]
+    return name_classes((x for part in parts for x in _values(part, columns.label)), name)
+
+
+def _values(rows: Any, column: str) -> list[Any]:
+    """Read one column and nothing of the others."""
+    return rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
+
+
+def _content(picture: dict[str, Any]) -> bytes:
+    """Take a picture's bytes from its row, or read the file that the row names."""
+    if (content := picture.get("bytes")) is not None:
+        return content
+    if not (path := picture.get("path")):
+        raise FileNotFoundError("the row has no picture")
+    if "hf://" in path:  # in a repository of the hub, or (zip://…::hf://…) in an archive there
+        import fsspec
+
+        with fsspec.open(path, "rb") as file:
+            return file.read()  # pyright: ignore[reportAttributeAccessIssue]
+    return read_file(os.fsencode(path))

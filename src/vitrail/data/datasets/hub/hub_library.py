@@ -1,0 +1,144 @@
+"""Hugging Face's `datasets` library, kept quiet: it loads what `hf:` names, or says why not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitrail.config import InputError, override
+from vitrail.data.split import SPLITS, spell
+from vitrail.download import knock
+from vitrail.text import neighbours, show
+
+_SAVED = ("state.json", "dataset_dict.json")  # what save_to_disk leaves in a folder
+_NAME = re.compile(r"((?:[\w.-]+/)?[\w.-]+)(?:@([\w./-]+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubOptions:
+    """What may follow a name, as `,key=value`."""
+
+    config: str | None = None
+    image: str | None = None
+    label: str | None = None
+    stream: bool = False
+    classes: int | None = None
+    """How many there are, where the set numbers them and has no names."""
+    buffer: int = 1000
+    """Pictures that a stream is shuffled among; they are in memory, encoded."""
+
+
+@dataclass(frozen=True)
+class HubName:
+    """A set on the hub, or a folder that the library reads."""
+
+    place: str | Path
+    revision: str | None
+    options: HubOptions
+
+    def __str__(self) -> str:
+        return self.place if isinstance(self.place, str) else show(self.place)
+
+    @property
+    def root(self) -> Path | None:
+        """The folder, if it is one."""
+        return self.place if isinstance(self.place, Path) else None
+
+
+def parse_name(text: str) -> HubName:
+    """Read `NAME`, `ORG/NAME@REVISION` or a folder's path, and `,key=value` behind it."""
+    options = HubOptions()
+    name, *pairs = [text] if os.path.isdir(text) else re.split(r",(?=\w+=)", text)
+    for pair in pairs:
+        key, _, value = pair.partition("=")
+        try:
+            options = override(options, key, value)
+        except InputError as error:
+            raise InputError(f"hf:{text}: {error}") from None
+    if options.buffer < 1 or (options.classes or 1) < 1:
+        raise InputError(f"hf:{text}: expected at least 1 for buffer= and classes=")
+    path = os.path.expanduser(name)
+    if os.path.isdir(path):
+        return HubName(Path(path), None, options)
+    if name.startswith((".", "/", "~")) or os.path.exists(path):
+        raise InputError(f"no folder {show(Path(path))}{neighbours(Path(path))}")
+    if (match := _NAME.fullmatch(name)) is None:
+        raise InputError(f"expected hf:NAME, hf:ORG/NAME@REVISION or hf:FOLDER, got 'hf:{text}'")
+    return HubName(match[1], match[2], options)
+
+
+def import_datasets() -> Any:
+    """Import the library, which an installation need not have."""
+    try:
+        import datasets
+    except ImportError:
+        raise InputError("hf: needs a package more: pip install 'vitrail[data]'") from None
+    return datasets
+
+
+def load_splits(datasets: Any, name: HubName) -> dict[str, Any]:
+    """Load all splits of a set, by their usual names."""
+    place, options = name.place, name.options
+    if isinstance(place, str) and not datasets.config.HF_HUB_OFFLINE:
+        cached = "set HF_HUB_OFFLINE=1 to use what was downloaded before"
+        knock(datasets.config.HF_ENDPOINT, otherwise=f"{cached}, or write hf:FOLDER")
+    if isinstance(place, Path) and any((place / file).exists() for file in _SAVED):
+        if options.stream:
+            raise InputError(f"{name} is on this machine, to be read by number; no stream=true")
+        loaded = datasets.load_from_disk(str(place))
+    else:
+        path = place if isinstance(place, str) else os.path.abspath(place)
+        how = {"revision": name.revision, "streaming": options.stream}
+        loaded = datasets.load_dataset(path, options.config, **how)
+    if not isinstance(loaded, dict):  # one split was saved alone
+        usual = spell(str(loaded.split))
+        return {usual if usual in SPLITS else "train": loaded}
+    splits: dict[str, Any] = {}
+    for split, rows in loaded.items():
+        usual = spell(str(split))
+        splits[str(split) if usual in splits else usual] = rows
+    return splits
+
+
+@contextmanager
+def quiet(datasets: Any) -> Iterator[None]:
+    """Keep the library's bars and log off the screen for a while."""
+    from huggingface_hub import utils as hub
+
+    bars = [library for library in (datasets, hub) if not library.are_progress_bars_disabled()]
+    logs = [datasets.logging, hub.logging]
+    levels = [log.get_verbosity() for log in logs]
+    for library in bars:
+        library.disable_progress_bars()
+    for log in logs:
+        log.set_verbosity(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for library in bars:
+            library.enable_progress_bars()
+        for log, level in zip(logs, levels, strict=True):
+            log.set_verbosity(level)
+
+
+@contextmanager
+def in_one_line(name: str) -> Iterator[None]:
+    """Make one line of what the library raises, of which there are hundreds of kinds."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # what lies behind "an error occurred"
+            cause = cause.__cause__
+        text = " ".join(str(cause).split())[:300] or type(cause).__name__
+        hints = {"config": "config=NAME chooses one", "offlinemode": "HF_HUB_OFFLINE is set"}
+        chosen = [f"; {hint}" for word, hint in hints.items() if word in text.lower()]
+        raise InputError(f"{name}: {text}{''.join(chosen)}") from error

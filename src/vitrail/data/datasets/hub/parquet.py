@@ -1,0 +1,105 @@
+"""Pictures in a Parquet file: named by their paths, or held as bytes in the file itself.
+
+The latter as the Hugging Face hub keeps them: a column of {bytes, path}, or of bytes alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.config import InputError
+from vitrail.data.dataset import Source, select
+from vitrail.data.datasets.lists import Columns, Row, choose_rows, open_rows, read_rows
+from vitrail.text import neighbours, printable, show
+
+
+class ParquetSource(Source):
+    """Pictures held in a Parquet file, all of them read into memory."""
+
+    def __init__(
+        self, name: str, classes: Sequence[str], labels: np.ndarray, file: Path, pictures: Any
+    ) -> None:
+        super().__init__(name, classes, labels, file.parent)
+        self._pictures = pictures  # a column of Arrow's: one piece of memory, shared when forked
+        self._file = printable(file.name)
+
+    def read(self, index: int) -> bytes:
+        """Take a picture out of its row."""
+        content = self._pictures[index].as_py()
+        if content is None:
+            raise OSError(errno.ENODATA, "No picture in this row")
+        return content
+
+    def where(self, index: int) -> str:
+        """Name a picture by its row, counted from 1."""
+        return f"{self._file}[{index + 1}]"
+
+
+def open_parquet(
+    path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
+) -> Source:
+    """Find a split's pictures in a Parquet file."""
+    table, picture, label, part = _read(path, columns or Columns())
+    names = _class_names(table.schema.metadata, label)
+    pictures, held = _pictures(table[picture])
+    nothing = [None] * len(table)
+    cells = (
+        nothing if held else pictures.to_pylist(),
+        table[label].to_pylist(),
+        table[part].to_pylist() if part else nothing,
+    )
+    rows = [Row(n, *row, unit="row") for n, row in enumerate(zip(*cells, strict=True), 1)]
+    if not held:
+        return open_rows(path, rows, split, seed, names)
+    classes, labels, splits = read_rows(path, rows, names)
+    whole = ParquetSource(show(path), classes, labels, path, pictures)
+    return select(whole, choose_rows(whole, splits, split, seed), f"{whole.name} ({split})")
+
+
+def _read(path: Path, columns: Columns) -> tuple[Any, str, str, str | None]:
+    """Read the columns that are needed, and name them."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError("Parquet files need a package more: pip install 'vitrail[data]'") from None
+    try:
+        with parquet.ParquetFile(path) as file:
+            names = columns.find(file.schema_arrow.names, path)
+            # One thread, because threads that Arrow keeps do not survive a fork.
+            return file.read([name for name in names if name], use_threads=False), *names
+    except FileNotFoundError:
+        raise InputError(f"no file {show(path)}{neighbours(path)}") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+        raise InputError(f"cannot read {show(path)}: {reason}") from None
+
+
+def _pictures(column: Any) -> tuple[Any, bool]:
+    """Take the pictures out of a column of theirs, or their paths; say which it is."""
+    from pyarrow import types
+
+    if types.is_struct(column.type):
+        parts = {
+            field.name: part for field, part in zip(column.type, column.flatten(), strict=True)
+        }
+        held = parts.get("bytes")
+        if held is None or held.null_count == len(held):
+            return parts.get("path", column), False
+        column = held
+    return column, types.is_binary(column.type) or types.is_large_binary(column.type)
+
+
+def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> list[str] | None:
+    """Find the classes' names in what the hub's library notes in a file's header."""
+    try:
+        feature = json.loads((metadata or {})[b"huggingface"])["info"]["features"][label]
+        return list((feature.get("feature") or feature)["names"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

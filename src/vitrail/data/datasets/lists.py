@@ -1,0 +1,268 @@
+"""Pictures named by a list: a CSV file, or one of JSON lines, with a row for each picture.
+
+A row has the picture's path (from the list's folder, or absolute), its label, and maybe its split.
+Several labels are a JSON list, or text with `|` or `;` between. A `classes.txt` beside the list, a
+name a line, says which classes there are, and whole numbers count into it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from reprlib import repr as shorten
+from typing import Any, NamedTuple, TextIO
+
+import numpy as np
+
+from vitrail.config import InputError, suggest
+from vitrail.data.dataset import Source
+from vitrail.data.datasets.filenames import Names
+from vitrail.data.datasets.folder import FolderSource
+from vitrail.data.datasets.labels import Labels, name_labels, read_label
+from vitrail.data.datasets.numbering import number_labels
+from vitrail.data.split import SPLITS, choose, hold_out, spell
+from vitrail.text import expand, neighbours, quoted, show
+
+_PATHS = ("path", "file", "filename", "image", "file_name", "filepath", "image_path", "img")
+_LABELS = ("label", "class", "labels", "target", "classes", "category")
+_SPLITS = ("split",)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a list to read; the ones that are not named here are guessed."""
+
+    path: str | None = None
+    label: str | None = None
+    split: str | None = None
+
+    def find(self, header: Sequence[str], file: Path) -> tuple[str, str, str | None]:
+        """Find the columns of path, label and split (None without one) in a list's header."""
+        path = _find(self.path, _PATHS, header, file)
+        label = _find(self.label, _LABELS, header, file)
+        split = _find(self.split, _SPLITS, header, file)
+        if path and label:
+            return path, label, split
+        lacking, names = ("label", _LABELS) if path else ("path", _PATHS)
+        hint = f"name one of {quoted(header, 10)}, as in {file.name},{lacking}=COLUMN"
+        raise InputError(f"{show(file)}: no column is called {' or '.join(names[:4])}; {hint}")
+
+
+def _find(named: str | None, known: Sequence[str], header: Sequence[str], file: Path) -> str | None:
+    if named is None:
+        there = {name.strip().lower(): name for name in header}
+        return next((there[name] for name in known if name in there), None)
+    if named in header:
+        return named
+    hint = suggest(named, header) or f"; the columns are {quoted(header, 10)}"
+    raise InputError(f"{show(file)} has no column {named!r}{hint}")
+
+
+def parse_list(text: str) -> tuple[Path, Columns]:
+    """Read `FILE,path=COLUMN,label=COLUMN,split=COLUMN`, of which all but FILE may be left out."""
+    chosen: dict[str, str] = {}
+    while True:
+        rest, _, option = text.rpartition(",")
+        key, equals, column = option.partition("=")
+        if not rest or not equals or key not in ("path", "label", "split"):
+            return expand(text), Columns(**chosen)
+        text, chosen[key] = rest, column
+
+
+class Row(NamedTuple):
+    """A row of a list, as it was read."""
+
+    number: int
+    path: Any
+    label: Any
+    split: Any
+    unit: str = "line"
+
+    @property
+    def place(self) -> str:
+        """Name the row in a message."""
+        return f"{self.unit} {self.number}"
+
+
+def open_csv(
+    path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
+) -> FolderSource:
+    """Find a split's pictures in a CSV file; without a header its columns are path and label."""
+    return open_rows(path, _read_csv(path, columns or Columns()), split, seed)
+
+
+def open_jsonl(
+    path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
+) -> FolderSource:
+    """Find a split's pictures in a file with a JSON object a line."""
+    return open_rows(path, _read_jsonl(path, columns or Columns()), split, seed)
+
+
+def _read_csv(path: Path, columns: Columns) -> Iterator[Row]:
+    rows = _read_cells(path)
+    start = next(rows, None)
+    if start is None:
+        return
+    header = start[1]
+    if not _is_header(header, columns):
+        header, rows = ["path", "label"], chain([start], rows)
+    path_name, label_name, split_name = columns.find(header, path)
+    cell, label = header.index(path_name), header.index(label_name)
+    split = None if split_name is None else header.index(split_name)
+    for line, cells in rows:
+        if len(cells) != len(header):
+            problem = f"expected {len(header)} columns, got {len(cells)}"
+            raise InputError(f"{show(path)} line {line}: {problem}")
+        yield Row(line, cells[cell], cells[label], None if split is None else cells[split])
+
+
+def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Read a CSV file's rows with their lines; the first line tells what stands between cells."""
+    with _open_text(path) as file:
+        first = file.readline()
+        file.seek(0)
+        usual = "\t,;" if path.suffix.lower() == ".tsv" else ",\t;"
+        comma = next((each for each in usual if each in first), ",")
+        reader = csv.reader(file, delimiter=comma, strict=True)
+        try:
+            yield from ((reader.line_num, cells) for cells in reader if any(cells))
+        except csv.Error as error:
+            raise InputError(f"{show(path)} line {reader.line_num}: {error}") from None
+
+
+def _is_header(cells: list[str], columns: Columns) -> bool:
+    """Tell names of columns from a picture's path and its label."""
+    looks_like_path = any(each in cells[0] for each in "./\\")
+    named = {columns.path, columns.label, *_PATHS, *_LABELS}
+    known = any(cell in named or cell.strip().lower() in named for cell in cells)
+    return len(cells) != 2 or known or not looks_like_path
+
+
+def _read_jsonl(path: Path, columns: Columns) -> Iterator[Row]:
+    names: tuple[str, str, str | None] | None = None
+    with _open_text(path) as file:
+        for line, text in enumerate(file, 1):
+            if not text.strip():
+                continue
+            try:
+                row = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                reason = getattr(error, "msg", error)
+                raise InputError(f"{show(path)} line {line}: {reason}") from None
+            if not isinstance(row, dict):
+                raise InputError(f"{show(path)} line {line}: expected an object: {{…}}")
+            names = names or columns.find(list(row), path)
+            cell, label, split = names
+            yield Row(line, row.get(cell), row.get(label), row.get(split) if split else None)
+
+
+def _open_text(path: Path) -> TextIO:
+    try:
+        with path.open("rb") as file:
+            wide = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
+        if wide:
+            raise InputError(f"{show(path)} is text of UTF-16; save it as UTF-8")
+        return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
+    except FileNotFoundError:
+        raise InputError(f"no file {show(path)}{neighbours(path)}") from None
+    except OSError as error:
+        raise InputError(f"cannot read {show(path)}: {error.strerror}") from None
+
+
+def open_rows(
+    path: Path, rows: Iterable[Row], split: str, seed: int, names: Sequence[str] | None = None
+) -> FolderSource:
+    """Find a split's pictures among the rows of a list, whose classes' names may be known."""
+    kept: dict[bytes, Row] = {}
+    repeated = 0
+    for row in rows:
+        first = kept.setdefault(_file_name(row, path), row)
+        if first is not row:
+            repeated += 1
+            if (first.label, first.split) != (row.label, row.split):
+                other = f"with another label or split in {first.place}"
+                raise bad_row(path, row, f"{quoted([row.path])} is there twice, {other}")
+    classes, labels, splits = read_rows(path, list(kept.values()), names)
+    notes = [f"{show(path)}: repeated rows left out: {repeated:,}"] if repeated else []
+    files = Names(list(kept))
+    whole = FolderSource(show(path), classes, labels, path.parent, files, notes=notes)
+    return whole.part(choose_rows(whole, splits, split, seed), f"{whole.name} ({split})")
+
+
+def read_rows(
+    path: Path, rows: Sequence[Row], names: Sequence[str] | None
+) -> tuple[list[str], np.ndarray, list[str | None]]:
+    """Read the classes of a list, and each row's label and split; refuse the first bad row."""
+    if not rows:
+        raise InputError(f"{show(path)} is empty; expected a row for each picture")
+    found: list[Labels] = []
+    splits: list[str | None] = []
+    for row in rows:
+        try:
+            found.append(read_label(row.label))
+            splits.append(_read_split(row.split))
+        except InputError as error:
+            raise bad_row(path, row, str(error)) from None
+    if None in splits and set(splits) != {None}:
+        raise bad_row(path, rows[splits.index(None)], "no split, where other rows have one")
+    classes, named = name_labels(found, names or _read_classes(path.parent))
+    several = isinstance(named[0], list)
+    labels = number_labels(
+        named, classes, lambda number: f"{show(path)} {rows[number].place}", several=several
+    )
+    return classes, labels, splits
+
+
+def bad_row(path: Path, row: Row, problem: str) -> InputError:
+    """Say what is wrong with a row of a list."""
+    return InputError(f"{show(path)} {row.place}: {problem}")
+
+
+def choose_rows(whole: Source, splits: Sequence[str | None], asked: str, seed: int) -> np.ndarray:
+    """Find the rows of the split that is asked for."""
+    found = set(splits)
+    there = [word for word in SPLITS if word in found]
+    if there in ([], ["train"]):
+        return hold_out(whole, asked, seed)
+    chosen = choose(asked, there, whole.name)
+    return np.flatnonzero([chosen in ("all", word) for word in splits])
+
+
+def _file_name(row: Row, path: Path) -> bytes:
+    cell = row.path
+    if not isinstance(cell, str) or not cell or "\0" in cell:
+        raise bad_row(path, row, f"expected a picture's path, got {shorten(cell)}")
+    if "://" in cell:
+        raise bad_row(path, row, f"{quoted([cell])} is an address; download it, name its file")
+    try:
+        return os.fsencode(cell)
+    except UnicodeEncodeError:
+        raise bad_row(path, row, f"no file can be called {quoted([cell])}") from None
+
+
+def _read_split(cell: Any) -> str | None:
+    word = spell(cell.strip()) if isinstance(cell, str) else cell
+    if word is None or word in SPLITS:
+        return word
+    raise InputError(f"expected a split of {', '.join(SPLITS)}, got {shorten(cell)}")
+
+
+def _read_classes(folder: Path) -> list[str] | None:
+    path = folder / "classes.txt"
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InputError(f"cannot read {show(path)}: {error.strerror}") from None
+    names: dict[str, int] = {}
+    for line, name in enumerate(map(str.strip, text.rstrip().split("\n")), 1):
+        if not name or names.setdefault(name, line) < line:
+            problem = f"{quoted([name])} is there twice" if name else "no name"
+            raise InputError(f"{show(path)} line {line}: {problem}; expected a class a line")
+    return list(names)

@@ -1,0 +1,234 @@
+"""Data sets by their text: DATA, as people write it on the command line, becomes a source.
+
+PATH, folder:PATH                        a folder: PATH/CLASS/…, or PATH/{train,val,test}/CLASS/…
+csv:FILE, jsonl:FILE, parquet:FILE       a list; FILE,path=COLUMN,label=COLUMN,split=COLUMN
+cifar10:DIR, cifar100:DIR, mnist:DIR, fashion-mnist:DIR, pets:DIR, flowers102:DIR, caltech101:DIR,
+imagenet:DIR                             a public set, as it is published
+cifar10, cifar100, mnist, …              the same, as fetch.py fetched it
+digits, shapes, shapes:OPTIONS           sets that come with this package
+hf:NAME                                  a set of the Hugging Face hub, or a folder in its format
+wds:PATTERN                              tar files of pictures
+
+split.py says what the splits of a set are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.config import InputError, suggest
+from vitrail.data.dataset import Source, Stream
+from vitrail.data.datasets.bad_list import BAD_LIST, Remaining, leave_out_bad
+from vitrail.data.datasets.builtin.digits import open_digits
+from vitrail.data.datasets.builtin.shapes import open_shapes
+from vitrail.data.datasets.folder import FolderSource, open_folder
+from vitrail.data.datasets.hub.hub import open_hub
+from vitrail.data.datasets.hub.parquet import open_parquet
+from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list
+from vitrail.data.datasets.public.fetch import fetched
+from vitrail.data.datasets.public.official import open_imagenet
+from vitrail.data.datasets.public.registry import PUBLIC
+from vitrail.data.datasets.shards.shards import open_shards
+from vitrail.data.split import SPLITS, NoSplitError, spell
+from vitrail.text import expand, neighbours, quoted, show
+
+Opener = Callable[[str, str, int], Source | Stream]
+
+_PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".npy")
+_ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+_LISTS = {
+    ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"
+}  # fmt: skip
+
+
+def open_data(text: str, *, split: str = "train", seed: int = 0) -> Source | Stream:
+    """Open a split of a data set, without the pictures on its list of bad ones.
+
+    `seed` draws the pictures that are held out as `val` where a set comes in one piece.
+    """
+    source = _open(text, spell(split), seed)
+    return leave_out_bad(source) if isinstance(source, Source) else source
+
+
+def open_splits(text: str) -> dict[str, Source]:
+    """Open every split of a set, the pictures on its list of bad ones too."""
+    found: dict[str, Source] = {}
+    for name in SPLITS:
+        with suppress(NoSplitError):
+            source = _open(text, name, 0)
+            if not isinstance(source, Source):
+                raise InputError(f"{text} is a stream, of which only training can be read")
+            found[name] = source
+    # A set without a validation split has its test split stand in for it.
+    if {"val", "test"} <= set(found) and found["val"].name == found["test"].name:
+        del found["val"]
+    return found
+
+
+def notes(source: Source | Stream) -> tuple[str, ...]:
+    """Tell what a person may want to know of a source just opened, each in one line."""
+    if isinstance(source, Remaining):
+        part = f"{source.skipped:,} of {len(source.source):,} pictures"
+        return (*notes(source.source), f"{source.name}: {BAD_LIST} leaves out {part}")
+    return source.notes if isinstance(source, FolderSource) else ()
+
+
+def check_trainable(train: Source | Stream, val: Source | None = None) -> tuple[str, ...]:
+    """Refuse what no classifier can be trained on; note what is only odd."""
+    if isinstance(train, Source) and len(train) == 0:
+        raise InputError(f"{train.name} holds no picture to train on")
+    if len(train.classes) < 2 and not train.multilabel:
+        only = f"{train.name} has the class {quoted(train.classes)} only"
+        raise InputError(f"{only}; a classifier needs two or more")
+    found: list[str] = []
+    lacking = _classes_without_pictures(train) if isinstance(train, Source) else []
+    if lacking and isinstance(train, Source):
+        if not train.multilabel:
+            raise InputError(_no_picture(train, lacking[0]))
+        found.append(f"{train.name} has no picture of {quoted(lacking)}")
+    if val is not None:
+        _check_same_classes(train, val)
+        if unseen := [name for name in _classes_without_pictures(val) if name not in lacking]:
+            found.append(f"{val.name} has no picture of {quoted(unseen)}")
+    return tuple(found)
+
+
+def _classes_without_pictures(source: Source) -> list[str]:
+    if source.multilabel:
+        counts = source.labels.sum(axis=0, dtype=np.int64)
+    else:
+        counts = np.bincount(source.labels, minlength=len(source.classes))
+    return [name for name, count in zip(source.classes, counts, strict=True) if count == 0]
+
+
+def _no_picture(train: Source, name: str) -> str:
+    number = train.classes.index(name)
+    skipped = np.sum(train.left_out == number) if isinstance(train, Remaining) else 0
+    if skipped:
+        return f"class {quoted([name])} of {train.name} has no readable picture ({skipped} skipped)"
+    return f"class {quoted([name])} of {train.name} has no picture; add some, or remove the class"
+
+
+def _check_same_classes(train: Source | Stream, val: Source) -> None:
+    if len(val) == 0:
+        raise InputError(f"{val.name} holds no picture")
+    known = set(train.classes)
+    if strangers := [name for name in val.classes if name not in known]:
+        raise InputError(f"class {quoted(strangers)} of {val.name} is not in {train.name}")
+    if val.classes != train.classes:
+        differ = f"{val.name} numbers its classes otherwise than {train.name}"
+        raise InputError(f"{differ}; put a classes.txt with all of them beside both")
+
+
+def _open(text: str, split: str, seed: int) -> Source | Stream:
+    if not text.strip() or "\0" in text:
+        raise InputError(f"expected data, such as a folder of pictures or digits, got {text!r}")
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme in _SCHEMES:
+        form, opener = _SCHEMES[scheme]
+        if form and not rest:
+            raise InputError(f"{text} lacks its {form}; write {scheme}:{form}")
+        return opener(rest, split, seed)
+    path, listed = expand(text), parse_list(text)[0]
+    there = _exists(path)
+    if text in _SCHEMES and not _SCHEMES[text][0]:
+        if there:
+            which = f"write {text}: for the set, ./{text} for what is here"
+            raise InputError(f"{text!r} is a data set, and the name of something here; {which}")
+        return _SCHEMES[text][1]("", split, seed)
+    if there and path.is_dir():
+        return open_folder(path, split, seed=seed)
+    if listed.suffix.lower() in _LISTS and _exists(listed):
+        return _SCHEMES[_LISTS[listed.suffix.lower()]][1](text, split, seed)
+    raise _no_data(path) if there else _unknown(text)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        path.stat()
+    except PermissionError as error:
+        raise InputError(f"cannot read {show(path)}: {error.strerror}") from None
+    except OSError:  # none there, or a name that no file can have
+        return False
+    return True
+
+
+def _no_data(path: Path) -> InputError:
+    """Explain a file that is no data set."""
+    folder = "a folder with one folder of pictures a class"
+    suffix = path.suffix.lower()
+    if suffix in _PICTURES:
+        return InputError(f"{show(path)} is one picture; expected {folder}")
+    if suffix in _ARCHIVES:
+        tar = f", or write wds:{show(path)} if it is a shard" if ".tar" in path.suffixes else ""
+        return InputError(f"{show(path)} is an archive; unpack it and give its folder{tar}")
+    return InputError(f"{show(path)} is no data set; expected {folder}, or csv:FILE, jsonl:FILE, …")
+
+
+def _unknown(text: str) -> InputError:
+    """Explain a text that is neither a path nor begins as one of ours do."""
+    scheme, colon, _ = text.partition(":")
+    if scheme in ("http", "https"):
+        return InputError(f"{text}: download it, then give its folder")
+    if not colon and text in _SCHEMES:
+        return InputError(f"{text} needs its place: write {text}:{_SCHEMES[text][0]}")
+    if colon and re.fullmatch(r"[A-Za-z][\w+-]+", scheme):
+        known = f"it may begin with {', '.join(f'{name}:' for name in _SCHEMES)}"
+        return InputError(f"unknown data {text!r}: {known}{suggest(scheme, _SCHEMES)}")
+    near = suggest(text, _SCHEMES) or neighbours(Path(text))
+    if not near and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text, re.ASCII):
+        near = f"; write hf:{text} if it is a set of the hub's"
+    return InputError(f"no folder or data set {text!r}{near}")
+
+
+def _folder(rest: str, split: str, seed: int) -> Source:
+    return open_folder(expand(rest), split, seed=seed)
+
+
+def _list(opener: Callable[..., Source]) -> Opener:
+    def open_list(rest: str, split: str, seed: int) -> Source:
+        path, columns = parse_list(rest)
+        return opener(path, split, columns=columns, seed=seed)
+
+    return open_list
+
+
+def _public(name: str) -> Opener:
+    def open_public(rest: str, split: str, seed: int) -> Source:
+        path = expand(rest) if rest else fetched(name)
+        if path is None:
+            own = f"write {name}:DIR for the folder that it lies in"
+            raise InputError(f"{name} was not fetched; {own}, or run: vitrail data fetch {name}")
+        return PUBLIC[name].open(path, split)
+
+    return open_public
+
+
+def _imagenet(rest: str, split: str, seed: int) -> Source:
+    return open_imagenet(expand(rest), split)
+
+
+def _digits(rest: str, split: str, seed: int) -> Source:
+    if rest:
+        raise InputError(f"digits has no options; write digits instead of 'digits:{rest}'")
+    return open_digits(split)
+
+
+_SCHEMES: dict[str, tuple[str, Opener]] = {
+    "folder": ("PATH", _folder),
+    "csv": ("FILE", _list(open_csv)),
+    "jsonl": ("FILE", _list(open_jsonl)),
+    "parquet": ("FILE", _list(open_parquet)),
+    **{name: ("", _public(name)) for name in PUBLIC},
+    "imagenet": ("DIR", _imagenet),
+    "digits": ("", _digits),
+    "shapes": ("", lambda rest, split, seed: open_shapes(rest, split)),
+    "hf": ("NAME", lambda rest, split, seed: open_hub(rest, split, seed=seed)),
+    "wds": ("PATTERN", lambda rest, split, seed: open_shards(rest, split, seed=seed)),
+}
+"""How DATA may begin: what has to follow the colon, if anything has to, and who opens it."""

@@ -1,0 +1,1 @@
+"""Public datasets: where they lie, and the layouts they are published in."""

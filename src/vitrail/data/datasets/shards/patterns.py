@@ -1,0 +1,113 @@
+"""Which shards a text such as `data/train-{000..146}.tar` stands for, and which split each is of.
+
+A shard is a path or an address, as text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from glob import escape, glob, has_magic
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+from vitrail.config import InputError
+from vitrail.data.split import SPLITS, spell
+from vitrail.text import neighbours, show
+
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]*://|pipe:")
+_MOST = 100_000  # shards that a text may stand for
+
+
+def list_shards(text: str) -> list[str]:
+    """List the shards that a text names: paths, addresses or folders, with `::` between them.
+
+    `{000..146}` and `{a,b}` stand for several; in a path, so do `*`, `?` and `[…]`.
+    """
+    places = list(islice((p for part in text.split("::") for p in _expand(part)), _MOST + 1))
+    if len(places) > _MOST:
+        raise InputError(f"wds:{text} stands for more than {_MOST:,} shards")
+    shards = [shard for place in places for shard in _find(place)]
+    twice = [shard for shard, count in Counter(shards).items() if count > 1]
+    if twice:
+        raise InputError(f"wds:{text} names {twice[0]} twice")
+    return shards
+
+
+def is_address(shard: str) -> bool:
+    """Tell addresses from paths."""
+    return shard.startswith(("https://", "http://"))
+
+
+def place_of(shard: str) -> PurePosixPath:
+    """Give the path of a shard, on this machine or its server."""
+    return PurePosixPath(urlsplit(shard).path if is_address(shard) else shard)
+
+
+def name_splits(shards: Sequence[str]) -> list[str | None]:
+    """Say which split each shard is of: a word of its name tells, or else its folder's name.
+
+    Folders tell only where there are several.
+    """
+    places = [place_of(shard) for shard in shards]
+    several = len({place.parent for place in places}) > 1
+    words = (re.split(r"[^A-Za-z]+", place.name) for place in places)
+    folders = ([place.parent.name] if several else [] for place in places)
+    return [_first_split([*w, *f]) for w, f in zip(words, folders, strict=True)]
+
+
+def _first_split(words: Iterable[str]) -> str | None:
+    return next((spell(word) for word in words if spell(word) in SPLITS), None)
+
+
+def _expand(text: str) -> Iterator[str]:
+    """Give the texts that one with braces stands for, in order."""
+    match = _BRACES.search(text)
+    before = text[: match.start()] if match else text
+    if "{" in before or "}" in before:
+        raise InputError(f"expected {{000..146}} or {{a,b}}, one after the other, in {text!r}")
+    if match is None:
+        yield text
+        return
+    for choice in _choices(match[1]):
+        for rest in _expand(text[match.end() :]):
+            yield before + choice + rest
+
+
+def _choices(inner: str) -> Iterable[str]:
+    if match := _RANGE.fullmatch(inner):
+        padded = any(end != "0" and end.startswith("0") for end in match.groups())
+        width = max(map(len, match.groups())) if padded else 0
+        first, last = map(int, match.groups())
+        if first <= last:
+            return (f"{number:0{width}}" for number in range(first, last + 1))
+    elif "," in inner:
+        return inner.split(",")
+    raise InputError(f"{{{inner}}} is no range; expected {{000..146}} or {{a,b}}")
+
+
+def _find(place: str) -> list[str]:
+    """List the shards of a folder, a path with wildcards, a path or an address."""
+    if is_address(place):
+        if not place_of(place).name.endswith(".tar"):
+            raise InputError(f"expected an address that ends in .tar, got {place}")
+        return [place]
+    if _SCHEME.match(place):
+        raise InputError(f"expected paths or https:// addresses of .tar files, got {place}")
+    path = os.path.expanduser(place)
+    if os.path.isdir(path):
+        found = sorted(glob(f"{escape(path)}/*.tar")) or sorted(glob(f"{escape(path)}/*/*.tar"))
+    elif os.path.isfile(path):
+        return [path]
+    elif has_magic(path):
+        found = sorted(filter(os.path.isfile, glob(path)))
+    else:
+        raise InputError(f"no file or folder {show(Path(path))}{neighbours(Path(path))}")
+    if not found:
+        raise InputError(f"no .tar files in {show(Path(path))}")
+    return found

@@ -1,0 +1,231 @@
+"""A picture, or a batch of small ones, through the records: pixels in, the model's input out.
+
+Pictures stay uint8 until they are on the device: a quarter of the bytes to move, and normalising
+there costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.data.dataset import Content
+from vitrail.data.decoding.decode import Header, decode, read_header
+from vitrail.data.rng import Draws
+from vitrail.data.transforms.augment import Augment
+from vitrail.data.transforms.geometry import (
+    Box,
+    Size,
+    area_box,
+    fit,
+    inception_box,
+    middle,
+    random_boxes,
+    small_size,
+)
+from vitrail.data.transforms.operations import erase, jitter, randaugment
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.data.transforms.resizing import has_kernel, resize, resize_boxes, resize_quickly
+
+_SMALL = 8 / 7
+"""What `small` resizes the short side to, by the size that it cuts out then: 256 of 224."""
+_BATCHED = 64
+"""The longest side, before and after, of pictures that are resized a batch at a time."""
+
+
+def eval_picture(content: Content, preprocess: Preprocess) -> np.ndarray:
+    """Make evaluation's input of a picture: uint8 (height, width, channels).
+
+    A JPEG is decoded in full, because inputs equal timm's and Hugging Face's to the bit.
+    """
+    if isinstance(content, bytes):
+        picture = decode(content, channels=preprocess.channels)
+    else:
+        picture = with_channels(content, preprocess.channels)
+    height, width = picture.shape[:2]
+    before, size, after = fit(height, width, preprocess)
+    return np.ascontiguousarray(after.cut(resize(before.cut(picture), size, preprocess)))
+
+
+def eval_pixels(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
+    """Make evaluation's inputs of pictures of one size, each as `eval_picture` does."""
+    height, width = pixels.shape[1:3]
+    if (height, width) == fit(height, width, preprocess).size == preprocess.size:
+        return with_channels(pixels, preprocess.channels)
+    inputs = np.empty((len(pixels), *preprocess.size, preprocess.channels), np.uint8)
+    for row, picture in enumerate(pixels):
+        inputs[row] = eval_picture(picture, preprocess)
+    return inputs
+
+
+def train_picture(
+    content: Content, augment: Augment, preprocess: Preprocess, draws: Draws
+) -> np.ndarray:
+    """Make a training input of a picture: uint8 (height, width, channels).
+
+    Of a JPEG much larger than the input, only a fraction of the pixels is decoded.
+    """
+    flip = draws.uniform() < augment.flip  # first: how many draws a crop takes is not known
+    picture = _crop(content, augment, preprocess, draws)
+    return _operate(_turn(picture) if flip[0] else picture, augment, draws)
+
+
+def train_pixels(
+    pixels: np.ndarray, augment: Augment, preprocess: Preprocess, draws: Draws
+) -> np.ndarray:
+    """Make training inputs of pictures of one size: uint8 (pictures, height, width, channels).
+
+    Each is what `train_picture` makes of it with the same draws, up to 1/255.
+    """
+    if not _goes_by_batch(pixels, augment, preprocess):
+        inputs = np.empty((len(pixels), *preprocess.size, preprocess.channels), np.uint8)
+        for row, own in enumerate(draws.rows()):
+            inputs[row] = train_picture(pixels[row], augment, preprocess, own)
+        return inputs
+    flips = draws.uniform() < augment.flip
+    if augment.crop in ("inception", "area"):
+        _, height, width, _ = pixels.shape
+        boxes, rows = random_boxes(draws, height, width, augment)
+        pixels = with_channels(pixels, preprocess.channels)
+        inputs = resize_boxes(pixels, boxes, flips, preprocess)
+    else:
+        fitted = eval_pixels(pixels, preprocess)
+        inputs = _shift(fitted, augment, draws) if augment.crop == "pad" else fitted.copy()
+        inputs[flips] = _turn(inputs[flips])
+        rows = draws.rows()
+    if _operates(augment):
+        for row, own in enumerate(rows):
+            inputs[row] = _operate(inputs[row], augment, own)
+    return inputs
+
+
+def normalise(
+    batch: Tensor,
+    preprocess: Preprocess,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Make what the model takes of uint8 (B, H, W, C), on the device: (B, C, H, W)."""
+    batch = batch.to(device, non_blocking=True)
+    exact = torch.promote_types(dtype, torch.float32)
+    mean, std = torch.tensor([preprocess.mean, preprocess.std], dtype=torch.float64)
+    scale = (1 / (255 * std)).to(batch.device, exact).view(-1, 1, 1)
+    shift = (-mean / std).to(batch.device, exact).view(-1, 1, 1)
+    planes = batch.permute(0, 3, 1, 2).to(exact, memory_format=torch.contiguous_format)
+    return planes.mul_(scale).add_(shift).to(dtype)
+
+
+def with_channels(pictures: np.ndarray, channels: int) -> np.ndarray:
+    """Give pictures (…, channels) the model's channels: grey repeated, or colours made grey."""
+    given = pictures.shape[-1]
+    if given == channels:
+        return pictures
+    if (given, channels) == (1, 3):
+        return np.repeat(pictures, 3, axis=-1)
+    if (given, channels) == (3, 1):
+        luma = pictures @ np.array([[19595], [38470], [7471]], np.uint32)  # of 2^16; Pillow's L
+        return (luma + 2**15 >> 16).astype(np.uint8)
+    raise InputError(
+        f"the pictures have {given} channels, the model takes {channels}; "
+        f"build one that takes {given}, or convert the pictures"
+    )
+
+
+def _goes_by_batch(pixels: np.ndarray, augment: Augment, preprocess: Preprocess) -> bool:
+    """Tell whether there is a way for the whole batch, and it is the faster one."""
+    if augment.crop not in ("inception", "area"):
+        return augment.crop != "small"
+    small = max(*pixels.shape[1:3], *preprocess.size) <= _BATCHED
+    return small and has_kernel(preprocess)
+
+
+def _crop(content: Content, augment: Augment, preprocess: Preprocess, draws: Draws) -> np.ndarray:
+    """Take the part of a picture that is trained on, at the input's size, as a new array."""
+    if augment.crop == "whole":
+        return eval_picture(content, preprocess)
+    if augment.crop == "pad":
+        return _shift(eval_picture(content, preprocess)[None], augment, draws)[0]
+    if isinstance(content, bytes):
+        header = read_header(content)
+        height, width = header.height, header.width
+    else:
+        header = None
+        height, width = content.shape[:2]
+    rows, columns = preprocess.size
+    if augment.crop == "small":
+        box = middle(height, width, preprocess.size)
+        least = round(rows * _SMALL), round(columns * _SMALL)
+        tall, wide = small_size(box.height, box.width, least)
+        picture = _resized_part(content, header, box, (tall, wide), preprocess)
+        top, left = int(draws.below(tall - rows + 1)[0]), int(draws.below(wide - columns + 1)[0])
+        return Box(top, left, rows, columns).cut(picture).copy()
+    draw = inception_box if augment.crop == "inception" else area_box
+    box = draw(draws, height, width, augment.area, augment.ratio)
+    return _resized_part(content, header, box, preprocess.size, preprocess)
+
+
+def _resized_part(
+    content: Content, header: Header | None, box: Box, size: Size, preprocess: Preprocess
+) -> np.ndarray:
+    """Decode what is needed for a part of a picture, cut it out and resize it."""
+    if isinstance(content, bytes):
+        assert header is not None
+        # Decoding at a fraction averages, so it is for those who average anyway.
+        averages = preprocess.antialias and preprocess.interpolation != "nearest"
+        shrink = min(box.height / size[0], box.width / size[1]) if averages else 1.0
+        picture = decode(
+            content, channels=preprocess.channels, header=header, shrink=max(1.0, shrink)
+        )
+        part = _shrink(box, (header.height, header.width), picture.shape[:2]).cut(picture)
+    else:
+        part = with_channels(box.cut(content), preprocess.channels)
+    return resize_quickly(part, size, preprocess)
+
+
+def _shrink(box: Box, full: Size, decoded: Size) -> Box:
+    """Find a box again in a JPEG that was decoded at a half, a quarter or an eighth of its size."""
+    factor = round(max(full) / max(decoded))  # sizes are rounded up, so no exact ratio
+    if factor == 1:
+        return box
+    top = min(round(box.top / factor), decoded[0] - 1)
+    left = min(round(box.left / factor), decoded[1] - 1)
+    bottom = min(round((box.top + box.height) / factor), decoded[0])
+    right = min(round((box.left + box.width) / factor), decoded[1])
+    return Box(top, left, max(1, bottom - top), max(1, right - left))
+
+
+def _shift(pictures: np.ndarray, augment: Augment, draws: Draws) -> np.ndarray:
+    """Move each picture by a few pixels, over a black border (the usual crop of CIFAR)."""
+    _, height, width, _ = pictures.shape
+    down, across = round(augment.pad * height), round(augment.pad * width)
+    border = ((0, 0), (down, down), (across, across), (0, 0))
+    padded, shifted = np.pad(pictures, border), np.empty_like(pictures)
+    tops, lefts = draws.below(2 * down + 1), draws.below(2 * across + 1)
+    for row, (top, left) in enumerate(zip(tops.tolist(), lefts.tolist(), strict=True)):
+        shifted[row] = padded[row, top : top + height, left : left + width]
+    return shifted
+
+
+def _turn(pictures: np.ndarray) -> np.ndarray:
+    """Turn left for right; torch does so ten times faster than NumPy."""
+    return torch.from_numpy(pictures).flip(-2).numpy()
+
+
+def _operates(augment: Augment) -> bool:
+    return augment.randaugment is not None or _jitters(augment) or augment.erase > 0
+
+
+def _jitters(augment: Augment) -> bool:
+    return max(augment.brightness, augment.contrast, augment.saturation, augment.hue) > 0
+
+
+def _operate(picture: np.ndarray, augment: Augment, draws: Draws) -> np.ndarray:
+    """Do what is asked for to a picture of the input's size."""
+    if augment.randaugment is not None:
+        picture = randaugment(picture, augment.randaugment, draws)
+    if _jitters(augment):
+        picture = jitter(picture, augment, draws)
+    return erase(picture, augment, draws) if augment.erase > 0 else picture

@@ -1,0 +1,100 @@
+"""Mixing of pictures and their labels: mixup and CutMix of a batch that may lie on many processes.
+
+Each picture of the global batch is mixed with the one before it, and all by the same share, as
+big_vision does. A process gets its slice with that one more picture in front, so what comes out
+does not depend on how many processes there are.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.data.rng import Draws
+from vitrail.data.transforms.augment import Augment
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How one global batch is mixed."""
+
+    share: float
+    """What a picture keeps of itself: from 0.5 with mixup; with CutMix the area outside the box."""
+    box: tuple[int, int, int, int] | None = None
+    """What CutMix takes from the picture before: top, left, bottom, right; None for mixup."""
+
+
+def draw_mix(augment: Augment, size: tuple[int, int], seed: int, step: int) -> Mix | None:
+    """Draw how the batch of a step is mixed, if at all; size is its pictures' height and width.
+
+    With mixup and CutMix both on, each batch takes one of them, with equal chance as in timm.
+    """
+    if not augment.mixes:
+        return None
+    draws = Draws(seed, "batch", 0, np.array([step]))
+    chance = 0.5 if augment.mixup > 0 and augment.cutmix > 0 else float(augment.cutmix > 0)
+    if draws.uniform()[0] < chance:
+        return _draw_box(_draw_beta(augment.cutmix, draws), size, draws)
+    share = _draw_beta(augment.mixup, draws)
+    return Mix(max(share, 1 - share))
+
+
+def _draw_beta(alpha: float, draws: Draws) -> float:
+    """Draw from Beta(alpha, alpha), by rejection."""
+    while True:
+        one, two = (1 - float(draws.uniform()[0]) for _ in range(2))  # from (0, 1]
+        if alpha >= 1:  # a point under the density's peak counts if it lies under the density
+            if two <= (4 * one * (1 - one)) ** (alpha - 1):
+                return one
+        else:  # Jöhnk 1964: x^(1/a), by the sum of two if that is at most 1; small a need logs
+            first, second = math.log(one) / alpha, math.log(two) / alpha
+            total = float(np.logaddexp(first, second))
+            if total <= 0:
+                return math.exp(first - total)
+
+
+def _draw_box(share: float, size: tuple[int, int], draws: Draws) -> Mix:
+    """Draw a box of the picture's shape around a random pixel; what it loses outside is kept."""
+    edges: list[tuple[int, int]] = []
+    for side in size:
+        length, middle = int(side * math.sqrt(1 - share)), int(draws.below(side)[0])
+        edges.append((max(middle - length // 2, 0), min(middle + (length + 1) // 2, side)))
+    (top, bottom), (left, right) = edges
+    area = (bottom - top) * (right - left)
+    return Mix(1 - area / (size[0] * size[1]), (top, left, bottom, right))
+
+
+def mix_pictures(batch: Tensor, mix: Mix) -> Tensor:
+    """Mix each picture (n + 1, channels, height, width) with the one before it; n come out."""
+    if mix.box is None:
+        return _mix_rows(batch, mix.share)
+    top, left, bottom, right = mix.box
+    mixed = batch[1:].clone()
+    mixed[..., top:bottom, left:right] = batch[:-1, :, top:bottom, left:right]
+    return mixed
+
+
+def mix_targets(targets: Tensor, mix: Mix) -> Tensor:
+    """Mix each row of class shares (n + 1, classes) with the one before it; n come out."""
+    return _mix_rows(targets, mix.share)
+
+
+def _mix_rows(rows: Tensor, share: float) -> Tensor:
+    # Not lerp: fused, it may round a number by its place in memory, which differs with the slice.
+    return rows[1:] * share + rows[:-1] * (1 - share)
+
+
+def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
+    """Turn class numbers into shares of classes (n, classes), a part of them spread over all.
+
+    Rows of several labels are chances, not shares: they stay as they are, as floats.
+    """
+    if labels.ndim == 2:
+        return labels.float()
+    off = smoothing / classes
+    targets = torch.full((len(labels), classes), off, device=labels.device)
+    return targets.scatter_(1, labels[:, None], 1 - smoothing + off)

@@ -1,0 +1,169 @@
+"""How pictures get another size.
+
+Evaluation resizes to the bit as Pillow does, so that inputs equal timm's and Hugging Face's, or,
+without antialiasing, as TensorFlow does. Training may round otherwise, and is faster for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from vitrail.data.transforms.geometry import Size
+from vitrail.data.transforms.preprocess import Interpolation, Preprocess
+
+_PILLOW: dict[Interpolation, Image.Resampling] = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+    "area": Image.Resampling.BOX,
+}
+_CHUNK = 64  # small pictures that are resized at once, so that they stay in the processor's cache
+
+
+def resize(picture: np.ndarray, size: Size, preprocess: Preprocess) -> np.ndarray:
+    """Resize to the bit as Pillow does; without antialiasing, as TensorFlow does, then rounded.
+
+    What is given back is a new array always.
+    """
+    interpolation = preprocess.interpolation
+    if picture.shape[:2] == size:
+        return picture.copy()
+    if not preprocess.antialias and interpolation == "area":
+        return _average(picture, size)
+    if not preprocess.antialias and interpolation in _KERNELS:
+        return _sample(picture, size, interpolation)
+    if picture.shape[2] == 3:
+        return _resize_pillow(picture, size, interpolation)
+    # One channel at a time: Pillow would weigh four by the last, and has no room for five.
+    planes = [picture[..., channel] for channel in range(picture.shape[2])]
+    return np.stack([_resize_pillow(plane, size, interpolation) for plane in planes], axis=-1)
+
+
+def _resize_pillow(picture: np.ndarray, size: Size, interpolation: Interpolation) -> np.ndarray:
+    height, width = size
+    return np.array(Image.fromarray(picture).resize((width, height), _PILLOW[interpolation]))
+
+
+def _triangle(x: Tensor) -> Tensor:
+    return (1 - x.abs()).clamp_(min=0)
+
+
+def _keys(x: Tensor) -> Tensor:
+    """Weigh by Keys' cubic of -1/2, which is Pillow's and TensorFlow's (torch's is of -3/4)."""
+    x = x.abs()
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
+    return torch.where(x < 1, near, torch.where(x < 2, far, 0))
+
+
+def _lanczos(x: Tensor) -> Tensor:
+    return torch.where(x.abs() < 3, torch.sinc(x) * torch.sinc(x / 3), 0)
+
+
+_KERNELS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
+    "bilinear": (_triangle, 1),
+    "bicubic": (_keys, 2),
+    "lanczos": (_lanczos, 3),
+}
+"""What weighs a pixel by its distance, and how many pixels that reaches."""
+
+
+def _sample(picture: np.ndarray, size: Size, interpolation: Interpolation) -> np.ndarray:
+    """Weigh the nearest pixels only, those outside left out, as tf.image.resize does."""
+    kernel, reach = _KERNELS[interpolation]
+    values = torch.from_numpy(picture.astype(np.float32, order="C"))
+    for axis, count in enumerate(size):
+        length = values.shape[axis]
+        place = (torch.arange(count, dtype=torch.float64) + 0.5) * (length / count) - 0.5
+        taps = place.floor().long()[:, None] + torch.arange(1 - reach, reach + 1)
+        weights = kernel(place[:, None] - taps).where((taps >= 0) & (taps < length), 0)
+        weights = (weights / weights.sum(1, keepdim=True)).to(torch.float32)
+        shape = (-1, 1, 1) if axis == 0 else (1, -1, 1)
+        columns = zip(taps.clamp(0, length - 1).T, weights.T, strict=True)
+        values = torch.stack(
+            [values.index_select(axis, at) * weight.view(shape) for at, weight in columns]
+        ).sum(0)
+    return values.round_().clamp_(0, 255).to(torch.uint8).numpy()
+
+
+def _average(picture: np.ndarray, size: Size) -> np.ndarray:
+    """Average what each pixel covers, fractions of pixels too, as TensorFlow's area does."""
+    values = picture
+    for axis, count in enumerate(size):
+        length = values.shape[axis]
+        zero = np.zeros_like(values.take([0], axis), np.float64)
+        sums = np.concatenate([zero, values.cumsum(axis, dtype=np.float64)], axis)
+        edges = np.arange(count + 1) * (length / count)
+        whole = np.minimum(edges.astype(np.int64), length - 1)
+        rest = (edges - whole).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
+        upto = sums.take(whole, axis) * (1 - rest) + sums.take(whole + 1, axis) * rest
+        values = np.diff(upto, axis=axis) * (count / length)
+    return np.rint(values).clip(0, 255).astype(np.uint8)
+
+
+def has_kernel(preprocess: Preprocess) -> bool:
+    """Tell whether torch resizes uint8 by the rule, as `resize_quickly` and `resize_boxes` do."""
+    cubic = preprocess.interpolation == "bicubic" and preprocess.antialias  # else it isn't Keys'
+    return preprocess.interpolation == "bilinear" or cubic
+
+
+def resize_quickly(picture: np.ndarray, size: Size, preprocess: Preprocess) -> np.ndarray:
+    """Resize as `resize` does up to rounding, with torch's vectorised kernel where it has one."""
+    if not has_kernel(preprocess):
+        return resize(picture, size, preprocess)
+    picture = np.require(picture, requirements=["C", "W"])  # what torch takes without a word
+    planes = torch.from_numpy(picture)[None].permute(0, 3, 1, 2)  # channels last, to torch too
+    mode, antialias = preprocess.interpolation, preprocess.antialias
+    resized = F.interpolate(planes, size, mode=mode, antialias=antialias)
+    return resized.permute(0, 2, 3, 1)[0].numpy()
+
+
+def resize_boxes(
+    pixels: np.ndarray, boxes: np.ndarray, flips: np.ndarray, preprocess: Preprocess
+) -> np.ndarray:
+    """Cut a box out of each picture, resize it, and turn left for right where asked.
+
+    For small pictures, products with each one's matrices of weights take less time than calls.
+    """
+    resized = np.empty((len(pixels), *preprocess.size, pixels.shape[3]), np.uint8)
+    for start in range(0, len(pixels), _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        resized[rows] = _multiply(pixels[rows], boxes[rows], flips[rows], preprocess)
+    return resized
+
+
+def _multiply(
+    pixels: np.ndarray, boxes: np.ndarray, flips: np.ndarray, preprocess: Preprocess
+) -> np.ndarray:
+    count, height, width, channels = pixels.shape
+    tall, wide = preprocess.size
+    top, left, heights, widths = torch.from_numpy(boxes).to(torch.float32).T
+    down = _matrices(top, heights, height, tall, preprocess)
+    across = _matrices(left, widths, width, wide, preprocess)
+    across = torch.where(torch.from_numpy(flips)[:, None, None], across.flip(1), across)
+    planes = pixels.transpose(0, 1, 3, 2).astype(np.float32, order="C")
+    values = torch.from_numpy(planes).view(count, height * channels, width)
+    # Across first, and rounded between: the order and the limits of torch's own kernel.
+    values = (values @ across.mT).add_(0.5).floor_().clamp_(0, 255)
+    values = (down @ values.view(count, height, channels * wide)).add_(0.5).clamp_(0, 255)
+    return values.to(torch.uint8).view(count, tall, channels, wide).mT.numpy()
+
+
+def _matrices(
+    start: Tensor, extent: Tensor, length: int, count: int, preprocess: Preprocess
+) -> Tensor:
+    """Give the weights of `length` pixels for `count` new ones, of each picture's extent."""
+    kernel, _ = _KERNELS[preprocess.interpolation]
+    scale = (extent / count)[:, None]
+    places, wanted = torch.arange(length) + 0.5, torch.arange(count) + 0.5
+    away = places - (start[:, None] + wanted * scale)[..., None]
+    weights = kernel(away / scale.clamp(min=1)[..., None] if preprocess.antialias else away)
+    inside = (places > start[:, None]) & (places < (start + extent)[:, None])
+    weights *= inside[:, None]
+    return weights / weights.sum(2, keepdim=True)

@@ -1,0 +1,1 @@
+"""Ways to run a model on the machine at hand, measured and selected."""

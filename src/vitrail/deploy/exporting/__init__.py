@@ -1,0 +1,1 @@
+"""A model for other programs: graphs, writers, small files, and a page that runs it."""

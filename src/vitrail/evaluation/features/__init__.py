@@ -1,0 +1,1 @@
+"""Frozen features: computed once, kept on disk, read back."""

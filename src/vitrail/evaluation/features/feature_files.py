@@ -1,0 +1,115 @@
+"""Features as files: Parquet, npy or safetensors, the same bytes for the same features.
+
+FILE.parquet       name, label, class, features: a row a picture
+FILE.npy           features (n, width); FILE.rows.csv beside has name, label and class
+FILE.safetensors   features and labels; FILE.rows.csv as well
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.config import InputError
+from vitrail.evaluation.features.extract import Features
+from vitrail.files import replacing
+
+SUFFIXES = (".parquet", ".npy", ".safetensors")
+
+
+def check_out(path: Path) -> None:
+    """Refuse a file that could not be written, before hours of computing."""
+    if path.suffix not in SUFFIXES:
+        raise InputError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give the file to write")
+    if path.suffix == ".parquet":
+        import_arrow()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: its folder cannot be made: {error.strerror}") from None
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path}: its folder is not writable")
+
+
+def write_features(features: Features, path: Path, facts: Mapping[str, str]) -> list[Path]:
+    """Write features with labels and names; `facts` say in the file what they are of.
+
+    Give the files, each of which is whole or not there; the one named comes last.
+    """
+    check_out(path)
+    if path.suffix == ".parquet":
+        with replacing(path) as part:
+            _write_parquet(features, part, facts)
+        return [path]
+    rows = path.with_suffix(".rows.csv")
+    with replacing(rows) as part:
+        _write_rows(features, part)
+    write = _write_npy if path.suffix == ".npy" else _write_safetensors
+    with replacing(path) as part:
+        write(features, part, facts)
+    return [rows, path]
+
+
+def _write_npy(features: Features, path: Path, facts: Mapping[str, str]) -> None:
+    with path.open("wb") as file:
+        np.save(file, features.values)
+
+
+def _write_safetensors(features: Features, path: Path, facts: Mapping[str, str]) -> None:
+    from safetensors.numpy import save_file
+
+    tensors = {"features": features.values, "labels": features.labels}
+    # One entry, because safetensors writes several in an order that changes from call to call.
+    said = {"vitrail": json.dumps({**facts})}
+    save_file({name: np.ascontiguousarray(each) for name, each in tensors.items()}, path, said)
+
+
+def _write_rows(features: Features, path: Path) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(("name", "label", "class"))
+        for name, label in zip(features.names.tolist(), features.labels, strict=True):
+            numbers = np.flatnonzero(label) if label.ndim else [int(label)]
+            texts = " ".join(map(str, numbers)), "|".join(features.classes[n] for n in numbers)
+            writer.writerow((name, *texts))
+
+
+def _write_parquet(features: Features, path: Path, facts: Mapping[str, str]) -> None:
+    pa, parquet = import_arrow()
+    width = features.values.shape[1]
+    several = features.labels.ndim == 2
+    rows = [np.flatnonzero(row).tolist() for row in features.labels] if several else None
+    labels = pa.array(features.labels if rows is None else rows)
+    names = features.classes
+    classes = (
+        [names[number] for number in features.labels.tolist()]
+        if rows is None
+        else [[names[number] for number in row] for row in rows]
+    )
+    flat = pa.array(features.values.reshape(-1))
+    columns = {
+        "name": pa.array(features.names.tolist(), pa.string()),
+        "label": labels,
+        "class": pa.array(classes),
+        "features": pa.FixedSizeListArray.from_arrays(flat, width),
+    }
+    table = pa.table(columns).replace_schema_metadata({**facts})
+    parquet.write_table(table, path, row_group_size=8192)
+
+
+def import_arrow() -> tuple[Any, Any]:
+    """Give pyarrow and its parquet, or say how to get them."""
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise InputError("Parquet needs a package more: pip install 'vitrail[data]'") from None
+    return pa, parquet

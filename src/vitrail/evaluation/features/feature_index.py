@@ -1,0 +1,120 @@
+"""Features read back from `vitrail embed`'s files, to find the pictures nearest to others.
+
+The search is exact: a product with all features, of which the greatest are taken. It reads every
+feature once, so a million pictures of width 768 take as long as 3 GB of memory take to pass by.
+FILE.safetensors is mapped, one copy for all processes that use it; FILE.parquet is held by each.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.evaluation.features.feature_files import import_arrow
+
+_AGAIN = "write it again with vitrail embed"
+_ROWS = 65_536  # whose lengths are measured at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """The features of pictures, and what is known of each."""
+
+    facts: dict[str, str]
+    """What the features are of: model, data, split, features, weights."""
+    values: Tensor
+    """(n, width), float32."""
+    names: Sequence[str]
+    labels: Sequence[str]
+    """Each picture's class; where it has several, A|B."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """The norm of each row."""
+        return torch.cat([rows.norm(dim=1) for rows in self.values.split(_ROWS)])
+
+    def nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """Find the rows of greatest cosine with each query (n, width): cosines and rows, (n, k).
+
+        The nearest come first; where there are fewer than k, all.
+        """
+        similar = torch.mm(F.normalize(queries.float(), dim=1), self.values.T)
+        similar /= self.lengths.clamp_min(1e-12)
+        cosines, rows = similar.topk(min(k, len(self)))
+        return cosines.clamp(-1, 1), rows
+
+
+def read_index(path: Path) -> Index:
+    """Read what `vitrail embed` wrote; InputError where it is damaged, empty or says too little."""
+    if path.suffix not in (".parquet", ".safetensors"):
+        raise InputError(f"{path}: expected FILE.safetensors or FILE.parquet of vitrail embed")
+    if not path.is_file():
+        raise InputError(f"no file {str(path)!r}; expected features that vitrail embed wrote")
+    found = _read_parquet(path) if path.suffix == ".parquet" else _read_safetensors(path)
+    if found.values.ndim != 2 or found.values.dtype != torch.float32:
+        shape = f"{found.values.dtype} {[*found.values.shape]}"
+        raise _damaged(path, f"expected rows of float32, got {shape}")
+    if lacking := {"model", "data", "split", "features", "weights"} - set(found.facts):
+        raise InputError(f"{path} does not say its {' and '.join(sorted(lacking))}; {_AGAIN}")
+    if not len(found):
+        raise InputError(f"{path} holds no pictures")
+    if not len(found) == len(found.names) == len(found.labels):
+        raise InputError(f"{path} has names for {len(found.names):,} of {len(found):,}; {_AGAIN}")
+    if not bool(found.lengths.isfinite().all()):
+        raise InputError(f"{path} is damaged: some features are NaN or infinite; {_AGAIN}")
+    return found
+
+
+def _read_safetensors(path: Path) -> Index:
+    from safetensors import SafetensorError, safe_open
+
+    rows = path.with_suffix(".rows.csv")
+    try:
+        with safe_open(path, "pt") as file:
+            facts = dict(json.loads((file.metadata() or {}).get("vitrail", "{}")))
+            values: Tensor = file.get_tensor("features")
+        with rows.open(encoding="utf-8", newline="") as opened:
+            table = list(csv.DictReader(opened))
+        names = [row["name"] for row in table]
+        labels = [sys.intern(row["class"]) for row in table]
+    except FileNotFoundError:
+        raise InputError(f"{rows} is missing, which names the rows of {path.name}") from None
+    except (OSError, SafetensorError, ValueError, KeyError, TypeError, csv.Error) as error:
+        raise _damaged(path, error) from None
+    return Index(facts=facts, values=values, names=names, labels=labels)
+
+
+def _read_parquet(path: Path) -> Index:
+    pa, parquet = import_arrow()
+    try:
+        table = parquet.read_table(path, memory_map=True)
+        said = table.schema.metadata or {}
+        column = table["features"].combine_chunks()
+        width = column.type.list_size
+        values = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), width)
+        names: list[str] = table["name"].to_pylist()
+        several = pa.types.is_list(table["class"].type)
+        classes = table["class"].to_pylist()
+    except (OSError, pa.ArrowException, KeyError, AttributeError, ValueError) as error:
+        raise _damaged(path, error) from None
+    labels = [sys.intern("|".join(each) if several else each) for each in classes]
+    facts = {key.decode(): text.decode() for key, text in said.items() if key != b"ARROW:schema"}
+    return Index(facts=facts, values=torch.tensor(values), names=names, labels=labels)
+
+
+def _damaged(path: Path, why: object) -> InputError:
+    text = " ".join(str(why).split())[:120]
+    return InputError(f"{path} is damaged, or not of vitrail embed: {text}; {_AGAIN}")

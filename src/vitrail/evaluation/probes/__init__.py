@@ -1,0 +1,1 @@
+"""What frozen features are worth: few-shot, linear probe, nearest neighbors."""

@@ -1,0 +1,1 @@
+"""What a model costs, in closed form from its spec."""

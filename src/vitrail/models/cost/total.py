@@ -1,0 +1,86 @@
+"""What a model costs, in closed form from its spec: parameters, multiply-adds, activation memory.
+
+A model is written down as rows, one a layer, each with its own closed form; every total is a sum
+of rows. Nothing is built or run, and torch is not imported. Conventions: a multiply-add is one MAC
+and two FLOPs; matrix products, convolutions and attention count, element-wise work does not; a
+training step costs three forward passes (Table 6 of the paper fits this).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from vitrail.models.cost.resnet_rows import resnet_rows
+from vitrail.models.cost.rows import Row
+from vitrail.models.cost.vit_rows import vit_rows
+from vitrail.models.spec import BiTSpec, Size, Spec
+
+FLOAT = 4  # bytes of a float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """A model's cost: bytes at float32, activations for the whole batch, the rest for a picture."""
+
+    name: str
+    classes: int
+    image: Size
+    batch: int
+    tokens: int
+    parameters: int
+    macs: int
+    flops: int
+    training_flops: int
+    """Operations of one picture's forward and backward pass."""
+    parameter_bytes: int
+    training_state_bytes: int
+    """Weights, gradients and Adam's two moments."""
+    activation_bytes: int
+    """What one training step keeps for its backward pass."""
+    checkpointed_bytes: int
+    """The same with gradient checkpointing: the blocks' inputs, and the insides of one."""
+    rows: tuple[Row, ...]
+
+
+def cost_of(spec: Spec, *, image: Size | None = None, batch: int = 1) -> Cost:
+    """Add up a model's cost for pictures of a size (the spec's unless said)."""
+    at = spec if image is None else replace(spec, image=image)
+    rows = _rows(at)
+    if at != spec:  # the tables of positions keep their trained size; only the work changes
+        pairs = zip(rows, _rows(spec), strict=True)
+        rows = tuple(replace(row, parameters=own.parameters) for row, own in pairs)
+    parameters = sum(row.parameters for row in rows)
+    macs = sum(row.macs for row in rows)
+    return Cost(
+        name=spec.name,
+        classes=spec.classes,
+        image=at.image,
+        batch=batch,
+        tokens=at.tokens,
+        parameters=parameters,
+        macs=macs,
+        flops=2 * macs,
+        training_flops=6 * macs,
+        parameter_bytes=FLOAT * parameters,
+        training_state_bytes=4 * FLOAT * parameters,
+        activation_bytes=FLOAT * sum(batch * row.kept + row.kept_once for row in rows),
+        checkpointed_bytes=FLOAT * _checkpointed(rows, batch),
+        rows=rows,
+    )
+
+
+def training_exaflops(spec: Spec, *, images: int, epochs: float) -> float:
+    """Give the compute of a training run in exaFLOPs, as Table 6 of the paper counts it."""
+    return cost_of(spec).training_flops * images * epochs / 1e18
+
+
+def _rows(spec: Spec) -> tuple[Row, ...]:
+    return tuple(resnet_rows(spec) if isinstance(spec, BiTSpec) else vit_rows(spec))
+
+
+def _checkpointed(rows: tuple[Row, ...], batch: int) -> int:
+    blocks = [row for row in rows if row.block_input]
+    inputs = batch * sum(row.block_input for row in blocks)
+    insides = max(((batch * row.kept + row.kept_once) // row.repeats for row in blocks), default=0)
+    other = sum(batch * row.kept + row.kept_once for row in rows if not row.block_input)
+    return other + inputs + insides

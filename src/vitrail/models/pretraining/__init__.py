@@ -1,0 +1,1 @@
+"""Pre-training without labels: masks, targets, and the encoder that predicts them."""

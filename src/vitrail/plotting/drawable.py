@@ -1,0 +1,24 @@
+"""What all results share: in a notebook they show themselves."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vitrail.plotting.canvas import Plot
+
+
+class Shown(ABC):
+    """A result that can be drawn; matplotlib is imported when it is."""
+
+    @abstractmethod
+    def draw(self) -> Plot:
+        """Draw the result."""
+
+    def _repr_html_(self) -> str | None:
+        """Show the result in a notebook, or its text where matplotlib is not installed."""
+        try:
+            return self.draw()._repr_html_()
+        except ImportError:
+            return None

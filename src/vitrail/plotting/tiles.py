@@ -1,0 +1,53 @@
+"""Arrays laid out as pictures, before anything is drawn."""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def light(picture: np.ndarray, mask: np.ndarray, dark: float = 0.2) -> np.ndarray:
+    """Light a picture (height, width, 3) of uint8 by a mask (height, width); the rest is dark."""
+    scaled = mask / max(1e-12, mask.max())
+    return (picture * (dark + (1 - dark) * scaled[..., None])).round().astype(np.uint8)
+
+
+def stretch(mask: np.ndarray, most: float = 0.98) -> np.ndarray:
+    """Stretch a mask from its least value, 0, to the one that all but a few cells stay below, 1.
+
+    A few cells often have far more attention than others (arXiv 2309.16588), and rollout leaves
+    some everywhere; on the scale from 0 to the largest neither lets the rest be seen.
+    """
+    low, high = mask.min(), np.quantile(mask, most)
+    return ((mask - low) / max(1e-12, high - low)).clip(0, 1)
+
+
+def mosaic(tiles: np.ndarray) -> np.ndarray:
+    """Lay tiles (rows, columns, height, width, …) out, a pixel of NaN between them."""
+    rows, columns, height, width, *rest = tiles.shape
+    sheet = np.full((rows, height + 1, columns, width + 1, *rest), np.nan)
+    sheet[:, :height, :, :width] = np.moveaxis(tiles, 1, 2)
+    return sheet.reshape(rows * (height + 1), columns * (width + 1), *rest)[:-1, :-1]
+
+
+def middles(count: int, size: int) -> np.ndarray:
+    """Give the middle of each of a mosaic's tiles along one axis, in its pixels."""
+    return np.arange(count) * (size + 1) + (size - 1) / 2
+
+
+def hide_missing(colours: np.ndarray) -> np.ndarray:
+    """Give colours (…, 3) a fourth channel, which hides those that are NaN."""
+    seen = ~np.isnan(colours).any(-1, keepdims=True)
+    return np.concatenate([np.nan_to_num(colours), seen], axis=-1)
+
+
+def by_row(tiles: np.ndarray, columns: int) -> np.ndarray:
+    """Arrange tiles (count, …) in rows of so many, the last one filled up with NaN."""
+    rows = -(-len(tiles) // columns)
+    full = np.full((rows * columns, *tiles.shape[1:]), np.nan)
+    full[: len(tiles)] = tiles
+    return full.reshape(rows, columns, *tiles.shape[1:])
+
+
+def to_colours(pixels: np.ndarray) -> np.ndarray:
+    """Show one channel as grey, and of more than three the first three."""
+    return np.repeat(pixels[..., :1], 3, -1) if pixels.shape[-1] < 3 else pixels[..., :3]

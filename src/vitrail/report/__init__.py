@@ -1,0 +1,1 @@
+"""Reports: pages that need nothing else, and their sections."""

@@ -1,0 +1,150 @@
+"""What is looked at: a model by its text, and pictures prepared for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitrail.config import InputError, read_file
+from vitrail.data.dataset import Source
+from vitrail.data.datasets.open import open_data
+from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
+from vitrail.models import BiT, ViT
+from vitrail.models.spec import Size, check_division
+from vitrail.plotting.curves import METRICS
+from vitrail.report.subjects import Subject, batches_of, read_subjects, take_subjects
+from vitrail.text import expand
+from vitrail.weights.load import Loaded, load
+
+FEW = 16
+"""Pictures that go through a model at once, and that are enough for norms."""
+SHOWN = 4
+"""Pictures of a data set that are shown one by one."""
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """A model and pictures prepared for it: those to show one by one, those to measure on."""
+
+    loaded: Loaded
+    preprocess: Preprocess
+    shown: Sequence[Subject]
+    measured: Sequence[Subject]
+    labels: Sequence[str] | None = None
+    """The data's classes, where the pictures are of a data set."""
+
+    @property
+    def model(self) -> ViT | BiT:
+        """Give the model itself."""
+        return self.loaded.model
+
+    @property
+    def name(self) -> str:
+        """Name the model, without its options."""
+        return self.model.spec.name.partition(",")[0]
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """Name the head's outputs, by their numbers if need be."""
+        return self.loaded.classes or tuple(f"class {n}" for n in range(self.model.spec.classes))
+
+    def label_of(self, subject: Subject) -> str | None:
+        """Name a picture's true class, where it is known."""
+        known = self.labels is not None and subject.label is not None
+        return self.labels[subject.label] if known else None  # type: ignore[index]
+
+    def batches(self, subjects: Sequence[Subject], batch: int = FEW) -> list[Tensor]:
+        """Make the model's input of pictures."""
+        return batches_of(subjects, self.preprocess, batch=batch)
+
+    @torch.no_grad()
+    def run(self, call: Callable[[Tensor], Tensor], subjects: Sequence[Subject]) -> Tensor:
+        """Call the model, or a part of it, on pictures, a few at a time."""
+        return torch.cat([call(batch).float().cpu() for batch in self.batches(subjects)])
+
+
+def open_view(
+    model: str,
+    pictures: Sequence[Path] = (),
+    *,
+    data: str | None = None,
+    split: str | None = None,
+    image: Size | None = None,
+    count: int = 128,
+) -> Viewed:
+    """Load a model and prepare pictures for it: files, and up to `count` of a data set.
+
+    A run that is given neither is looked at with its own validation pictures.
+    """
+    if count < 1:
+        raise InputError(f"at least 1 picture is measured, not {count}")
+    source, folder = None, find_run(model)
+    if data is not None:
+        source = _open_source(data, split or "val", 0)
+    elif not pictures and folder is not None:
+        source = open_own(folder, split)
+    elif split is not None:
+        raise InputError(f"--split {split} is of --data, which is lacking")
+    elif not pictures:
+        hint = "name some files, or give --data, such as a folder of pictures or shapes"
+        raise InputError(f"no picture to look at; {hint}")
+    return prepare(load(model), pictures, source, image=image, count=count)
+
+
+def prepare(
+    loaded: Loaded,
+    pictures: Sequence[Path] = (),
+    source: Source | None = None,
+    *,
+    image: Size | None = None,
+    count: int,
+) -> Viewed:
+    """Prepare files and pictures of a data set for a model; of the set a few are shown, or none.
+
+    With `image`, pictures have another size than the model was trained at.
+    """
+    loaded.model.float()  # weights may be kept in half precision, pictures are not
+    spec = loaded.model.spec
+    preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
+    if image is not None:
+        if isinstance(loaded.model, ViT):
+            check_division(image, loaded.model.spec.stride)
+        preprocess = replace(preprocess, size=image)
+    own = read_subjects(pictures, preprocess)
+    if source is None:
+        return Viewed(loaded, preprocess, own, own)
+    measured = take_subjects(source, count, preprocess)
+    some = own or measured[:: max(1, len(measured) // SHOWN)][:SHOWN]
+    return Viewed(loaded, preprocess, some, measured, source.classes)
+
+
+def find_run(model: str) -> Path | None:
+    """Find the run's folder that a model's text leads to, or into."""
+    folder = expand(model.removeprefix("run:"))
+    for place in (folder, folder.parent):
+        if (place / METRICS).is_file() and (place / "config.yaml").is_file():
+            return place
+    return None
+
+
+def open_own(folder: Path, split: str | None = None) -> Source:
+    """Open a split of a run's data: unless given, the one that it was evaluated on, or else train.
+
+    What was held out is held out again, by the run's seed.
+    """
+    settings = read_file(folder / "config.yaml")
+    return _open_source(settings["data"], split or settings["val"] or "train", settings["seed"])
+
+
+def _open_source(data: str, split: str, seed: int) -> Source:
+    source = open_data(data, split=split, seed=seed)
+    if not isinstance(source, Source):
+        raise InputError(
+            f"{data} is a stream, which pictures can't be chosen from; name some files"
+        )
+    return source

@@ -1,0 +1,76 @@
+"""Text for people: names of files, whatever bytes a disk holds, on one line of a message.
+
+Inside the house a name that is not UTF-8 is text with surrogates, as os.fsdecode makes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from vitrail.config import suggest
+
+# What breaks a line, moves a terminal's cursor, turns the direction of writing, or is no text.
+# The set is fixed (not str.isprintable, which changes with Python's Unicode tables), because hashes
+# of printable names decide splits.
+_UNSAFE = re.compile(
+    r"[\\\x00-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+_LETTERS = {"\\": "\\\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"}
+_ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|(.))", re.DOTALL)
+
+
+def printable(name: str) -> str:
+    r"""Write a name on one line, different names differently: `\n`, `\x1b`, `\xff` for a byte."""
+    return _UNSAFE.sub(_escape, name)
+
+
+def original(text: str) -> str:
+    """Read back the name that `printable` wrote."""
+    return _ESCAPE.sub(_character, text)
+
+
+def expand(text: str) -> Path:
+    """Make a path of text, in which ~ may be a user's home."""
+    with suppress(RuntimeError):  # there is no such user
+        return Path(text).expanduser()
+    return Path(text)
+
+
+def show(path: Path) -> str:
+    """Write a path into a message."""
+    return printable(path.as_posix())
+
+
+def neighbours(path: Path) -> str:
+    """Suggest what lies where a path leads, for one that leads to nothing."""
+    with suppress(OSError, ValueError):
+        return suggest(path.name, (other.name for other in path.parent.iterdir()))
+    return ""
+
+
+def quoted(names: Sequence[str], most: int = 3) -> str:
+    """Quote names for a message, the first few of many."""
+    shown = ", ".join(f"'{printable(name)}'" for name in names[:most])
+    return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def _escape(match: re.Match[str]) -> str:
+    character = match[0]
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
+        code -= 0xDC00
+    elif code >= 0x80:
+        return f"\\u{code:04x}"
+    return _LETTERS.get(character) or f"\\x{code:02x}"
+
+
+def _character(match: re.Match[str]) -> str:
+    if match[1]:
+        code = int(match[1], 16)
+        return chr(code if code < 0x80 else code + 0xDC00)
+    if match[2]:
+        return chr(int(match[2], 16))
+    return {"t": "\t", "n": "\n", "r": "\r"}.get(match[3], match[3])

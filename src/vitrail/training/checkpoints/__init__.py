@@ -1,0 +1,1 @@
+"""A run's checkpoints and its folder."""

@@ -1,0 +1,125 @@
+"""What a run is made of while it trains, as a state on disk and back.
+
+Weights, optimiser and averages are tensors in one file; where the run stands is a few facts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.distributed import Processes
+from vitrail.training.checkpoints.checkpoint_files import Saved, prune_states, write_state
+from vitrail.training.checkpoints.flat_tensors import (
+    flatten_state,
+    load_tensors,
+    save_tensors,
+    unflatten_state,
+)
+from vitrail.training.checkpoints.run_folder import OTHERWISE, STATES
+from vitrail.training.checkpoints.sharding import load_shards, save_shards
+from vitrail.training.dtensor import is_sharded
+from vitrail.training.loop import Trainer
+from vitrail.training.precision import LossScale
+
+TENSORS = "tensors.safetensors"
+
+log = logging.getLogger("vitrail")
+
+
+def save_run(
+    folder: Path,
+    step: int,
+    trainer: Trainer,
+    facts: Callable[[], dict[str, Any]],
+    processes: Processes,
+) -> None:
+    """Save a run after a step, in all processes at once; delete all but the newest two states."""
+    optimiser, plain = flatten_state(trainer.optimiser.state_dict())
+    average = trainer.average.state if trainer.average is not None else {}
+    parts = {"model": trainer.model.state_dict(), "optimiser": optimiser, "average": average}
+    tensors = {
+        f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()
+    }
+    own = {"optimiser": plain, "micro": trainer.micro, "torch": torch.__version__}
+    if trainer.scale is not None:
+        own["scale"] = asdict(trainer.scale)
+    needs = sum(tensor.nbytes for tensor in tensors.values())
+
+    def write(new: Path) -> None:
+        if any(map(is_sharded, tensors.values())):
+            write_part(processes.tell(new))
+        else:
+            save_tensors(new / TENSORS, tensors)
+
+    def write_part(new: Path) -> None:
+        save_shards(new, tensors)
+
+    def save() -> None:
+        write_state(folder / STATES, step, facts() | own, write, needs=needs)
+        prune_states(folder / STATES, keep=2, upto=step)
+
+    processes.first_does(save, write_part)
+
+
+def load_run(saved: Saved, trainer: Trainer, *, micro: int | None) -> None:
+    """Put a run back to where it was saved; without a `micro` given, with the one it had."""
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "average": {}}
+    path = saved.path / TENSORS
+    whole = path.exists() and not any(map(is_sharded, trainer.model.parameters()))
+    tensors = load_tensors(path) if whole else load_shards(saved.path, _places(trainer))
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition(":")
+        parts[part][rest] = tensor
+    try:
+        trainer.model.load_state_dict(parts["model"])
+    except RuntimeError:
+        raise InputError(f"cannot resume: {saved.path} holds another model; {OTHERWISE}") from None
+    trainer.optimiser.load_state_dict(unflatten_state(parts["optimiser"], saved.facts["optimiser"]))
+    if trainer.average is not None:
+        trainer.average.load(parts["average"])
+    if trainer.scale is not None:
+        trainer.scale = LossScale(**saved.facts["scale"])
+    if micro is None:  # what memory is free now must not change what is computed
+        trainer.micro = saved.facts["micro"]
+    if (version := saved.facts["torch"]) != torch.__version__:
+        log.warning("saved by torch %s, resumed by %s: bits may differ", version, torch.__version__)
+
+
+def _places(trainer: Trainer) -> Callable[[str, torch.Size, torch.dtype], Tensor]:
+    """Make room for a state's tensors, spread as the parameters are that they belong to."""
+    average = trainer.average.state if trainer.average is not None else {}
+    trained = [each for group in trainer.optimiser.param_groups for each in group["params"]]
+    owners = {f"model:{name}": tensor for name, tensor in trainer.model.state_dict().items()}
+    owners |= {f"average:{name}": tensor for name, tensor in average.items()}
+    owners |= {f"optimiser:state.{number}": each for number, each in enumerate(trained)}
+
+    def place(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        owner = owners.get(name.rpartition(".")[0] if name.startswith("optimiser:") else name)
+        if owner is None or owner.shape != shape:
+            return torch.zeros(shape, dtype=dtype)
+        return torch.zeros_like(owner, dtype=dtype)
+
+    return place
+
+
+def check_sets(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Refuse to go on with other pictures; of each split there are name, number and hash."""
+    for split, was in old.items():
+        now = new[split]
+        if was == now:
+            continue
+        change = now["pictures"] - was["pictures"]
+        said = f"{-change:,} are gone" if change < 0 else f"{change:,} are new"
+        raise InputError(
+            f"cannot resume: {now['name']} had {was['pictures']:,} pictures when the run began and "
+            f"has {now['pictures']:,} now ({said if change else 'others'}); put back what it had, "
+            f"or {OTHERWISE}"
+        )

@@ -1,0 +1,120 @@
+"""A model spread over processes by FSDP, and its tensors on disk, a file a process.
+
+The files are torch's distributed checkpoints in the form of safetensors, so that nothing in them
+is run when they are read, and any number of processes can read what another number wrote.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import broadcast
+
+from vitrail.distributed import Processes
+from vitrail.models.model import Model
+from vitrail.training.dtensor import is_sharded, release_gathered
+
+
+def shard_model(model: Model, processes: Processes) -> None:
+    """Spread the first process's weights over all, which gather them a block at a time.
+
+    They are gathered as they are, so that autocast gives the numbers it gives for a whole model.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    for tensor in model.state_dict().values():
+        broadcast(tensor, src=0)
+    mesh = init_device_mesh(processes.device.type, (processes.count,))
+    for module in list(model.modules()):
+        for block in getattr(module, "blocks", ()):  # of the model, and of a hybrid's stem
+            fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def whole_state(model: Model) -> dict[str, Tensor]:
+    """Give a model's tensors whole and on the CPU.
+
+    Of a spread model, all processes have to ask, and only the first gets them.
+    """
+    if not any(map(is_sharded, model.state_dict().values())):
+        return {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    release_gathered(model)
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return dict(get_model_state_dict(model, options=options))  # pyright: ignore
+
+
+@contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """Hold a spread model's weights whole, so that processes may run it each for itself.
+
+    All processes have to enter; what is changed in the meantime has no effect.
+    """
+    if not hasattr(model, "unshard"):
+        yield
+        return
+    from torch.distributed.fsdp import FSDPModule
+
+    spread = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    try:
+        for module in spread:
+            module.set_reshard_after_forward(False, recurse=False)
+            module.unshard()
+        yield
+    finally:
+        release_gathered(model)
+        for module in spread:
+            module.set_reshard_after_forward(module is not model, recurse=False)
+
+
+def save_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write tensors, in all processes at once, each its part."""
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
+    with _ordinary_errors():
+        save(dict(tensors), storage_writer=writer)
+
+
+def load_shards(
+    folder: Path, place: Callable[[str, torch.Size, torch.dtype], Tensor]
+) -> dict[str, Tensor]:
+    """Read all tensors of a folder into what `place` gives for each name, shape and type.
+
+    They may be whole or spread, on disk and in memory. All processes read at once.
+    """
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    reader = HuggingFaceStorageReader(str(folder))
+    with _ordinary_errors():
+        found = reader.read_metadata().state_dict_metadata
+        tensors = {
+            name: place(name, data.size, data.properties.dtype)
+            for name, data in found.items()
+            if isinstance(data, TensorStorageMetadata)
+        }
+        load(tensors, storage_reader=reader)
+    return tensors
+
+
+@contextmanager
+def _ordinary_errors() -> Iterator[None]:
+    """Raise what went wrong in any process as a RuntimeError; torch's own is no Exception."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # "… uninitialized"
+            yield
+    except CheckpointException as error:
+        rank, (cause, _) = next(iter(error.failures.items()))
+        raise RuntimeError(f"process {rank}: {cause}") from error

@@ -1,0 +1,66 @@
+"""A moving average of the weights (the paper's Polyak averaging, section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from vitrail.training.dtensor import release_gathered
+
+
+class Average:
+    """An exponential moving average of the trained weights, in float32 whatever the model's."""
+
+    state: dict[str, Tensor]
+    """The averages by parameter name, to save and to restore."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """Start at the model's weights."""
+        assert 0 <= decay < 1, decay
+        self.decay = decay
+        self.state = {
+            name: parameter.detach().to(torch.float32, copy=True)
+            for name, parameter in _trained(model).items()
+        }
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Take in the model's weights after the optimiser's step, counted from 0."""
+        weights = _trained(model)
+        news = [weights[name].to(torch.float32) for name in self.state]
+        average = get_ema_multi_avg_fn(self.decay)
+        average(list(self.state.values()), news, step)
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a saved `state`."""
+        assert state.keys() == self.state.keys(), state.keys() ^ self.state.keys()
+        for name, average in self.state.items():
+            average.copy_(state[name])
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[None]:
+        """Put the averages into the model, and its own weights back at the end."""
+        release_gathered(model)
+        weights = _trained(model)
+        own = {name: weights[name].detach().clone() for name in self.state}
+        try:
+            _copy_into(weights, self.state)
+            yield
+        finally:
+            release_gathered(model)
+            _copy_into(weights, own)
+
+
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+@torch.no_grad()
+def _copy_into(weights: Mapping[str, Tensor], news: Mapping[str, Tensor]) -> None:
+    for name, new in news.items():
+        weights[name].copy_(new)

@@ -1,0 +1,236 @@
+"""What a run tells: metrics and speed in its folder, viewers' events, a log, and its progress.
+
+`metrics.jsonl` holds what a run computes and nothing else: killed and resumed any number of times,
+it ends with the same bytes. `speed.jsonl` holds what differs each time.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.training.logging.json_lines import Lines, format_row
+from vitrail.training.logging.log_setup import routed_log
+from vitrail.training.logging.loggers import Logger, open_logger
+from vitrail.training.logging.progress import Figures, open_display
+from vitrail.training.logging.throughput import Gauge, Pace, peak_memory
+
+METRICS = "metrics.jsonl"
+SPEED = "speed.jsonl"
+LOG = "log.txt"
+
+log = logging.getLogger("vitrail")
+
+
+class Journal:
+    """The one teller of a run, for a with statement; steps count from 1 and never go back.
+
+    Opened at step S it drops the lines after S, or all for a run that begins (S = 0). So a loop
+    writes all it has to say of a step, evaluations too, before it saves that step.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        total: int,
+        step: int = 0,
+        every: int = 10,
+        loggers: Sequence[str] = ("tensorboard",),
+        quiet: bool = False,
+    ) -> None:
+        """Open all files; write values `every` so many steps, 0 for never.
+
+        `quiet` opens nothing and shows nothing: for all processes but the first.
+        """
+        assert 0 <= step <= total
+        self._quiet, self._total, self._every = quiet, total, every
+        self._step = step
+        self._loggers: dict[str, Logger] = {}
+        self._pace = Pace()
+        with ExitStack() as stack:
+            if not quiet:
+                self._open(stack, folder, loggers)
+            self._stack = stack.pop_all()
+
+    def _open(self, stack: ExitStack, folder: Path, loggers: Sequence[str]) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot hold a run: {error.strerror}") from None
+        upto = self._step or -1
+        self._metrics = Lines(folder / METRICS, upto=upto)
+        stack.callback(self._metrics.close)
+        self._speed = Lines(folder / SPEED, upto=upto)
+        stack.callback(self._speed.close)
+        record = Lines(folder / LOG)
+        stack.callback(record.close)
+        stack.enter_context(routed_log(record.append))
+        stack.push(self._close_loggers)
+        for name in loggers:
+            if logger := open_logger(name, folder, self._step):
+                self._loggers[name] = logger
+        self._display = open_display(self._total, self._step)
+        stack.push(self._close_display)
+        self._line_gauge = Gauge(self._pace)
+        self._shown_gauge = Gauge(self._pace, self._display.span)
+        self._next_show = -math.inf
+        self._start: tuple[int, float] | None = None
+        self._loss, self._loss_step = math.nan, self._step
+
+    def train(
+        self, step: int, values: Mapping[str, float | Tensor], *, pictures: int, waited: float
+    ) -> None:
+        """Take what a step of training gave, its pictures, and the seconds it waited for them.
+
+        Every so many steps, at the first and at the last, the values of that very step are
+        written: a mean since the line before would differ where a run is resumed between them.
+        Only then, and when they are shown, are tensors read.
+        """
+        if self._quiet:
+            return
+        now = time.perf_counter()
+        self._pace.step(now, pictures, waited)
+        if self._start is None:
+            self._start = step, now
+        writes = self._every and (step % self._every == 0 or step in (1, self._total))
+        shows = now >= self._next_show or step == self._total
+        if not (writes or shows):
+            return
+        numbers = _read(values)
+        self._smooth(step, numbers.get("train/loss"))
+        if writes:
+            self._write(step, numbers, self._measure(step))
+        if shows:
+            self._show(step, numbers, now)
+
+    def evaluation(self, step: int, values: Mapping[str, float | Tensor]) -> None:
+        """Write and show what an evaluation after a step found; its time counts for no speed."""
+        if self._quiet:
+            return
+        numbers = _read(values)
+        self._write(step, numbers)
+        shown = "  ".join(f"{name} {_format(value)}" for name, value in numbers.items())
+        log.info("step %s/%s  %s", f"{step:,}", f"{self._total:,}", shown)
+        self._pace.skip(time.perf_counter())
+
+    def picture(self, step: int, name: str, array: np.ndarray) -> None:
+        """Send a picture, height x width x 3 in uint8, to the loggers."""
+        assert array.dtype == np.uint8
+        assert array.shape[2:] == (3,), array.shape
+        self._tell(lambda logger: logger.picture(step, name, array))
+
+    def note(self, text: str) -> None:
+        """Say something to people: on stderr and in the log."""
+        if not self._quiet:
+            log.info("%s", text)
+
+    def sync(self) -> None:
+        """Bring the lines on disk, as must be done before a state is saved that follows them."""
+        if not self._quiet:
+            self._metrics.sync()
+            self._speed.sync()
+
+    def _write(
+        self, step: int, numbers: dict[str, float], speed: Mapping[str, float] | None = None
+    ) -> None:
+        assert step >= self._step, f"step {step} after step {self._step}"
+        self._step = step
+        self._metrics.append(format_row(step, numbers))
+        self._tell(lambda logger: logger.log(step, {**numbers, **(speed or {})}))
+
+    def _measure(self, step: int) -> dict[str, float]:
+        """Write how fast the steps since the last line were, once that can be said."""
+        speed, memory = self._line_gauge.read(), peak_memory()
+        if speed is None:
+            return {}
+        row = {
+            "speed/pictures_per_second": speed.pictures,
+            "speed/waiting_for_data": speed.waiting,
+        }
+        if memory is not None:
+            row["speed/peak_memory"] = memory
+        self._speed.append(format_row(step, {"time": time.time(), **row}))
+        return row
+
+    def _smooth(self, step: int, loss: float | None) -> None:
+        if loss is not None:
+            old = self._loss if math.isfinite(self._loss) else loss
+            keep = 0.98 ** (step - self._loss_step)
+            self._loss, self._loss_step = keep * old + (1 - keep) * loss, step
+
+    def _show(self, step: int, numbers: dict[str, float], now: float) -> None:
+        self._next_show = now + self._display.period
+        figures = Figures(
+            step=step,
+            total=self._total,
+            epoch=numbers.get("epoch"),
+            loss=self._loss if "train/loss" in numbers else None,
+            lr=numbers.get("lr"),
+            speed=self._shown_gauge.read(),
+            memory=peak_memory(),
+            left=self._guess_left(step, now),
+        )
+        try:
+            self._display.show(figures)
+        except OSError:  # the terminal has gone, the run stays
+            self._next_show = math.inf
+
+    def _guess_left(self, step: int, now: float) -> float | None:
+        """Guess the seconds to the end, evaluations and saves included."""
+        assert self._start is not None
+        first, began = self._start
+        if step == first:
+            return None
+        return (now - began) / (step - first) * (self._total - step)
+
+    def _tell(self, call: Callable[[Logger], None]) -> None:
+        """Call each logger; one that fails is told nothing more: no run stops for a viewer."""
+        for name, logger in list(self._loggers.items()):
+            try:
+                call(logger)
+            except Exception as error:  # a library's own, whatever it be
+                del self._loggers[name]
+                said = (str(error) or type(error).__name__).splitlines()[0]
+                log.warning("logger %r fails and gets nothing more: %s", name, said)
+                with suppress(Exception):
+                    logger.close(failed=True)
+
+    def _close_loggers(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._tell(lambda logger: logger.close(failed=kind is not None))
+
+    def _close_display(self, *_: object) -> None:
+        with suppress(OSError):
+            self._display.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+
+def _read(values: Mapping[str, float | Tensor]) -> dict[str, float]:
+    """Read tensors, which waits for the device."""
+    return {
+        name: value if isinstance(value, int | float) else value.item()
+        for name, value in values.items()
+    }
+
+
+def _format(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:#.4g}"

@@ -1,0 +1,114 @@
+"""What a person watching a run sees on stderr: a bar on a terminal, elsewhere a line at times."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from vitrail.training.logging.throughput import Speed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_BAR = 12
+_DROPS = ("memory", "data", "epoch", "lr", "pictures", "loss")
+"""What a narrow terminal does without, in this order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """How far a run is; None is not known."""
+
+    step: int
+    total: int
+    epoch: float | None = None
+    loss: float | None = None
+    lr: float | None = None
+    speed: Speed | None = None
+    memory: int | None = None
+    left: float | None = None
+    """Seconds to the end."""
+
+
+def describe(figures: Figures, width: int | None = None) -> str:
+    """Write figures on one line, the less important ones left out where it is too narrow."""
+    parts = {"step": f"step {figures.step:,}/{figures.total:,}"}
+    if figures.epoch is not None:
+        parts["epoch"] = f"epoch {figures.epoch:.1f}"
+    if figures.loss is not None:
+        parts["loss"] = f"loss {figures.loss:#.4g}"
+    if figures.lr is not None:
+        parts["lr"] = f"lr {figures.lr:.1e}"
+    if figures.speed is not None:
+        pictures = figures.speed.pictures
+        parts["pictures"] = f"{pictures:,.{0 if pictures >= 10 else 1}f} pictures/s"
+        parts["data"] = f"data {100 * figures.speed.waiting:.0f} %"
+    if figures.memory is not None:
+        parts["memory"] = f"{figures.memory / 1e9:.1f} GB"
+    if figures.left is not None:
+        parts["ETA"] = f"ETA {timedelta(seconds=round(figures.left))}"
+    for name in _DROPS:
+        if width is None or len("  ".join(parts.values())) <= width:
+            break
+        parts.pop(name, None)
+    return "  ".join(parts.values())
+
+
+class Ticker:
+    """A plain line now and then, for files and pipes."""
+
+    period = 30.0
+    """Seconds between lines."""
+    span = 1
+    """How many periods the speed is taken over."""
+
+    def show(self, figures: Figures) -> None:
+        """Print the figures."""
+        sys.stderr.write(describe(figures) + "\n")
+
+    def close(self) -> None:
+        """Leave stderr as it was."""
+
+
+class Bar:
+    """A bar with figures beside it; what others write to the terminal appears above it."""
+
+    period = 0.5
+    span = 20
+
+    def __init__(self, total: int, step: int, console: Console) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn
+        from rich.table import Column
+
+        self._console = console
+        self._progress = Progress(
+            BarColumn(bar_width=_BAR),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            console=console,
+            auto_refresh=False,  # no thread beside the run's
+            redirect_stdout=sys.stdout.isatty(),  # a pipe keeps its results
+        )
+        self._task = self._progress.add_task("", total=total)
+        self._progress.start()
+        self.show(Figures(step=step, total=total))
+
+    def show(self, figures: Figures) -> None:
+        """Draw the figures."""
+        text = describe(figures, self._console.width - _BAR - 1)
+        self._progress.update(self._task, completed=figures.step, description=text, refresh=True)
+
+    def close(self) -> None:
+        """Leave the bar as it stands and give the terminal back."""
+        self._progress.stop()
+
+
+def open_display(total: int, step: int) -> Bar | Ticker:
+    """Choose what stderr can show."""
+    if not sys.stderr.isatty():
+        return Ticker()
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return Ticker() if console.is_dumb_terminal else Bar(total, step, console)

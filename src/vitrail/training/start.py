@@ -1,0 +1,186 @@
+"""How a run starts: its sets, its weights, and what takes steps on them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from vitrail.config import Duration, InputError
+from vitrail.data.batches import Batch
+from vitrail.data.dataset import Source, Stream
+from vitrail.data.datasets.open import check_trainable, open_data
+from vitrail.data.split import split
+from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
+from vitrail.distributed import Processes
+from vitrail.models import build, parse
+from vitrail.models.model import Model
+from vitrail.training.checkpoints.sharding import shard_model
+from vitrail.training.ema import Average
+from vitrail.training.loop import Rhythm, Trainer
+from vitrail.training.memory import choose_micro
+from vitrail.training.optim import make_optimiser
+from vitrail.training.precision import autocast_type
+from vitrail.training.tasks import Task
+from vitrail.training.train_config import PreprocessConfig, TrainConfig
+from vitrail.weights.checkpoint import Bundle, Provenance
+from vitrail.weights.fitting import fit_named
+from vitrail.weights.load import read
+
+
+def open_sets(config: TrainConfig) -> tuple[Source | Stream, Source | None]:
+    """Open what is trained and evaluated on.
+
+    Whatever the run's seed, a set in one piece is split the same: what one run learnt from, no
+    other is measured on.
+    """
+    _check_evaluated(config)
+    train_set = open_data(config.data, split="train")
+    if isinstance(train_set, Stream):
+        _check_stream(train_set, config)
+    if config.hold_out:
+        assert isinstance(train_set, Source)
+        train_set, val_set = split(train_set, config.hold_out, seed=0)
+    else:
+        val_set = _open_val(config)
+    check_trainable(train_set, val_set)
+    return train_set, val_set
+
+
+def _check_evaluated(config: TrainConfig) -> None:
+    """Refuse settings that go by evaluations where there are none."""
+    if (config.val or config.hold_out) and config.evaluate.amount > 0:
+        return
+    for name, asked in {"keep best": config.keep == "best", "patience": config.patience}.items():
+        if asked:
+            raise InputError(f"{name} goes by evaluations; give val or hold_out, and evaluate")
+
+
+def _open_val(config: TrainConfig) -> Source | None:
+    if not config.val:
+        return None
+    text = config.val_data or config.data
+    found = open_data(text, split=config.val)
+    if isinstance(found, Source):
+        return found
+    raise InputError(
+        f"{text} is a stream, which can't be evaluated on; give --val-data, a set whose "
+        f"{config.val} split can, or --val '' for no evaluation"
+    )
+
+
+def _check_stream(stream: Stream, config: TrainConfig) -> None:
+    """Refuse settings that need to know a stream's pictures before they come."""
+    if config.hold_out:
+        raise InputError(f"{stream.name} is a stream, of which no part can be held out")
+    if config.cache.limit:
+        raise InputError(f"{stream.name} is a stream, which no cache keeps; leave cache.limit out")
+    durations = {"length": config.length, "evaluate": config.evaluate, "save": config.save}
+    for name in ("warmup", "cooldown", "timescale"):
+        durations[f"schedule.{name}"] = getattr(config.schedule, name)
+    counted = [f"--{name}" for name, each in durations.items() if each.unit == "epochs"]
+    if stream.length is None and counted:
+        raise InputError(
+            f"{stream.name} does not say how many pictures it has, so that nothing lasts epochs: "
+            f"give {', '.join(counted)} as '1000 steps', '10 %' or '1_000_000 images'"
+        )
+
+
+def start_weights(config: TrainConfig, classes: int) -> Bundle:
+    """Fit pre-trained weights to a number of classes, or draw fresh ones."""
+    spec = parse(config.model)
+    made = Provenance(source=f"run:{config.out}", sha256="", format="vitrail")
+    if config.weights is None:
+        model = build(spec, classes=classes)
+        bundle = Bundle(spec=model.spec, tensors=dict(model.state_dict()))
+    else:
+        bundle = fit_named(read(config.weights), spec, classes=classes)
+        made = bundle.provenance or made
+    made = replace(made, changes=(*made.changes, f"trained on {config.data}"))
+    plain = plain_preprocess(bundle.spec.image, bundle.spec.channels)
+    preprocess = _change(bundle.preprocess or plain, config.preprocess)
+    return replace(bundle, preprocess=preprocess, provenance=made)
+
+
+def _change(preprocess: Preprocess, config: PreprocessConfig) -> Preprocess:
+    """Fit pictures otherwise, where settings say so."""
+    return replace(
+        preprocess,
+        fit=config.fit or preprocess.fit,
+        crop=preprocess.crop if config.crop is None else config.crop,
+        interpolation=config.interpolation or preprocess.interpolation,
+    )
+
+
+def make_trainer(
+    config: TrainConfig,
+    model: Model,
+    task: Task,
+    images: int,
+    processes: Processes,
+) -> tuple[Trainer, Rhythm]:
+    """Make what takes the steps, and count in steps when what happens.
+
+    An epoch has `images` pictures.
+    """
+    if config.sharding == "full" and processes.count > 1:
+        shard_model(model, processes)
+
+    def steps(duration: Duration, total: int | None = None) -> int:
+        return duration.steps(images=images, batch=config.batch, total=total)
+
+    total = steps(config.length)
+    if total < 1:
+        raise InputError(f"a run of {config.length} has no step; give more")
+    trainer = Trainer(
+        model,
+        task,
+        make_optimiser(model, config.optim),
+        config.schedule.plan(total=total, images=images, batch=config.batch),
+        forward=_wrap(model, task, config, processes),
+        lr=config.optim.lr,
+        clip=config.optim.clip,
+        batch=config.batch,
+        micro=_choose_micro(model, config, processes),
+        seed=config.seed,
+        processes=processes,
+        autocast=autocast_type(config.precision, processes.device),
+        average=Average(model, config.average) if config.average else None,
+    )
+    evaluate, save = (
+        max(steps(each, total), int(each.amount > 0)) for each in (config.evaluate, config.save)
+    )
+    return trainer, Rhythm(total=total, evaluate=evaluate, save=save)
+
+
+def _wrap(model: Model, task: Task, config: TrainConfig, processes: Processes) -> nn.Module:
+    """Let the processes average gradients, and compile, where asked."""
+    forward: nn.Module = model
+    if processes.count > 1 and config.sharding == "none":
+        forward = DistributedDataParallel(forward)
+        _settle(forward, model, task, processes.device)
+    return torch.compile(forward) if config.compile else forward  # type: ignore[return-value]
+
+
+def _settle(forward: nn.Module, model: Model, task: Task, device: torch.device) -> None:
+    """Take a pass, for DDP sorts what it exchanges after the first one.
+
+    Sums of three and more round as they are sorted, and a resumed run is to round as any other.
+    """
+    none = torch.zeros(2, dtype=torch.long)
+    pictures = torch.zeros(2, *model.spec.image, model.spec.channels, dtype=torch.uint8)
+    blank = Batch(pictures=pictures, labels=none, weights=torch.ones(2), indices=none)
+    task.losses(forward, task.prepare(blank, device)).sum().backward()
+    model.zero_grad()
+
+
+def _choose_micro(model: Model, config: TrainConfig, processes: Processes) -> int:
+    """Take what was asked for, or what fits into memory in every process."""
+    most = max(1, config.batch // processes.count)
+    if config.micro is not None:
+        return min(config.micro, most)
+    device, checkpointing = processes.device, config.checkpointing
+    fit = choose_micro(model.spec, most=most, checkpointing=checkpointing, device=device)
+    return int(processes.least(fit))

@@ -1,6 +1,0 @@
-"""VTAB-1k (arXiv 1910.04867): 19 tasks of 1,000 training pictures each, as the paper runs them."""
-
-from vitrail.vtab.benchmark import Scale, Score, TaskScore, run_vtab
-from vitrail.vtab.tasks import GROUPS, TASKS, Task
-
-__all__ = ["GROUPS", "TASKS", "Scale", "Score", "Task", "TaskScore", "run_vtab"]

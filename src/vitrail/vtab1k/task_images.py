@@ -1,0 +1,146 @@
+"""A task's pictures on disk: found, cut to 800 and 200, and listed for a run.
+
+DIR/NAME/train800.txt, val200.txt, test.txt   lists of `PATH NUMBER`, as VTAB-1k is passed around
+DIR/NAME/                                     the set as it is published, if DATA knows it
+DIR/NAME/{train,test}/CLASS/…                 class folders
+DIR/NAME.csv                                  a list with path, label and split
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from vitrail.config import InputError
+from vitrail.data.dataset import Source, select
+from vitrail.data.datasets.filenames import Names
+from vitrail.data.datasets.folder import FolderSource
+from vitrail.data.datasets.open import open_data
+from vitrail.data.datasets.public.fetch import fetched
+from vitrail.data.rng import shuffled
+from vitrail.data.split import round_half_up
+from vitrail.files import write_whole
+from vitrail.text import original, quoted
+from vitrail.vtab1k.vtab_tasks import Task
+
+_LISTS = {"train": "train800.txt", "val": "val200.txt", "test": "test.txt"}
+_TRAIN = 0.8  # VTAB-1k: 800 of 1,000 pictures to train on, 200 to choose settings by
+
+
+class Parts(NamedTuple):
+    """A task's pictures."""
+
+    train: Source
+    val: Source
+    test: Source
+
+
+def find_task(task: Task, root: Path) -> str | Path | None:
+    """Say where a task's pictures lie: a folder of lists, or DATA; None where nothing is."""
+    for name in task.places:
+        folder, file = root / name, root / f"{name}.csv"
+        if all((folder / each).is_file() for each in _LISTS.values()):
+            return folder
+        if file.is_file():
+            return f"csv:{file}"
+        if folder.is_dir():
+            plain = any((folder / split).is_dir() for split in ("train", "training"))
+            return f"{task.source}:{folder}" if task.source and not plain else f"folder:{folder}"
+    return task.source if task.source and fetched(task.source) else None
+
+
+def open_task(task: Task, place: str | Path, *, pictures: int, seed: int) -> Parts:
+    """Open a task's pictures: the lists' own, or drawn at random from the training split."""
+    if isinstance(place, Path):
+        train, val, test = (_open_list(task, place / name) for name in _LISTS.values())
+        kept = round_half_up(_TRAIN, pictures)
+        return Parts(_first(train, kept), _first(val, pictures - kept), test)
+    train, test = (open_data(place, split=split, seed=seed) for split in ("train", "test"))
+    if not isinstance(train, Source) or not isinstance(test, Source):
+        raise InputError(f"{place} is a stream, of which no test split can be measured")
+    if train.multilabel:
+        raise InputError(f"{train.name} has several labels a picture; VTAB's tasks have one")
+    if len(train) < pictures:
+        raise InputError(f"{train.name} has {len(train):,} pictures, fewer than {pictures:,}")
+    order = shuffled(len(train), seed, "subset")[:pictures]
+    kept = round_half_up(_TRAIN, pictures)
+    return Parts(select(train, order[:kept]), select(train, order[kept:]), test)
+
+
+def _first(source: Source, count: int) -> Source:
+    return select(source, np.arange(min(count, len(source))))
+
+
+def _open_list(task: Task, file: Path) -> Source:
+    """Open a list of paths, each with the number of its class behind the last space."""
+    files, labels = [], []
+    try:
+        lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from None
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        path, _, label = line.rstrip().rpartition(" ")
+        if not path or not label.isdecimal() or int(label) >= task.classes:
+            wanted = f"a path and a class from 0 to {task.classes - 1}"
+            raise InputError(f"{file} line {number}: expected {wanted}, got {line[:60]!r}")
+        files.append(os.fsencode(path))
+        labels.append(int(label))
+    if not files:
+        raise InputError(f"{file} is empty; expected a line a picture")
+    classes = [str(number) for number in range(task.classes)]
+    name = f"{task.name}/{file.stem}"
+    return FolderSource(name, classes, np.array(labels, np.int64), file.parent, Names(files))
+
+
+def write_list(path: Path, parts: Mapping[str, Sequence[Source]]) -> int:
+    """List pictures by split as a CSV that runs open; say how many can't be right.
+
+    Those are of classes that `train` has no picture of, for which the model has no output. Pictures
+    that are no files, as CIFAR's, are written out beside the list.
+    """
+    seen = {each.classes[n] for each in parts["train"] for n in np.unique(each.labels)}
+    if odd := [name for name in seen if name[:1] == "[" or set(name) & set("|;")]:
+        raise InputError(f"class {quoted(odd)} can't be listed: it holds one of [ | ;")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("path", "label", "split"))
+    strangers = 0
+    for split, sources in parts.items():
+        for number, source in enumerate(sources):
+            beside = path.parent / f"{split}-{number}"
+            for index, label in enumerate(source.labels.tolist()):
+                if (name := source.classes[label]) in seen:
+                    writer.writerow((_file_of(source, index, beside), name, split))
+                else:
+                    strangers += 1
+    write_whole(path, text.getvalue())
+    return strangers
+
+
+def _file_of(source: Source, index: int, folder: Path) -> str:
+    """Give the path of a picture's file; one that has none is written into a folder."""
+    if source.root is not None:
+        path = source.root.absolute() / original(source.where(index))
+        if path.is_file():
+            return str(path)
+    path = folder.absolute() / f"{index:06}"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        content = source.read(index)
+        part = path.with_suffix(".new")
+        if isinstance(content, bytes):
+            part.write_bytes(content)
+        else:
+            grey = content.shape[-1] == 1
+            Image.fromarray(content[..., 0] if grey else content).save(part, format="PNG")
+        part.replace(path)
+    return str(path)

@@ -1,0 +1,1 @@
+"""Weight files from strangers: nothing in them is executed."""

@@ -1,0 +1,167 @@
+"""OpenAI CLIP's and open_clip's names: the image tower of a model of pictures and text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.data.transforms.preprocess import Fit, Preprocess
+from vitrail.models import HybridSpec, Spec, ViTSpec
+from vitrail.models.spec import Size
+from vitrail.weights.formats.conventions import require, section
+from vitrail.weights.formats.format import Format, Shapes, count_layers, square_side
+from vitrail.weights.formats.keymap import Part, Row, Table, dense, make_table
+from vitrail.weights.formats.timm.timm import read_heads
+
+_AXES = {  # of the tensors that a spec is read from
+    "visual.class_embedding": 1,
+    "visual.conv1.weight": 4,
+    "visual.positional_embedding": 2,
+    "visual.transformer.resblocks.0.mlp.c_fc.weight": 2,
+    "visual.proj": 2,
+}
+_TEXT = r"(text|transformer|token_embedding|ln_final)\..+|positional_embedding|text_projection"
+_NUMBERS = r"logit_scale|logit_bias|attn_mask|input_resolution|context_length|vocab_size"
+_OURS = {"attention.norm": "ln_1", "attention.output": "attn.out_proj", "mlp.norm": "ln_2"}
+_OURS |= {"mlp.hidden": "mlp.c_fc", "mlp.output": "mlp.c_proj"}
+
+
+def _table(spec: Spec) -> Table:
+    if not isinstance(spec, ViTSpec) or isinstance(spec, HybridSpec):
+        raise InputError(f"CLIP has no place for {spec.name}: its image tower is a plain ViT here")
+    plain = {"attention": "full", "pool": "token", "distilled": False, "class_position": True}
+    plain |= {"position": "learned-1d", "position_at": "input", "registers": 0}
+    plain |= {"qkv_bias": True, "qk_norm": False, "representation": 0}
+    require(spec, "CLIP", **plain, pre_norm=True, patch_bias=False)
+    if spec.activation == "swiglu":
+        raise InputError("CLIP has no place for activation=swiglu: its MLPs have no gate")
+    if spec.classes:
+        require(spec, "CLIP's projection", head_bias=False)
+    return make_table(spec, _rows(spec), "CLIP")
+
+
+def _rows(spec: ViTSpec) -> Iterator[Row]:
+    yield "class_token", Part("visual.class_embedding", (spec.width,))
+    yield "positions.0.table", "visual.positional_embedding"
+    yield "embedding.weight", "visual.conv1.weight"
+    yield from dense("pre_norm", "visual.ln_pre")
+    for layer in range(spec.depth):
+        block, theirs = f"blocks.{layer}", f"visual.transformer.resblocks.{layer}"
+        for ours, name in _OURS.items():
+            yield from dense(f"{block}.{ours}", f"{theirs}.{name}")
+        for kind in ("weight", "bias"):
+            yield f"{block}.attention.qkv.{kind}", f"{theirs}.attn.in_proj_{kind}"
+        for branch in (1, 2):
+            yield f"{block}.after{branch}.scale.factor", f"{theirs}.ls_{branch}.gamma"
+    yield from dense("norm", "visual.ln_post")
+    # Theirs multiplies from the right.
+    projection = Part("visual.proj", (spec.width, spec.classes), axes=(1, 0))
+    yield "head.output.weight", projection
+
+
+def _recognises(shapes: Shapes) -> bool:
+    return {"visual.class_embedding", "visual.conv1.weight"} <= shapes.keys()
+
+
+def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+    for key, axes in _AXES.items():
+        shape = shapes.get(key, () if key != "visual.proj" else (1, 1))
+        if len(shape) != axes or 0 in shape:
+            raise InputError(f"{key!r} is missing or has not {axes} axes: no image tower of CLIP")
+    block = "visual.transformer.resblocks.0"
+    width, channels, *patch = shapes["visual.conv1.weight"]
+    mlp = shapes[f"{block}.mlp.c_fc.weight"][0]
+    depth = count_layers(shapes, r"visual\.transformer\.resblocks\.(\d+)\.")
+    depth = min(depth, len(shapes))  # whatever a name claims
+    image = _image(config)
+    if image is None:
+        side = square_side(shapes["visual.positional_embedding"][0] - 1)
+        image = side * patch[0], side * patch[1]
+    return ViTSpec(
+        depth=depth,
+        width=width,
+        heads=_heads(depth, width, mlp, config),
+        mlp=mlp,
+        patch=(patch[0], patch[1]),
+        image=image,
+        channels=channels,
+        classes=shapes.get("visual.proj", (0, 0))[1],
+        patch_bias=False,
+        pre_norm=True,
+        activation="quick-gelu" if _is_quick(config) else "gelu",
+        layer_scale=1e-5 if f"{block}.ls_1.gamma" in shapes else 0.0,
+        norm_eps=1e-5,
+        head_bias=False,
+        position_resize="timm",  # open_clip's too is bicubic with antialiasing
+    )
+
+
+def _heads(depth: int, width: int, mlp: int, config: Mapping[str, Any]) -> int:
+    size = _vision(config).get("head_width")
+    if isinstance(size, int) and size > 0:
+        return width // size
+    return read_heads(depth, width, mlp, config)
+
+
+def _is_quick(config: Mapping[str, Any]) -> bool:
+    """Say which GELU it is: OpenAI's files have no config, open_clip's say if it is the quick."""
+    return bool(_model(config).get("quick_gelu", not _vision(config)))
+
+
+def _model(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return section(config, "model_cfg") or config
+
+
+def _vision(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return section(_model(config), "vision_cfg")
+
+
+def _image(config: Mapping[str, Any]) -> Size | None:
+    size = config.get("vitrail_image") or _vision(config).get("image_size")
+    if size is None:
+        return None
+    sides = (size, size) if isinstance(size, int) else size
+    if (
+        not isinstance(sides, list | tuple)
+        or len(sides) != 2
+        or not all(isinstance(side, int) for side in sides)
+    ):
+        raise InputError(f"the config's image_size {size!r} is no size; write [height, width]")
+    return sides[0], sides[1]
+
+
+def read_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
+    """Read the transform of open_clip's config; None where it says none that we have."""
+    said, size = section(config, "preprocess_cfg"), _image(config)
+    fits: dict[str, Fit] = {"shortest": "crop", "squash": "stretch"}
+    fit = fits.get(str(said.get("resize_mode", "shortest")))
+    interpolation = said.get("interpolation", "bicubic")
+    if size is None or fit is None or not {"mean", "std"} <= said.keys():
+        return None
+    if interpolation not in ("bilinear", "bicubic"):
+        return None
+    try:
+        mean, std = (tuple(map(float, said[key])) for key in ("mean", "std"))
+        return Preprocess(size=size, mean=mean, std=std, interpolation=interpolation, fit=fit)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the config's preprocess_cfg is none: {error}") from None
+
+
+def _left_out(key: str) -> str | None:
+    if re.fullmatch(_TEXT, key):
+        return "the text tower"
+    if re.fullmatch(_NUMBERS, key):
+        return "a number for comparing pictures with text"
+    return None
+
+
+def _normalise(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Drop what parallel training adds."""
+    return {key.removeprefix("module."): value for key, value in theirs.items()}
+
+
+CLIP = Format("CLIP", _recognises, _infer, _table, _left_out, _normalise)

@@ -1,0 +1,91 @@
+"""What the formats share: published models' heads, shapes that must be there, options refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vitrail.config import InputError
+from vitrail.models import Spec, ViTSpec
+from vitrail.models.spec import Size
+from vitrail.weights.formats.format import Shapes, count_layers, square_side
+from vitrail.weights.formats.keymap import Shape
+
+_WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
+_USUAL_SIDE = 224
+
+
+def count_heads(width: int) -> int:
+    """Give a published ViT's heads by its width: of 64, but 16 of them in So400m, H, g, G, e."""
+    if width % 64:
+        raise InputError(
+            f"a width of {width} says no number of heads: name the model, or give its config.json"
+        )
+    return _WIDE_HEADS.get(width, width // 64)
+
+
+def find_image(config: Mapping[str, Any], stride: Size, patches: int | None) -> Size:
+    """Say the resolution of a number of patches: the named model's, else a square's.
+
+    Without a number, where the file holds no positions, it is the size nearest 224.
+    """
+    named: Size | None = config.get("vitrail_image")
+    if named is not None:
+        counts = [side // max(step, 1) for side, step in zip(named, stride, strict=True)]
+        if patches in (None, counts[0] * counts[1]):
+            return named
+    if patches is None:
+        height, width = (max(round(_USUAL_SIDE / max(step, 1)), 1) * step for step in stride)
+        return height, width
+    side = square_side(max(patches, 0))
+    return side * stride[0], side * stride[1]
+
+
+def require(spec: Spec, project: str, **options: Any) -> None:
+    """Refuse a spec with other options than a project's models have: a value, or a tuple of them.
+
+    Options that leave a parameter over are refused by the table; these leave none.
+    """
+    choices = {name: only if isinstance(only, tuple) else (only,) for name, only in options.items()}
+    wrong = [
+        f"{name}={getattr(spec, name)} (only {' or '.join(map(str, only))})"
+        for name, only in choices.items()
+        if getattr(spec, name) not in only
+    ]
+    if wrong:
+        raise InputError(f"{project} has no place for {', '.join(wrong)}, of {spec}")
+
+
+def require_vit(spec: Spec, project: str, **options: Any) -> ViTSpec:
+    """Refuse what is no plain ViT with learned positions at its input; `options` may allow more."""
+    if type(spec) is not ViTSpec:
+        raise InputError(f"{project} has no place for a {spec.family} model, {spec}: only for ViTs")
+    usual: dict[str, Any] = {"attention": "full", "position": "learned-1d", "position_at": "input"}
+    usual |= {"patch_bias": True, "qkv_bias": True, "class_position": True}
+    require(spec, project, **{**usual, **options})
+    return spec
+
+
+def count_depth(shapes: Shapes, pattern: str) -> int:
+    """Count layers by their numbers, of which a file can't have more than tensors."""
+    depth = count_layers(shapes, pattern)
+    if depth > len(shapes):
+        raise InputError(f"a layer has number {depth - 1} in a file of {len(shapes)} tensors")
+    return depth
+
+
+def shape_of(shapes: Shapes, key: str, axes: int) -> Shape:
+    """Give the shape of a tensor that a spec is inferred from; refuse a file without it."""
+    if key not in shapes:
+        raise InputError(f"missing {key!r}")
+    if len(shapes[key]) != axes or not all(shapes[key]):
+        raise InputError(f"{key!r} has shape {shapes[key]}, expected {axes} axes and no empty one")
+    return shapes[key]
+
+
+def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Give a part of a config that has keys of its own; nothing where there is none."""
+    value = config.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise InputError(f"config.json: expected keys and values in {key}, got {value!r}")
+    return value

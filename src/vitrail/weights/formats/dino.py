@@ -1,0 +1,119 @@
+"""facebookresearch's names: DINO and DINOv2 backbones, and MAE's encoder.
+
+A backbone alone that has neither registers, nor a mask token, nor a gate is timm's as well: the
+same tensors are the same model there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.models import HybridSpec, Spec, ViTSpec
+from vitrail.weights.formats.conventions import require
+from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.keymap import Row, Table, make_table
+from vitrail.weights.formats.timm.timm import encoder_rows, infer_encoder, is_encoder
+
+_TO_TIMM = {"register_tokens": "reg_token"}
+_TO_TIMM |= {f"mlp.{dino}.": f"mlp.{timm}." for dino, timm in (("w12", "fc1"), ("w3", "fc2"))}
+_DINO_ONLY = r"register_tokens|mask_token|blocks\.0\.mlp\.w12\.weight|student\..+"
+_DINO_HEAD = r"(head\.(mlp|last_layer)|dino_head|ibot_head)\..+"
+_DECODER = r"decoder_\w+(\..+)?"
+_ROOMS = re.compile(r"^(teacher\.|module\.|backbone\.|_orig_mod\.)+")
+_CHUNK = re.compile(r"^blocks\.\d+\.(\d+)\.")
+
+
+def _has(shapes: Shapes, pattern: str) -> bool:
+    return any(re.fullmatch(pattern, key) for key in shapes)
+
+
+def _is_mae(shapes: Shapes) -> bool:
+    return is_encoder(shapes) and _has(shapes, _DECODER)
+
+
+def _is_dino(shapes: Shapes) -> bool:
+    marked = _has(shapes, f"{_DINO_ONLY}|{_DINO_HEAD}")
+    return is_encoder(shapes) and marked and not _is_mae(shapes)
+
+
+def _dino_table(spec: Spec) -> Table:
+    vit = _check(spec, "DINO")
+    names = ("w12", "w3") if vit.activation == "swiglu" else ("fc1", "fc2")
+    return make_table(vit, _dino_rows(vit, *names), "DINO")
+
+
+def _dino_rows(spec: ViTSpec, hidden: str, output: str) -> Iterator[Row]:
+    yield from encoder_rows(spec, hidden, output)
+    yield "registers", "register_tokens"
+
+
+def _mae_table(spec: Spec) -> Table:
+    vit = _check(spec, "MAE")
+    require(vit, "MAE", registers=0, layer_scale=0.0, qk_norm=False)
+    if vit.activation == "swiglu":
+        raise InputError("MAE has no place for activation=swiglu: its MLPs have no gate")
+    return make_table(vit, encoder_rows(vit), "MAE")
+
+
+def _check(spec: Spec, project: str) -> ViTSpec:
+    if not isinstance(spec, ViTSpec) or isinstance(spec, HybridSpec):
+        raise InputError(f"{project} has no place for {spec.name}: its encoders are plain ViTs")
+    plain = {"attention": "full", "pool": "token", "distilled": False, "class_position": True}
+    plain |= {"position": "learned-1d", "position_at": "input", "patch_bias": True}
+    require(spec, project, **plain, pre_norm=False, classes=0, representation=0)
+    return spec
+
+
+def _infer_dino(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+    """Read a backbone's spec; the projection head of pre-training is no classifier."""
+    named = {_timm_name(key): shape for key, shape in shapes.items()}
+    spec = infer_encoder({k: v for k, v in named.items() if not re.match("head", k)}, config)
+    # DINOv2 with registers resizes positions with antialiasing, as timm does. Without them it does
+    # so without, and scales by a tenth of a cell more than the grid, which transformers leaves out.
+    return replace(spec, position_resize="timm" if spec.registers else "huggingface")
+
+
+def _timm_name(key: str) -> str:
+    for dino, timm in _TO_TIMM.items():
+        key = key.replace(dino, timm)
+    return key
+
+
+def _infer_mae(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+    """Read the encoder's spec; its fixed sin-cos positions are a table in the file."""
+    return replace(infer_encoder(shapes, config), position_resize="huggingface")
+
+
+def _leave_dino(key: str) -> str | None:
+    if key == "mask_token":
+        return "the mask token, used by pre-training only"
+    if re.fullmatch(_DINO_HEAD, key):
+        return "the projection head, used by pre-training only"
+    if key.startswith("student."):
+        return "the student, of which the teacher is the average"
+    return None
+
+
+def _leave_mae(key: str) -> str | None:
+    if key == "mask_token" or re.fullmatch(_DECODER, key):
+        return "the decoder, used by pre-training only"
+    return None
+
+
+def _normalise(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take the teacher of a training checkpoint, without what wraps its names.
+
+    DINOv2 cuts its blocks into chunks for training: blocks.CHUNK.LAYER.
+    """
+    named = {_ROOMS.sub("", key): key for key in theirs}
+    return {_CHUNK.sub(r"blocks.\1.", name): theirs[key] for name, key in named.items()}
+
+
+DINO = Format("DINO", _is_dino, _infer_dino, _dino_table, _leave_dino, _normalise)
+MAE = Format("MAE", _is_mae, _infer_mae, _mae_table, _leave_mae, _normalise)

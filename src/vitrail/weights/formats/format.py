@@ -1,0 +1,74 @@
+"""What a peer's format has to say: how its files are known, what model they hold, its table."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.models.spec import Spec
+from vitrail.weights.formats.keymap import Shape, Table
+
+Shapes = Mapping[str, Shape]
+"""The name and shape of every tensor in a file; read before any tensor is."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One project's names and shapes for the models that it shares with us."""
+
+    name: str
+    recognises: Callable[[Shapes], bool]
+    """Whether a file with these tensors is in this format."""
+    infer: Callable[[Shapes, Mapping[str, Any]], Spec]
+    """Read the spec from the shapes and the file's own config (empty where it has none).
+
+    What neither says (heads, the number that the grid's sides multiply to) follows the project's
+    convention: heads of 64, square grids."""
+    table: Callable[[Spec], Table]
+    """List our parameters and the tensors that they are made of; refuse a spec that the format
+    has no place for with an InputError that says which option."""
+    left_out: Callable[[str], str | None]
+    """Why a tensor that the table does not name may be ignored, or None if it may not."""
+    normalise: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict
+    """Bring a file's other spellings and stackings to the one that the table names.
+
+    It is called before the three above, also with tensors on the meta device."""
+    denormalise: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict
+    """Bring what the table gives to what the project's files hold, after writing."""
+
+
+def count_layers(shapes: Shapes, pattern: str) -> int:
+    """Count layers by the numbers that a pattern's group finds in the names."""
+    return 1 + max(int(found[1]) for key in shapes if (found := re.match(pattern, key)))
+
+
+def count_stages(shapes: Shapes, pattern: str) -> tuple[int, ...]:
+    """Count blocks a stage by the two numbers, stage and block, that a pattern finds."""
+    found = [match for key in shapes if (match := re.fullmatch(pattern, key))]
+    counts = Counter(int(match[1]) for match in found)
+    return tuple(counts[stage] for stage in sorted(counts))
+
+
+def blocks_of(stages: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Name each block of a ResNet by stage and place, in our running order."""
+    for stage, blocks in enumerate(stages):
+        yield from ((stage, block) for block in range(blocks))
+
+
+def is_square(number: int) -> bool:
+    """Say whether a number of patches fills a square grid."""
+    return isqrt(number) ** 2 == number
+
+
+def square_side(number: int) -> int:
+    """Give the side of a square grid; another number needs the config or the model's name."""
+    if not is_square(number):
+        raise InputError(f"{number} patches fill no square grid: name the model, with its size")
+    return isqrt(number)

@@ -1,0 +1,1 @@
+"""transformers' names and configs."""

@@ -1,0 +1,1 @@
+"""timm's names and configs."""

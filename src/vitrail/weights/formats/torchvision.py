@@ -1,0 +1,92 @@
+"""torchvision's names: VisionTransformer (vit_b_16 and the like)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vitrail.models import Spec, ViTSpec
+from vitrail.weights.formats.conventions import (
+    count_depth,
+    count_heads,
+    find_image,
+    require_vit,
+    shape_of,
+)
+from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.keymap import Part, Row, Table, Tensors, dense, make_table
+
+_LAYER = "encoder.layers.encoder_layer_"
+
+
+def normalise(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Name the MLP's layers as torchvision has since 0.13: by place, not linear_1 and linear_2."""
+    new = {"1": "0", "2": "3"}
+    named = {
+        re.sub(r"\.mlp\.linear_([12])\.", lambda old: f".mlp.{new[old[1]]}.", key): value
+        for key, value in tensors.items()
+    }
+    return named if len(named) == len(tensors) else dict(tensors)
+
+
+def _table(spec: Spec) -> Table:
+    options: dict[str, tuple[Any, ...]] = {"pool": ("token",), "norm_eps": (1e-6,)}
+    spec = require_vit(spec, "torchvision", activation=("gelu",), head_bias=(True,), **options)
+    return make_table(spec, _rows(spec), "torchvision")
+
+
+def _rows(spec: ViTSpec) -> Iterator[Row]:
+    positions = spec.positioned + spec.grid[0] * spec.grid[1]
+    yield "class_token", "class_token"
+    yield "positions.0.table", Part("encoder.pos_embedding", (1, positions, spec.width))
+    yield from dense("embedding", "conv_proj")
+    for number in range(spec.depth):
+        ours, theirs = f"blocks.{number}", f"{_LAYER}{number}"
+        yield from dense(f"{ours}.attention.norm", f"{theirs}.ln_1")
+        for leaf in ("weight", "bias"):
+            yield f"{ours}.attention.qkv.{leaf}", f"{theirs}.self_attention.in_proj_{leaf}"
+        yield from dense(f"{ours}.attention.output", f"{theirs}.self_attention.out_proj")
+        yield from dense(f"{ours}.mlp.norm", f"{theirs}.ln_2")
+        yield from dense(f"{ours}.mlp.hidden", f"{theirs}.mlp.0")
+        yield from dense(f"{ours}.mlp.output", f"{theirs}.mlp.3")
+    yield from dense("norm", "encoder.ln")
+    yield from dense("head.hidden", "heads.pre_logits")
+    yield from dense("head.output", "heads.head")
+
+
+def _recognises(shapes: Shapes) -> bool:
+    marks = {"class_token", "conv_proj.weight", "encoder.pos_embedding", f"{_LAYER}0.ln_1.weight"}
+    return marks <= shapes.keys()
+
+
+def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+    """Read the spec; a file says nothing of heads and resolution, torchvision has no config."""
+    width, channels, *patch = shape_of(shapes, "conv_proj.weight", 4)
+    patches = shape_of(shapes, "encoder.pos_embedding", 3)[1] - 1
+    return ViTSpec(
+        depth=count_depth(shapes, rf"{re.escape(_LAYER)}(\d+)\."),
+        width=width,
+        heads=config.get("vitrail_heads") or config.get("num_heads") or count_heads(width),
+        mlp=shape_of(shapes, f"{_LAYER}0.mlp.3.weight", 2)[1],
+        patch=(patch[0], patch[1]),
+        image=find_image(config, (patch[0], patch[1]), patches),
+        channels=channels,
+        classes=_outputs(shapes, "heads.head.weight"),
+        representation=_outputs(shapes, "heads.pre_logits.weight"),
+        activation="gelu",
+        position_resize="torchvision",
+    )
+
+
+def _outputs(shapes: Shapes, key: str) -> int:
+    return shape_of(shapes, key, 2)[0] if key in shapes else 0
+
+
+def _left_out(key: str) -> str | None:
+    return None
+
+
+TORCHVISION = Format("torchvision", _recognises, _infer, _table, _left_out, normalise)

@@ -1,0 +1,124 @@
+"""parquet.py: pictures in a Parquet file, and named by one."""
+
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vitrail.config import InputError
+from vitrail.data.datasets.hub.parquet import open_parquet
+from vitrail.data.datasets.lists import Columns
+
+pa = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
+    parquet.write_table(pa.table(columns), path, **options)
+    return path
+
+
+HELD = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def pictures(count: int) -> Any:
+    return pa.array([{"bytes": b"%d" % n, "path": "same.jpg"} for n in range(count)], HELD)
+
+
+def test_a_file_as_the_hubs_library_writes_it(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])}
+    held = [{"bytes": b"%d" % n, "path": None} for n in range(40)]
+    rows = {"image": held, "label": [1] * 20 + [0] * 20}
+    datasets.disable_progress_bars()
+    path = tmp_path / "train-00000-of-00001.parquet"
+    datasets.Dataset.from_dict(rows, features=datasets.Features(features)).to_parquet(path)
+    source = open_parquet(path, "all")
+    assert source.classes == ("cat", "dog")
+    assert source.labels.tolist() == rows["label"]
+    assert [source.read(index) for index in range(40)] == [b"%d" % n for n in range(40)]
+    assert source.where(2) == "train-00000-of-00001.parquet[3]"
+    val = open_parquet(path, "val")
+    assert np.bincount(val.labels).tolist() == [2, 2]
+    places = [int(val.where(index).partition("[")[2][:-1]) - 1 for index in range(4)]
+    assert [int(val.read(index)) for index in range(4)] == places
+
+
+@pytest.mark.parametrize("group", [1, 7, 100])
+def test_pictures_as_bytes_in_groups_of_rows(tmp_path: Path, group: int) -> None:
+    columns = {"image": [b"%d" % n for n in range(50)], "label": [f"{n % 3}x" for n in range(50)]}
+    source = open_parquet(write(tmp_path / "p.parquet", columns, row_group_size=group), "all")
+    assert [source.read(index) for index in (49, 0, 7)] == [b"49", b"0", b"7"]
+    assert source.classes == ("0x", "1x", "2x")
+    copy = pickle.loads(pickle.dumps(source))
+    assert copy.read(33) == b"33"
+    assert copy.root == tmp_path
+
+
+def test_paths(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(b"one")
+    columns = {"file": ["1.jpg", "2.jpg"], "label": [3, 5], "split": ["train", "test"], "x": [1, 2]}
+    source = open_parquet(write(tmp_path / "p.parquet", columns), "train")
+    assert source.read(0) == b"one"
+    assert (source.where(0), source.classes) == ("1.jpg", ("3", "5"))
+    named = pa.array([{"bytes": None, "path": "1.jpg"}, {"bytes": None, "path": "2.jpg"}], HELD)
+    source = open_parquet(
+        write(tmp_path / "p.parquet", {"image": named, "label": ["a", "b"]}), "all"
+    )
+    assert [source.where(index) for index in range(2)] == ["1.jpg", "2.jpg"]
+    assert source.read(0) == b"one"
+
+
+def test_labels_of_several_kinds(tmp_path: Path) -> None:
+    several = {"image": pictures(3), "labels": [["a", "b"], [], ["b"]]}
+    source = open_parquet(write(tmp_path / "p.parquet", several), "all")
+    assert source.labels.tolist() == [[1, 1], [0, 0], [0, 1]]
+    packed = {"image": pictures(2), "label": pa.array(["b", "a"]).dictionary_encode()}
+    assert open_parquet(write(tmp_path / "p.parquet", packed), "all").labels.tolist() == [1, 0]
+    chosen = {"image": pictures(2), "label": [0, 0], "kind": ["b", "a"], "use": ["val", "train"]}
+    path = write(tmp_path / "p.parquet", chosen)
+    source = open_parquet(path, "val", columns=Columns(label="kind", split="use"))
+    assert (source.classes, source.labels.tolist(), source.read(0)) == (("a", "b"), [1], b"0")
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        open_parquet(path, "all")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    path = tmp_path / "p.parquet"
+    assert refused(path) == f"no file {path}"
+    path.write_bytes(b"path,label\n1,a\n")
+    assert refused(path).startswith(f"cannot read {path}: Parquet magic bytes not found in footer")
+    write(path, {"image": pictures(2), "label": ["a", None]})
+    assert refused(path) == f"{path} row 2: it has no label"
+    write(path, {"image": ["1", None], "label": ["a", "b"]})
+    assert refused(path) == f"{path} row 2: expected a picture's path, got None"
+    write(path, {"image": [[1, 2]], "label": ["a"]})
+    assert refused(path) == f"{path} row 1: expected a picture's path, got [1, 2]"
+    write(path, {"image": pictures(0), "label": pa.array([], pa.string())})
+    assert refused(path) == f"{path} is empty; expected a row for each picture"
+    whole = write(path, {"image": pictures(500), "label": ["a"] * 500}).read_bytes()
+    path.write_bytes(whole[:100] + b"\xff" * 200 + whole[300:])
+    assert refused(path).startswith(f"cannot read {path}: ")
+
+
+def test_a_row_without_a_picture(tmp_path: Path) -> None:
+    held = pa.array([{"bytes": None, "path": "x"}, {"bytes": b"1", "path": None}], HELD)
+    source = open_parquet(write(tmp_path / "p.parquet", {"image": held, "label": [0, 1]}), "all")
+    with pytest.raises(OSError, match="No picture in this row"):
+        source.read(0)
+    assert source.read(1) == b"1"
+
+
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert refused(tmp_path / "p.parquet") == (
+        "Parquet files need a package more: pip install 'vitrail[data]'"
+    )

@@ -1,0 +1,323 @@
+"""Shards: written by webdataset, read as it reads them; from a server, and in other processes."""
+
+import io
+import json
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.shelf import Shelf, refusal, serving
+from vitrail.data.dataset import Source
+from vitrail.data.datasets.shards import shards
+from vitrail.data.datasets.shards.shards import open_shards
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    with serving() as shelf:
+        shelf.files = {}
+        yield shelf
+
+
+def picture(number: int) -> bytes:
+    """Stand in for a picture's file; nothing is decoded here."""
+    return f"picture {number}".encode() * (1 + number % 70)
+
+
+def tar(path: Path, files: dict[str, bytes | str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as file:
+        for name, content in files.items():
+            content = content.encode() if isinstance(content, str) else content
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+    return path
+
+
+def numbered(path: Path, numbers: range) -> Path:
+    """Write pictures, each labelled with its number modulo 3."""
+    samples = ({f"{n:04}.jpg": picture(n), f"{n:04}.cls": str(n % 3)} for n in numbers)
+    return tar(path, {name: content for sample in samples for name, content in sample.items()})
+
+
+def read_all(source: Source) -> list[Any]:
+    return [source.read(index) for index in range(len(source))]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"
+)
+def test_reads_what_webdataset_reads(tmp_path: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    with webdataset.ShardWriter(f"{tmp_path}/train-%04d.tar", maxcount=30, verbose=0) as writer:
+        for n in range(100):
+            meta = {"label": 99, "caption": "a picture"}
+            key = f"{'deep/' * (n % 40)}k{n}"
+            writer.write({"__key__": key, "png": picture(n), "json": meta, "cls": n % 7})
+    numbered(tmp_path / "val-0000.tar", range(5))
+    source = open_shards(f"{tmp_path}/*.tar", "all")
+    urls = [str(path) for path in sorted(tmp_path.glob("*.tar"))]
+    theirs = list(webdataset.WebDataset(urls, shardshuffle=False))
+    assert len(source) == len(theirs) == 105
+    assert source.classes == tuple("0123456")
+    for index, sample in enumerate(theirs):
+        kind = "png" if "png" in sample else "jpg"
+        assert source.read(index) == sample[kind]
+        assert source.labels[index] == int(sample["cls"])
+        shard = os.path.basename(sample["__url__"])
+        assert source.where(index) == f"{shard}:{sample['__key__']}.{kind}"
+    assert source.root == tmp_path
+    assert source.name == f"{tmp_path.name}/all"
+
+
+def test_splits(tmp_path: Path) -> None:
+    numbered(tmp_path / "d" / "train-0.tar", range(6))
+    numbered(tmp_path / "d" / "train-1.tar", range(6, 9))
+    numbered(tmp_path / "d" / "validation-0.tar", range(9, 12))
+    expected = {"train": range(9), "val": range(9, 12), "all": range(12)}
+    for place in (f"{tmp_path}/d", f"{tmp_path}/d/{{train-0,train-1,validation-0}}.tar"):
+        for split, numbers in expected.items():
+            source = open_shards(place, split)
+            assert read_all(source) == [picture(n) for n in numbers]
+            assert source.labels.tolist() == [n % 3 for n in numbers]
+            assert source.name == f"d/{split}"
+    text = refusal(open_shards, f"{tmp_path}/d", "test")
+    assert text == f"wds:{tmp_path}/d has no split 'test'; it has train, val, all"
+    for split in ("train", "val"):
+        shutil.copytree(tmp_path / "d", tmp_path / "e" / split)
+    assert (
+        open_shards(f"{tmp_path}/e", "val").where(0)
+        == f"{tmp_path}/e/train/validation-0.tar:0009.jpg"
+    )
+
+
+def test_shards_without_splits_give_a_part_to_val(tmp_path: Path) -> None:
+    numbered(tmp_path / "a.tar", range(60))
+    parts = {split: open_shards(str(tmp_path), split) for split in ("train", "val", "all")}
+    found = {split: set(read_all(source)) for split, source in parts.items()}
+    assert len(found["val"]) == 6
+    assert not found["train"] & found["val"]
+    assert found["train"] | found["val"] == found["all"] == {picture(n) for n in range(60)}
+    assert set(read_all(open_shards(str(tmp_path), "val", seed=1))) != found["val"]
+
+
+def test_samples(tmp_path: Path) -> None:
+    """What belongs to a sample, and what is passed by."""
+    files: dict[str, bytes | str] = {
+        "./a.cls": "1\n", "./a.JPG": b"a", "./a.seg.png": b"mask", "b.json": '{"class": "0"}',
+        "b.webp": b"b", "README.md": "x", "x/": "", "x/.c.jpg": b"hidden", "noext": b"",
+        "v1.2/c.npy": b"c", "v1.2/c.txt": " 2 ", "d.json": '{"width": 3}', "d.txt": "1",
+        "d.ppm": b"d",
+    }  # fmt: skip
+    source = open_shards(str(tar(tmp_path / "a.tar", files)), "all")
+    assert read_all(source) == [b"a", b"b", b"c", b"d"]
+    assert source.labels.tolist() == [1, 0, 2, 1]
+    assert [source.where(i) for i in range(4)] == [
+        "a.tar:./a.JPG", "a.tar:b.webp", "a.tar:v1.2/c.npy", "a.tar:d.ppm"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("labels", "beside", "classes", "expected"),
+    [
+        (["0", "4", "1"], {}, "0 1 2 3 4", [0, 4, 1]),
+        (["ox", "ant", "ox"], {}, "ant ox", [1, 0, 1]),
+        (["ox", "2", "ox"], {"classes.txt": "ant\n\nox\n bee \n"}, "ant ox bee", [1, 2, 1]),
+        (["[0, 2]", "[]", '["ox"]'], {"classes.txt": "ant\nbee\nox"}, "ant bee ox", [5, 0, 4]),
+        (["[0, 2]", "1", "[]"], {}, "0 1 2", [5, 2, 0]),
+        (
+            ["1", "1", "0"],
+            {
+                "dataset_info.json": {
+                    "features": {"y": {"_type": "ClassLabel", "names": ["b", "a"]}}
+                }
+            },
+            "b a",
+            [1, 1, 0],
+        ),
+    ],
+)
+def test_labels(
+    tmp_path: Path, labels: list[str], beside: dict[str, Any], classes: str, expected: list[int]
+) -> None:
+    """Several labels are compared as bits."""
+    files: dict[str, bytes | str] = {}
+    for number, label in enumerate(labels):
+        files |= {f"{number}.jpg": b"x", f"{number}.cls": label}
+    for name, content in beside.items():
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    source = open_shards(str(tar(tmp_path / "a.tar", files)), "all")
+    assert source.classes == tuple(classes.split())
+    assert source.multilabel == any("[" in label for label in labels)
+    bits = 1 << np.arange(len(source.classes))
+    assert (source.labels @ bits if source.multilabel else source.labels).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "a.tar holds no pictures"),
+        ({"a.cls": "1", "a.heic": b""}, "sample 'a': it has no picture; expected one of jpg"),
+        ({"a.jpg": b""}, "sample 'a': it has no label; expected KEY.cls"),
+        ({"a.jpg": b"", "a.cls": ""}, "sample 'a': it has no label"),
+        ({"a.jpg": b"", "a.json": "{}"}, "it has no label"),
+        ({"a.jpg": b"", "a.json": "{"}, "its .json can't be read as text or JSON"),
+        ({"a.jpg": b"", "a.json": "[" * 10**5}, "its .json can't be read"),
+        ({"a.jpg": b"", "a.cls": b"\xff"}, "its .cls can't be read"),
+        ({"a.jpg": b"", "a.cls": "a\nb"}, "expected a class's number or name, got 'a\\nb'"),
+        ({"a.jpg": b"", "a.json": '{"label": 0.5}'}, "number or name, got 0.5"),
+        ({"a.jpg": b"", "a.json": '{"label": {"a": 1}}'}, "number or name, got {'a': 1}"),
+        ({"a.jpg": b"", "a.cls": "-1"}, "a.tar:a.jpg: it has no label"),
+        ({"a.jpg": b"", "a.cls": "9" * 15}, "is no class; expected numbers from 0"),
+        ({"a.jpg": b"", "a.png": b"", "a.cls": "1"}, "several pictures (jpg, png); expected one"),
+        ({"a.jpg": b"", "a.JPG": b"", "a.cls": "1"}, "a.JPG is there twice"),
+        (
+            {"a.jpg": b"", "a.cls": "1", "b.jpg": b"", "b.cls": "1", "a.png": b""},
+            "sample 'a': it is there twice; files of one key belong together",
+        ),
+        ({"a.jpg": b"", "a.cls": "1", "b.jpg": b"", "b.cls": "x"}, "has both numbers and words"),
+    ],
+)
+def test_samples_that_are_refused(tmp_path: Path, files: dict[str, Any], said: str) -> None:
+    path = tar(tmp_path / "d" / "a.tar", files)
+    assert said in refusal(open_shards, str(path), "train")
+
+
+def test_files_that_are_refused(tmp_path: Path) -> None:
+    path = numbered(tmp_path / "a.tar", range(3))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:2000])
+    assert f"{path} is cut off: it ends at byte 2,000" in refusal(open_shards, str(path), "all")
+    path.write_bytes(b"")
+    assert f"{path} is empty" in refusal(open_shards, str(path), "all")
+    path.write_bytes(whole)
+    for text, said in {
+        "a\na": "each once",
+        "a\nb\n": "expected a class from 0 to 1, got 2",
+    }.items():
+        (tmp_path / "classes.txt").write_text(text)
+        assert said in refusal(open_shards, str(path), "all")
+    (tmp_path / "classes.txt").unlink()
+    for text in ("{", "[]", '{"features": {"a": 1}}'):
+        (tmp_path / "dataset_info.json").write_text(text)
+        assert "dataset_info.json: expected the classes' names" in refusal(
+            open_shards, str(path), "all"
+        )
+    (tmp_path / "dataset_info.json").write_text('{"features": {"cls": {"_type": "Value"}}}')
+    (tmp_path / "classes.txt").write_text("\n")
+    source = open_shards(str(path), "all")
+    assert source.classes == ("0", "1", "2")
+    os.truncate(path, 600)
+    with pytest.raises(OSError, match="was cut off after it was opened"):
+        source.read(2)
+    other = open_shards(str(numbered(tmp_path / "b.tar", range(3))), "all")
+    (tmp_path / "b.tar").unlink()
+    with pytest.raises(FileNotFoundError):
+        other.read(0)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_threads_and_processes_read_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for shard in range(8):
+        numbered(tmp_path / f"{shard}.tar", range(shard * 10, shard * 10 + 10))
+    source = open_shards(str(tmp_path), "all")
+    expected = [picture(n) for n in range(80)]
+    for method in ("fork", "spawn"):
+        with multiprocessing.get_context(method).Pool(2) as processes:
+            assert processes.map(read_all, [source] * 4, chunksize=1) == [expected] * 4
+    few = shards.lru_cache(2)(shards._open.__wrapped__)  # files are closed while others read them
+    monkeypatch.setattr(shards, "_open", few)
+    before = len(os.listdir("/dev/fd"))
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(read_all, [source] * 12)) == [expected] * 12
+    assert len(os.listdir("/dev/fd")) <= before + 2
+
+
+def test_a_file_is_not_closed_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, pread = open_shards(str(numbered(tmp_path / "a.tar", range(3))), "all"), os.pread
+
+    def forgotten_meanwhile(*args: int) -> bytes:
+        shards._open.cache_clear()
+        return pread(*args)
+
+    monkeypatch.setattr(os, "pread", forgotten_meanwhile)
+    assert read_all(source) == [picture(n) for n in range(3)]
+
+
+def test_open_files_are_bounded_and_closed_in_silence(tmp_path: Path) -> None:
+    for shard in range(70):
+        numbered(tmp_path / f"{shard:02}.tar", range(shard, shard + 1))
+    code = (
+        "import os, sys; from vitrail.data.datasets.shards.shards import open_shards\n"
+        "source = open_shards(sys.argv[1], 'all')\n"
+        "assert sum(len(source.read(i)) for i in range(70))\n"
+        "print(len(os.listdir('/dev/fd')))"
+    )
+    run = [sys.executable, "-W", "error", "-X", "dev", "-c", code, str(tmp_path)]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert 64 < int(done.stdout) < 70
+    assert done.stderr == ""
+
+
+def test_a_shard_that_is_replaced(tmp_path: Path) -> None:
+    for numbers in (range(3), range(5, 9)):
+        path = numbered(tmp_path / "new.tar", numbers)
+        path = path.rename(tmp_path / "a.tar")
+        assert read_all(open_shards(str(path), "all")) == [picture(n) for n in numbers]
+        os.utime(path, (1, 1))
+
+
+def test_shards_are_downloaded_once(shelf: Shelf, tmp_path: Path) -> None:
+    for shard in range(3):
+        path = numbered(tmp_path / f"train-{shard}.tar", range(shard * 5, shard * 5 + 5))
+        shelf.files[f"/set/train-{shard}.tar"] = path.read_bytes()
+    shelf.files["/set/classes.txt"] = b"ant\nbee\nox\nyak"
+    shelf.cuts = [10**9, 10**9, 3000]  # the second shard comes in two parts
+    text = f"{shelf.address}/set/train-{{0..2}}.tar"
+    for _ in range(2):
+        source = open_shards(text, "all")
+        assert read_all(source) == [picture(n) for n in range(15)]
+        assert source.classes == ("ant", "bee", "ox", "yak")
+        assert source.where(7) == "train-1.tar:0007.jpg"
+        assert source.root is not None
+        assert source.root.parent == tmp_path / "cache" / "shards"
+        assert source.root.name.startswith("127.0.0.1-")
+    files = ["classes.txt", "dataset_info.json", *(f"train-{shard}.tar" for shard in (0, 1, 1, 2))]
+    assert [path for path, _ in shelf.asked] == [f"/set/{file}" for file in files]
+    assert shelf.asked[4] == ("/set/train-1.tar", "bytes=3000-")
+    shelf.files["/other/train-0.tar"] = shelf.files["/set/train-2.tar"]
+    other = open_shards(f"{shelf.address}/other/train-0.tar", "all")
+    assert read_all(other) == [picture(n) for n in range(10, 15)]
+
+
+def test_downloads_that_are_refused(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = numbered(tmp_path / "a.tar", range(5)).read_bytes()
+    shelf.files = {"/train-0.tar": data}
+    text = refusal(open_shards, f"{shelf.address}/train-{{0..1}}.tar", "train")
+    assert text == f"{shelf.address}/train-1.tar: the server answers 404 Not Found"
+    usage = shutil.disk_usage(tmp_path)._replace(free=len(data) * 2)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    shelf.files |= {f"/b/{n}.tar": data for n in range(4)}
+    text = refusal(open_shards, f"{shelf.address}/b/{{0..3}}.tar", "train")
+    assert "no room for 3 more shards in " in text
+    assert [path for path, _ in shelf.asked if path.startswith("/b/")][-1] == "/b/0.tar"
+    assert len(open_shards(f"{shelf.address}/b/{{0..2}}.tar", "all")) == 15

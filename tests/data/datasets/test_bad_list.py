@@ -1,0 +1,114 @@
+"""bad.py: the list of bad pictures is written whole, read back, and kept to."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitrail.config import InputError
+from vitrail.data.dataset import Pixels, select
+from vitrail.data.datasets.bad_list import (
+    BAD_LIST,
+    Remaining,
+    leave_out_bad,
+    read_bad_list,
+    write_bad_list,
+)
+from vitrail.data.datasets.folder import open_folder
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=12)
+
+
+@settings(max_examples=25)  # each waits for the disk
+@given(st.dictionaries(ANY_TEXT.filter(bool), ANY_TEXT))
+def test_any_name_and_reason_come_back(rows: dict[str, str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write_bad_list(Path(folder), rows)
+        assert read_bad_list(Path(folder)) == rows
+        assert os.listdir(folder) == ([BAD_LIST] if rows else [])
+
+
+def test_the_list_is_plain_tab_separated_text(tmp_path: Path) -> None:
+    path = write_bad_list(tmp_path, {"b/2\n.jpg": "truncated", "a/1.jpg": "not a\tpicture"})
+    assert path == tmp_path / BAD_LIST
+    rows = [
+        b"path\treason",
+        rb"a/1.jpg" + b"\t" + rb"not a\tpicture",
+        rb"b/2\n.jpg" + b"\ttruncated",
+    ]
+    assert path.read_bytes() == b"\n".join([*rows, b""])
+
+
+def test_a_list_that_people_edited(tmp_path: Path) -> None:
+    text = "\ufeffpath\treason\r\ncats/1.jpg\tblurred\r\n\r\ncats/2.jpg\r\ncats/3.jpg\ta\tb"
+    (tmp_path / BAD_LIST).write_bytes(text.encode())
+    assert read_bad_list(tmp_path) == {
+        "cats/1.jpg": "blurred", "cats/2.jpg": "", "cats/3.jpg": "a\tb"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"cats/1.jpg\tblurred\n", "expected a first line of 'path', a tab and 'reason'"),
+        (b"", "expected a first line of 'path', a tab and 'reason'"),
+        (b"path\treason\ncaf\xe9.jpg\tx\n", "not a text of UTF-8; remove it, or check again"),
+    ],
+)
+def test_what_is_no_list_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / BAD_LIST).write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        read_bad_list(tmp_path)
+    assert str(caught.value) == f"{tmp_path / BAD_LIST}: {problem}"
+
+
+def test_a_failed_write_leaves_the_old_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_bad_list(tmp_path, {"a": "old"})
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(
+        InputError, match=r"vitrail-bad.tsv: cannot be written: No space left on devic"
+    ):
+        write_bad_list(tmp_path, {"b": "new"})
+    assert read_bad_list(tmp_path) == {"a": "old"}
+    assert os.listdir(tmp_path) == [BAD_LIST]
+
+
+def test_no_rows_remove_the_list(tmp_path: Path) -> None:
+    write_bad_list(tmp_path, {"a": "old"})
+    write_bad_list(tmp_path, {})
+    assert os.listdir(tmp_path) == []
+    write_bad_list(tmp_path, {})
+
+
+def test_bad_pictures_are_left_out(tmp_path: Path) -> None:
+    for name in ("a/1", "a/2\n", "b/1", "b/2"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    whole = open_folder(tmp_path, "all")
+    assert leave_out_bad(whole) is whole
+    write_bad_list(tmp_path, {r"a/2\n": "cut off", "b/1": "cut off", "gone": "was bad"})
+    left = leave_out_bad(whole)
+    assert isinstance(left, Remaining)
+    assert [left.where(index) for index in range(len(left))] == ["a/1", "b/2"]
+    assert [left.read(index) for index in range(len(left))] == [b"a/1", b"b/2"]
+    assert left.labels.tolist() == [0, 1]
+    assert left.left_out.tolist() == [0, 1]
+    assert left.skipped == 2
+    assert (left.name, left.root, left.classes) == (whole.name, tmp_path, ("a", "b"))
+    part = select(whole, np.array([3, 0]))
+    assert leave_out_bad(part) is part, "none of these is on the list"
+
+
+def test_a_set_without_a_folder_has_no_list() -> None:
+    pixels = Pixels("p", ["a"], np.zeros(2, np.int64), np.zeros((2, 1, 1, 3), np.uint8))
+    assert leave_out_bad(pixels) is pixels

@@ -1,0 +1,300 @@
+"""open.py: each kind of DATA reaches its reader, and each mistake gets its one line."""
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vitrail.config import InputError
+from vitrail.data.dataset import Pixels, Source, Uniform
+from vitrail.data.datasets.bad_list import Remaining, write_bad_list
+from vitrail.data.datasets.open import check_trainable, notes, open_data
+
+
+def make(root: Path, *names: str) -> Path:
+    """Make files that contain their own names; a name that ends in / is a folder."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).mkdir() if name.endswith("/") else (root / name).write_text(name)
+    return root
+
+
+def open_source(text: str | Path, **options: Any) -> Source:
+    source = open_data(str(text), **options)
+    assert isinstance(source, Source)
+    return source
+
+
+def refused(text: str | Path, **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        open_data(str(text), **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "my photos/train/a/1", "my photos/train/b/2", "my photos/val/b/3")
+    for text in (f"{tmp_path}/my photos", f"{tmp_path}/my photos/", f"folder:{tmp_path}/my photos"):
+        assert [open_source(text).read(index) for index in range(2)] == [
+            b"my photos/train/a/1", b"my photos/train/b/2"
+        ]  # fmt: skip
+        assert open_source(text, split="validation").labels.tolist() == [1]
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert len(open_source("~/my photos")) == 2
+    assert len(open_source("folder:~/my photos")) == 2
+    make(tmp_path, "a:b/x/1", "a:b/y/1")
+    monkeypatch.chdir(tmp_path)
+    assert len(open_source("a:b", split="all")) == 2
+
+
+def test_the_seed_draws_what_is_held_out(tmp_path: Path) -> None:
+    make(tmp_path, *(f"{name}/{number}" for name in "ab" for number in range(30)))
+
+    def held_out(seed: int) -> list[str]:
+        source = open_source(tmp_path, split="val", seed=seed)
+        return [source.where(index) for index in range(len(source))]
+
+    assert len(held_out(0)) == 6
+    assert held_out(0) == held_out(0) != held_out(1)
+
+
+def test_lists(tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("path,label,kind\n1,a,x\n2,b,y\n")
+    (tmp_path / "l.jsonl").write_text('{"path": "1", "label": "a"}\n{"path": "2", "label": "b"}')
+    for text in (f"csv:{tmp_path}/l.csv", f"{tmp_path}/l.csv", f"jsonl:{tmp_path}/l.jsonl"):
+        assert open_source(text, split="all").classes == ("a", "b")
+    for text in (f"csv:{tmp_path}/l.csv,label=kind", f"{tmp_path}/l.csv,label=kind"):
+        assert open_source(text, split="all").classes == ("x", "y")
+    assert refused(f"csv:{tmp_path}/m.csv") == f"no file {tmp_path}/m.csv; did you mean 'l.csv'?"
+
+
+def test_parquet(tmp_path: Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"image": [b"1", b"2"], "label": [0, 1]}), tmp_path / "l.parquet")
+    for text in (f"parquet:{tmp_path}/l.parquet", f"{tmp_path}/l.parquet"):
+        assert open_source(text, split="all").read(1) == b"2"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "sought"),
+    [
+        ("cifar10", "test_batch.bin"),
+        ("cifar100", "cifar-100-binary"),
+        ("mnist", "train-images-idx3-ubyte"),
+        ("fashion-mnist", "train-images-idx3-ubyte"),
+        ("pets", "annotations"),
+        ("flowers102", "imagelabels.mat"),
+        ("caltech101", "101_ObjectCategories"),
+        ("imagenet", "nXXXXXXXX"),
+        ("wds", ".tar"),
+    ],
+)
+def test_each_public_set_looks_for_its_own_files(tmp_path: Path, scheme: str, sought: str) -> None:
+    problem = refused(f"{scheme}:{tmp_path}")
+    assert str(tmp_path) in problem
+    assert sought in problem
+
+
+def test_a_set_that_was_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
+    make(tmp_path, "data/mnist/ORIGIN.txt").joinpath("data/mnist/ORIGIN.txt").write_text("mnist\n")
+    for text in ("mnist", "mnist:"):
+        assert refused(text).startswith(f"{tmp_path}/data/mnist: found no train-images-idx3-ubyte")
+
+
+def test_the_hub(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    assert refused(f"hf:{tmp_path}").startswith(f"hf:{tmp_path}: ")
+
+
+def test_sets_of_the_package() -> None:
+    assert len(open_source("digits", split="all")) == 1797
+    assert open_source("digits:", split="dev").name == "digits/test"
+    shapes = open_source("shapes:size=16,count=20", split="val")
+    assert isinstance(shapes, Uniform)
+    assert len(shapes) == 2
+    assert refused("digits:hard") == "digits has no options; write digits instead of 'digits:hard'"
+
+
+def test_shards_are_opened_with_the_seed(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "s.tar", "w") as tar:
+        for number in range(40):
+            for suffix, content in (("cls", b"%d" % (number % 2)), ("jpg", b"picture")):
+                member = tarfile.TarInfo(f"{number:03}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    held_out = [open_source(f"wds:{tmp_path}/s.tar", split="val", seed=seed) for seed in (0, 0, 1)]
+    first, same, other = ([each.where(i) for i in range(len(each))] for each in held_out)
+    assert len(first) == 4
+    assert first == same != other
+
+
+def test_bad_pictures_are_left_out_and_noted(tmp_path: Path) -> None:
+    make(
+        tmp_path,
+        *(f"{part}/{name}/{n}" for part in ("train", "val") for name in "ab" for n in "12"),
+    )
+    make(tmp_path, "extra")
+    beside = f"{tmp_path}: 'extra' left out, because in no split's folder"
+    assert notes(open_source(tmp_path)) == (beside,)
+    write_bad_list(tmp_path, {"train/a/2": "cut off", "val/b/1": "cut off"})
+    train = open_source(tmp_path)
+    assert isinstance(train, Remaining)
+    assert train.skipped == 1
+    assert [train.where(index) for index in range(3)] == ["train/a/1", "train/b/1", "train/b/2"]
+    said = f"{tmp_path}/train: vitrail-bad.tsv leaves out 1 of 4 pictures"
+    assert notes(train) == (beside, said)
+    assert notes(open_source("digits")) == ()
+    (tmp_path / "vitrail-bad.tsv").write_text("train/a/2")
+    assert refused(tmp_path).startswith(f"{tmp_path}/vitrail-bad.tsv: expected a first line of")
+
+
+def test_the_list_does_not_change_what_is_held_out(tmp_path: Path) -> None:
+    make(tmp_path, *(f"{name}/{number}" for name in "ab" for number in range(30)))
+    before = open_source(tmp_path, split="val")
+    names = [before.where(index) for index in range(len(before))]
+    write_bad_list(tmp_path, {names[0]: "bad", "a/0": "bad", "a/1": "bad"})
+    after = open_source(tmp_path, split="val")
+    left = [name for name in names if name not in (names[0], "a/0", "a/1")]
+    assert [after.where(index) for index in range(len(after))] == left
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "expected data, such as a folder of pictures or digits, got ''"),
+        (" ", "expected data, such as a folder of pictures or digits, got ' '"),
+        ("a\0b", "expected data, such as a folder of pictures or digits, got 'a\\x00b'"),
+        ("digit", "no folder or data set 'digit'; did you mean 'digits'?"),
+        ("photo", "no folder or data set 'photo'; did you mean 'photos'?"),
+        ("nothing-like-it", "no folder or data set 'nothing-like-it'"),
+        ("~nobody-here/x", "no folder or data set '~nobody-here/x'"),
+        ("csv:~nobody-here/x", "no file ~nobody-here/x"),
+        (
+            "cifar10",
+            "cifar10 was not fetched; write cifar10:DIR for the folder that it lies in, "
+            "or run: vitrail data fetch cifar10",
+        ),
+        ("imagenet", "imagenet needs its place: write imagenet:DIR"),
+        ("hf", "hf needs its place: write hf:NAME"),
+        ("imagenet:", "imagenet: lacks its DIR; write imagenet:DIR"),
+        ("csv:", "csv: lacks its FILE; write csv:FILE"),
+        ("folder:", "folder: lacks its PATH; write folder:PATH"),
+        ("folder:photo", "no folder photo; did you mean 'photos'?"),
+        (
+            "ylecun/mnist",
+            "no folder or data set 'ylecun/mnist'; "
+            "write hf:ylecun/mnist if it is a set of the hub's",
+        ),
+        ("https://x.org/a.zip", "https://x.org/a.zip: download it, then give its folder"),
+        (
+            "shapes",
+            "'shapes' is a data set, and the name of something here; "
+            "write shapes: for the set, ./shapes for what is here",
+        ),
+        ("x.jpg", "x.jpg is one picture; expected a folder with one folder of pictures a class"),
+        ("x.zip", "x.zip is an archive; unpack it and give its folder"),
+        (
+            "x.tar",
+            "x.tar is an archive; unpack it and give its folder, "
+            "or write wds:x.tar if it is a shard",
+        ),
+        (
+            "x.tar.gz",
+            "x.tar.gz is an archive; unpack it and give its folder, "
+            "or write wds:x.tar.gz if it is a shard",
+        ),
+        (
+            "x.pdf",
+            "x.pdf is no data set; expected a folder with one folder of pictures a class, "
+            "or csv:FILE, jsonl:FILE, …",
+        ),
+        ("photos", "photos is empty; expected a folder of pictures for each class"),
+        ("x" * 5000, f"no folder or data set '{'x' * 5000}'"),
+    ],
+)
+def test_mistakes(text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "photos/", "shapes/", "x.jpg", "x.zip", "x.tar", "x.tar.gz", "x.pdf")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    assert refused(text) == problem
+
+
+def test_a_path_that_may_not_be_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert refused("a/b") == "cannot read a/b: Permission denied"
+    assert refused("folder:a/b") == "cannot read the folder a/b: Permission denied"
+
+
+def test_an_unknown_beginning() -> None:
+    problem = refused("cifar-10:data")
+    assert problem.startswith("unknown data 'cifar-10:data': it may begin with folder:, csv:, ")
+    assert problem.endswith("; did you mean 'cifar10' or 'cifar100'?")
+
+
+def test_an_unknown_split(tmp_path: Path) -> None:
+    make(tmp_path, "train/a/1", "train/b/1", "test/a/1")
+    assert refused(tmp_path, split="holdout") == (
+        f"{tmp_path} has no split 'holdout'; it has train, test, all"
+    )
+    assert refused("digits", split="trian") == (
+        "digits has no split 'trian'; it has train, test, all; did you mean 'train'?"
+    )
+
+
+def untrainable(train: Source, val: Source | None = None) -> str:
+    with pytest.raises(InputError) as caught:
+        check_trainable(train, val)
+    return str(caught.value)
+
+
+def test_what_can_be_trained_on(tmp_path: Path) -> None:
+    make(tmp_path, "train/a/1", "train/b/1", "val/a/1", "val/b/1")
+    assert check_trainable(open_source(tmp_path), open_source(tmp_path, split="val")) == ()
+    (tmp_path / "val/b/1").unlink()
+    train, val = open_source(tmp_path), open_source(tmp_path, split="val")
+    assert check_trainable(train) == ()
+    assert check_trainable(train, val) == (f"{tmp_path}/val has no picture of 'b'",)
+
+
+def test_one_class_only(tmp_path: Path) -> None:
+    make(tmp_path, *(f"cats/{number}" for number in range(10)))
+    assert untrainable(open_source(tmp_path)) == (
+        f"{tmp_path} (train) has the class 'cats' only; a classifier needs two or more"
+    )
+
+
+def test_a_class_without_pictures(tmp_path: Path) -> None:
+    make(tmp_path, "train/a/1", "train/b/1", "train/c/", "val/a/1", "val/b/1")
+    assert untrainable(open_source(tmp_path)) == (
+        f"class 'c' of {tmp_path}/train has no picture; add some, or remove the class"
+    )
+    make(tmp_path, "train/c/1", "train/c/2", "train/c/3")
+    write_bad_list(tmp_path, {f"train/c/{number}": "cut off" for number in (1, 2, 3)})
+    assert untrainable(open_source(tmp_path)) == (
+        f"class 'c' of {tmp_path}/train has no readable picture (3 skipped)"
+    )
+
+
+def test_sets_that_do_not_fit_each_other() -> None:
+    def pixels(name: str, classes: str, labels: list[int]) -> Source:
+        shape = (len(labels), 1, 1, 3)
+        return Pixels(name, classes, np.array(labels, np.int64), np.zeros(shape, np.uint8))
+
+    train = pixels("train", "ab", [0, 1])
+    assert untrainable(train, pixels("val", "abc", [0])) == "class 'c' of val is not in train"
+    assert untrainable(train, pixels("val", "ab", [])) == "val holds no picture"
+    assert untrainable(pixels("train", "ab", [])) == "train holds no picture to train on"
+    assert untrainable(train, pixels("val", "ba", [0])).startswith("val numbers its classes other")
+
+
+def test_several_labels_may_lack_a_class() -> None:
+    labels = np.array([[1, 0], [1, 0]], np.uint8)
+    train = Pixels("train", "ab", labels, np.zeros((2, 1, 1, 3), np.uint8))
+    assert check_trainable(train, train) == ("train has no picture of 'b'",)

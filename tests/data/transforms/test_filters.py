@@ -1,0 +1,245 @@
+"""filters.py: each operation against its closed form, brute force, Pillow and torchvision."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageEnhance, ImageOps
+
+from tests.parity.peers import load
+from vitrail.data.transforms import filters
+
+RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)  # every value once
+SHAPES = [*itertools.product([(1, 1), (1, 5), (2, 2), (3, 4), (9, 7)], [1, 2, 3, 4, 7])]
+
+Filter = Callable[[np.ndarray], np.ndarray]
+
+
+def noise(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
+    drawn = np.random.default_rng(seed).integers(0, 256, (height, width, channels))
+    return drawn.astype(np.uint8)
+
+
+@st.composite
+def pictures(draw: st.DrawFn, channels: int) -> np.ndarray:
+    """Small pictures of few values or many, with narrow ranges among them."""
+    low = draw(st.integers(0, 255))
+    high = draw(st.integers(low, 255))
+    shape = (draw(st.integers(1, 40)), draw(st.integers(1, 40)), channels)
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+    return generator.integers(low, high + 1, shape).astype(np.uint8)
+
+
+def as_image(picture: np.ndarray) -> Image.Image:
+    return Image.fromarray(picture[..., 0] if picture.shape[2] == 1 else picture)
+
+
+def as_picture(image: Image.Image) -> np.ndarray:
+    return np.array(image).reshape(image.height, image.width, -1)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_posterize_keeps_the_highest_bits(bits: int) -> None:
+    step = 2 ** (8 - bits)
+    expected = [value // step * step for value in range(256)]
+    assert filters.posterize(RAMP, bits).ravel().tolist() == expected
+
+
+@pytest.mark.parametrize("threshold", [0, 1, 128, 178.5, 255, 256])
+def test_solarize_inverts_from_the_threshold_on(threshold: float) -> None:
+    expected = [value if value < threshold else 255 - value for value in range(256)]
+    assert filters.solarize(RAMP, threshold).ravel().tolist() == expected
+
+
+@pytest.mark.parametrize("amount", [0, 1, 110, 220])
+def test_solarize_add_brightens_the_dark_half(amount: int) -> None:
+    expected = [min(v + amount, 255) if v < 128 else v for v in range(256)]
+    assert filters.solarize_add(RAMP, amount).ravel().tolist() == expected
+
+
+def test_autocontrast_stretches_each_channel() -> None:
+    picture = np.array([[[10, 0, 7], [20, 255, 7], [61, 3, 7]]], np.uint8)
+    assert filters.autocontrast(picture).tolist() == [[[0, 0, 7], [50, 255, 7], [255, 3, 7]]]
+
+
+def test_autocontrast_in_float32_is_tensorflows() -> None:
+    """Multiply, then shift, each rounded to float32; some whole numbers come out just below."""
+    values = np.arange(5, 251, dtype=np.uint8).reshape(1, -1, 1)
+    scale = np.float32(255) / np.float32(245)
+    exact = (values.astype(np.float32) * scale).astype(np.float32) - np.float32(5) * scale
+    assert np.array_equal(filters.autocontrast(values, np.float32), exact.astype(np.uint8))
+    differ = filters.autocontrast(values) != filters.autocontrast(values, np.float32)
+    assert 0 < differ.sum() < 10
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([1, 3]).flatmap(lambda channels: pictures(channels=channels)))
+def test_autocontrast_and_equalize_are_pillows(picture: np.ndarray) -> None:
+    stretched = as_picture(ImageOps.autocontrast(as_image(picture)))
+    assert np.array_equal(filters.autocontrast(picture), stretched)
+    spread = as_picture(ImageOps.equalize(as_image(picture)))
+    assert np.array_equal(filters.equalize(picture), spread)
+
+
+def test_equalize_of_a_large_uneven_picture_is_even() -> None:
+    squares = (np.linspace(0, 1, 256 * 256) ** 3 * 255).astype(np.uint8).reshape(256, 256, 1)
+    spread = filters.equalize(squares)
+    assert np.array_equal(spread, as_picture(ImageOps.equalize(as_image(squares))))
+    top = np.sort(spread.ravel())[-1000:]
+    assert top.min() > 245
+    assert abs(spread.mean() - 127.5) < abs(squares.mean() - 127.5)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.1, 0.5, 1.0, 1.9, 3.7])
+def test_blend_is_linear_and_cut(factor: float) -> None:
+    picture, base = noise(9, 8, 2), noise(9, 8, 2, seed=1)
+    line = base + np.float32(factor) * (picture.astype(np.float32) - base)
+    assert np.array_equal(filters.blend(base, picture, factor), np.clip(line, 0, 255).astype(int))
+    assert np.array_equal(
+        filters.blend(77, picture, factor),
+        filters.blend(np.full_like(picture, 77), picture, factor),
+    )
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.37, 1.0, 1.63, 2.8])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_enhancements_are_pillows(factor: float, channels: int) -> None:
+    picture = noise(31, 17, channels)
+    image = as_image(picture)
+    for base, enhance in (
+        (0, ImageEnhance.Brightness),
+        (filters.mean_grey(picture), ImageEnhance.Contrast),
+        (filters.grey(picture), ImageEnhance.Color),
+        (filters.smooth(picture), ImageEnhance.Sharpness),
+    ):
+        expected = as_picture(enhance(image).enhance(factor))
+        assert np.array_equal(filters.blend(base, picture, factor), expected), enhance
+
+
+def test_grey_of_tensorflow() -> None:
+    picture = noise(50, 50)
+    weighed = picture / 255 @ np.array([0.2989, 0.587, 0.114]) * 255.5
+    assert np.abs(weighed - weighed.round()).min() > 1e-6, "no value on the edge"
+    ours = filters.grey(picture, filters.TENSORFLOW_GREY)
+    assert np.array_equal(ours, np.repeat(weighed.astype(np.uint8)[..., None], 3, axis=2))
+
+
+def test_mean_grey_of_other_channels_is_one_each() -> None:
+    picture = np.stack([np.full((3, 3), 10), np.arange(9).reshape(3, 3)], axis=-1).astype(np.uint8)
+    assert filters.mean_grey(picture).tolist() == [[[10, 4]] * 3] * 3
+
+
+@pytest.mark.parametrize("add", [0, 6])
+def test_smooth_by_brute_force(add: int) -> None:
+    picture = noise(6, 5, 2)
+    expected = picture.astype(int)
+    for y, x in itertools.product(range(1, 5), range(1, 4)):
+        around = picture[y - 1 : y + 2, x - 1 : x + 2].astype(int).sum((0, 1))
+        expected[y, x] = (around + 4 * picture[y, x].astype(int) + add) // 13
+    assert np.array_equal(filters.smooth(picture, add), expected)
+
+
+@pytest.mark.parametrize("turn", [-0.5, -0.2, 0.0, 0.1, 0.5])
+def test_turn_hue_is_torchvisions(turn: float) -> None:
+    picture = noise(20, 20)
+    functional = load("torchvision.transforms.functional")
+    expected = np.array(functional.adjust_hue(as_image(picture), turn))
+    assert np.array_equal(filters.turn_hue(picture, turn), expected)
+
+
+def test_a_third_of_a_turn_makes_red_green() -> None:
+    red = np.array([[[255, 0, 0]]], np.uint8)
+    assert filters.turn_hue(red, 1 / 3).tolist() == [[[0, 255, 0]]]
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize(("right", "down"), [(0, 0), (3, 0), (-2, 1), (0, -5), (99, 0)])
+def test_moves_by_whole_pixels(channels: int, right: int, down: int) -> None:
+    picture = noise(8, 6, channels)
+    expected = np.full_like(picture, 128)
+    for y, x in itertools.product(range(8), range(6)):
+        if 0 <= y - down < 8 and 0 <= x - right < 6:
+            expected[y, x] = picture[y - down, x - right]
+    assert np.array_equal(filters.transform(picture, (1, 0, -right, 0, 1, -down), 128), expected)
+
+
+def test_shears_by_whole_pixels() -> None:
+    picture = noise(5, 9)
+    sheared = filters.transform(picture, (1, 1, -0.5, 0, 1, 0), 0)
+    for y in range(5):
+        assert np.array_equal(sheared[y, : 9 - y], picture[y, y:])
+        assert not sheared[y, 9 - y :].any()
+
+
+@pytest.mark.parametrize("quarters", [-1, 0, 1, 2, 3])
+@pytest.mark.parametrize(("side", "channels"), [(1, 3), (6, 1), (7, 3), (7, 4)])
+def test_rotates_by_right_angles(quarters: int, side: int, channels: int) -> None:
+    picture = noise(side, side, channels)
+    rotated = filters.rotate(picture, 90 * quarters, fill=0)
+    assert np.array_equal(rotated, np.rot90(picture, quarters))
+
+
+@pytest.mark.parametrize("degrees", [-60, -13.5, 27, 45])
+def test_rotates_by_brute_force(degrees: float) -> None:
+    """The pixel under the turned centre, wherever that is not on the edge between two pixels."""
+    picture = noise(41, 30)
+    rotated = filters.rotate(picture, degrees, fill=128)
+    turn, middle = math.radians(degrees), np.array([14.5, 20])
+    matrix = np.array([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
+    clear = 0
+    for y, x in itertools.product(range(41), range(30)):
+        place = matrix @ ([x, y] - middle) + middle
+        if np.abs(place % 1 - 0.5).min() < 0.01:
+            continue
+        clear += 1
+        column, row = (round(value) for value in place)
+        inside = 0 <= row < 41 and 0 <= column < 30
+        expected = picture[row, column] if inside else [128] * 3
+        assert np.array_equal(rotated[y, x], expected), (y, x)
+    assert clear > 0.9 * 41 * 30
+
+
+FILTERS: dict[str, Filter] = {
+    "posterize": lambda picture: filters.posterize(picture, 3),
+    "solarize": lambda picture: filters.solarize(picture, 100),
+    "solarize_add": lambda picture: filters.solarize_add(picture, 50),
+    "autocontrast": filters.autocontrast,
+    "equalize": filters.equalize,
+    "blend": lambda picture: filters.blend(9, picture, 1.5),
+    "grey": filters.grey,
+    "mean_grey": filters.mean_grey,
+    "smooth": filters.smooth,
+    "turn_hue": lambda picture: filters.turn_hue(picture, 0.2),
+    "rotate": lambda picture: filters.rotate(picture, 20, fill=1),
+}
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_shape_and_type_stay_and_the_input_too(name: str) -> None:
+    for (height, width), channels in SHAPES:
+        picture = noise(height, width, channels)
+        before = picture.copy()
+        result = FILTERS[name](picture)
+        assert result.shape == picture.shape
+        assert result.dtype == np.uint8
+        assert np.array_equal(picture, before)
+        mirrored = np.ascontiguousarray(picture[:, ::-1])
+        assert np.array_equal(FILTERS[name](picture[:, ::-1]), FILTERS[name](mirrored))
+
+
+@pytest.mark.parametrize("name", sorted(FILTERS.keys() - {"grey", "mean_grey", "turn_hue"}))
+def test_channels_are_treated_alike(name: str) -> None:
+    picture = noise(12, 10, 5)
+    channels = [FILTERS[name](picture[..., i : i + 1]) for i in range(5)]
+    assert np.array_equal(FILTERS[name](picture), np.concatenate(channels, axis=2))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4, 7])
+def test_colour_is_only_of_rgb(channels: int) -> None:
+    picture = noise(5, 5, channels)
+    assert np.array_equal(filters.grey(picture), picture)
+    assert np.array_equal(filters.turn_hue(picture, 0.3), picture)

@@ -1,0 +1,199 @@
+"""Measuring the ways to run a model: what is measured, what is said, and what is never praised."""
+
+import gc
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.decoding.pictures import encode, photo
+from tests.shelf import refusal
+from tests.test_predictor import NAMES, make
+from vitrail.cli import main
+from vitrail.deploy.backends import bench as bench_room
+from vitrail.deploy.backends.backends import WAYS, Way, Workshop
+from vitrail.deploy.backends.bench import Measured, Settings, bench, optimize, paces
+from vitrail.deploy.backends.engines import open_onnx
+from vitrail.deploy.backends.quantize import quantize_onnx
+from vitrail.deploy.exporting.graph import Deployed, facts, trace
+from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
+from vitrail.predictor import Pace, Predictor
+from vitrail.predictor.predictor import Engine
+
+QUICK = Settings(ways=("pytorch", "merged"), pictures=6, rounds=1)
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    torch.manual_seed(0)
+    return Predictor(make(), pace=Pace(micro=2, workers=2, threads=1))
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory: pytest.TempPathFactory, predictor: Predictor) -> str:
+    """Draw pictures whose folders are named by what the model answers, but for one in four."""
+    root = tmp_path_factory.mktemp("labelled")
+    generator = np.random.default_rng(0)
+    for split in ("train", "val"):
+        for name in NAMES:
+            (root / split / name).mkdir(parents=True)
+        for number in range(16):
+            pixels = generator.integers(0, 256, (4, 4, 3), np.uint8).repeat(8, 0).repeat(8, 1)
+            answer = predictor.predict(pixels).index
+            label = NAMES[(answer + (number % 4 == 0)) % len(NAMES)]
+            (root / split / label / f"{number}.png").write_bytes(encode(pixels, "PNG"))
+    return str(root)
+
+
+def test_what_is_measured(predictor: Predictor, labelled: str) -> None:
+    done: list[int] = []
+    settings = Settings(ways=("pytorch", "merged"), pictures=16, rounds=2, merge=0.4)
+    found = bench(predictor, labelled, settings, report=done.append)
+    first = found.rows[0]
+    assert done == [1, 2]
+    assert (first.way, first.pace, first.ratio, first.agreement) == (
+        "pytorch", predictor.pace, 1.0, 1.0
+    )  # fmt: skip
+    assert first.accuracy == 0.75
+    assert [row.way for row in found.rows][-1] == "merged"
+    for row in found.rows:
+        assert row.speed > 0
+        assert 0 < row.latency[0] <= row.latency[1] <= row.latency[2]
+    assert found.best in found.rows
+    assert found.best.verdict.startswith("recommended")
+    assert sum(row.verdict.startswith("recommended") for row in found.rows) == 1
+
+
+def test_a_fast_way_that_answers_otherwise_is_not_recommended(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(torch.arange(len(x)) % 7, 7).float()
+
+    monkeypatch.setitem(WAYS, "int8", Way(lambda shop, pace: wrong, exact=False))
+    found = bench(predictor, None, Settings(ways=("int8",), pictures=12, rounds=1))
+    row = found.rows[-1]
+    assert row.way == "int8"
+    assert row.agreement < 0.9
+    assert row.verdict.startswith("loses too much")
+    assert found.best.way == "pytorch"
+
+
+def test_a_slower_way_is_said_to_be_so(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(30):
+            predictor.model(x)
+        return predictor.model(x)
+
+    monkeypatch.setitem(WAYS, "compiled", Way(lambda shop, pace: slow, exact=True))
+    monkeypatch.setattr(bench_room, "paces", lambda usual: [])
+    settings = Settings(ways=("compiled",), pictures=12, rounds=1)
+    found = bench(predictor, None, settings)
+    assert [row.verdict for row in found.rows] == ["recommended: the reference", "slower"]
+    assert found.rows[1].agreement == 1
+    assert optimize(predictor, None, settings).pace == predictor.pace
+
+
+def test_a_faster_way_is_taken(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    table: dict[bytes, torch.Tensor] = {}
+
+    def known(x: torch.Tensor) -> torch.Tensor:
+        key = x.numpy().tobytes()
+        if key not in table:
+            table[key] = predictor.model(x)
+        return table[key]
+
+    monkeypatch.setitem(WAYS, "compiled", Way(lambda shop, pace: known, exact=True))
+    monkeypatch.setattr(bench_room, "paces", lambda usual: [])
+    monkeypatch.setattr(bench_room, "_GAIN", 0.0)  # whatever this machine does just now
+    settings = Settings(ways=("compiled",), pictures=4, rounds=1)
+    fast = optimize(predictor, None, settings)
+    assert torch.allclose(fast.logits(photo(9, 9)), predictor.logits(photo(9, 9)), atol=1e-5)
+
+
+def test_the_optimised_predictor_keeps_what_its_engine_may_open_again(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine is started for each batch that runs at a time, whenever there is one more."""
+    files: list[Path] = []
+
+    def reading(shop: Workshop, pace: Pace) -> Engine:
+        path = shop.folder / "weights"
+        path.touch()
+        files.append(path)
+
+        def run(x: torch.Tensor) -> torch.Tensor:
+            path.read_bytes()
+            return predictor.model(x)
+
+        return run
+
+    monkeypatch.setitem(WAYS, "compiled", Way(reading, exact=True))
+    monkeypatch.setattr(bench_room, "paces", lambda usual: [])
+    judge = bench_room._judge
+
+    def favour(each: Any, *more: Any) -> Measured:
+        found = judge(each, *more)
+        return replace(found, verdict="faster", ratio=9.0) if each.way == "compiled" else found
+
+    monkeypatch.setattr(bench_room, "_judge", favour)
+    fast = optimize(predictor, None, Settings(ways=("compiled",), pictures=2, rounds=1))
+    assert torch.allclose(fast.logits(photo(9, 9)), predictor.logits(photo(9, 9)), atol=1e-5)
+    del fast
+    gc.collect()
+    assert not files[0].exists()
+
+
+def test_paces_are_around_the_usual() -> None:
+    tried = paces(Pace(micro=8, workers=2, threads=1))
+    assert {pace.micro for pace in tried} == {1, 4, 8, 16}
+    assert any(pace.workers == 1 for pace in tried)
+
+
+def test_a_way_that_is_absent_is_named(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    found = bench(predictor, None, Settings(ways=("compiled",), pictures=2, rounds=1))
+    assert found.absent == {"compiled": "compiling needs no-such-compiler"}
+
+
+def test_settings_are_checked() -> None:
+    assert "did you mean 'int8'" in refusal(Settings, ways=("int4",))
+    assert "nothing to measure" in refusal(Settings, rounds=0)
+
+
+def test_int8_is_calibrated_near_the_model(predictor: Predictor, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    deployed = Deployed(predictor, "float").eval()
+    path, small = tmp_path / "model.onnx", tmp_path / "int8.onnx"
+    save_onnx(make_onnx(deployed, trace(deployed), facts(predictor, "float")), path)
+    prepared = torch.randint(0, 256, (24, 32, 32, 3), dtype=torch.uint8)
+    quantize_onnx(path, small, deployed, prepared)
+    x = deployed.arrange(prepared[:8])
+    expected, found = open_onnx(path)(x), open_onnx(small)(x)
+    error = float((found - expected).norm() / expected.norm())
+    assert 0 < error < 0.1
+    text = small.read_bytes()
+    assert b"MatMulInteger" in text
+    assert b"vitrail.preprocess" in text  # what a program has to know is still there
+
+
+def test_command_prints_every_way(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Predictor, "load", lambda source: predictor)
+    arguments = ["bench", "any", "--ways", "pytorch", "merged", "--pictures", "4", "--rounds", "1"]
+    main([*arguments, "--json"])
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["way"] for row in rows} == {"pytorch", "merged"}
+    main(arguments)
+    out = capsys.readouterr().out
+    assert "recommended" in out
+    assert "Measured on shapes" in out

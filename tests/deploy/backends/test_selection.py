@@ -1,0 +1,224 @@
+"""Ways to put a model to use: the same answers by all, kept files, and a choice measured once."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.data.decoding.pictures import encode, photo
+from tests.deploy.serving import picture, save_model
+from tests.shelf import refusal
+from tests.test_predictor import PREPROCESS, make
+from vitrail.cli import main
+from vitrail.data.decoding.decode import Limits
+from vitrail.deploy.backends import selection as room
+from vitrail.deploy.backends.backends import WAYS, Way
+from vitrail.deploy.backends.selection import choices, take_way
+from vitrail.deploy.serving.worker import answer_batch, load_served
+from vitrail.predictor import Pace, Predictor
+from vitrail.predictor.predictor import Engine
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    torch.manual_seed(0)
+    return Predictor(make(), name="tiny", pace=Pace(micro=3, workers=2, threads=1))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(cache))
+
+
+def only(folder: Path, pattern: str) -> Path:
+    (found,) = folder.glob(f"ways/*/{pattern}")
+    return found
+
+
+@pytest.mark.parametrize("way", ["pytorch", "onnxruntime", "openvino"])
+def test_every_way_gives_the_same_alone_and_in_batches_of_two_sizes(
+    predictor: Predictor, way: str
+) -> None:
+    pytest.importorskip(way.replace("pytorch", "torch"))
+    pictures = [photo(20 + n, 40) for n in range(8)]  # batches of 3, 3 and 2, side by side
+    other = take_way(predictor, way)
+    found = other.logits(pictures)
+    assert torch.allclose(found, predictor.logits(pictures), atol=1e-5)
+    assert torch.allclose(other.logits(pictures[0]), found[0], atol=1e-5)
+    assert torch.allclose(other.embed(pictures[0]), predictor.embed(pictures[0]), atol=1e-5)
+
+
+def test_the_graph_is_kept_and_a_damaged_one_made_again(predictor: Predictor, cache: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    take_way(predictor, "onnxruntime")
+    graph = only(cache, "model.onnx")
+    content = graph.read_bytes()
+    graph.write_bytes(content[:1000])
+    assert torch.allclose(
+        take_way(predictor, "onnxruntime").logits(photo(9, 9)), predictor.logits(photo(9, 9)),
+        atol=1e-5,
+    )  # fmt: skip
+    assert len(graph.read_bytes()) == len(content)
+    before = graph.stat().st_mtime_ns
+    take_way(predictor, "onnxruntime")
+    assert graph.stat().st_mtime_ns == before
+
+
+def test_other_weights_have_another_graph(predictor: Predictor) -> None:
+    torch.manual_seed(1)
+    other = make()
+    assert room._digest(Predictor(other)) != room._digest(predictor)
+    digest = room._digest(Predictor(other))
+    smaller = replace(PREPROCESS, size=(24, 24))
+    assert room._digest(Predictor(replace(other, preprocess=smaller))) != digest
+    with torch.no_grad():
+        next(other.model.parameters())[0] += 1e-3
+    assert room._digest(Predictor(other)) != digest
+
+
+def counting(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let one fast way be there beside PyTorch, and list how often it is made."""
+    made: list[str] = []
+
+    def build(shop: object, pace: Pace) -> Engine:
+        made.append(str(pace))
+        return predictor.model
+
+    monkeypatch.setitem(WAYS, "onnxruntime", Way(build, exact=True, quick=True))
+    monkeypatch.delitem(WAYS, "openvino")
+    monkeypatch.setattr("vitrail.deploy.backends.bench.paces", lambda usual: [])
+    monkeypatch.setattr("vitrail.deploy.backends.bench._GAIN", 0.0)  # whatever the machine does
+    return made
+
+
+def test_auto_measures_once(
+    predictor: Predictor, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, said = counting(predictor, monkeypatch), list[str]()
+    take_way(predictor, "auto", say=said.append)
+    assert len(said) == 2
+    assert "measuring" in said[0]
+    kept = only(cache, "*.json")
+    assert json.loads(kept.read_text())["way"] in ("pytorch", "onnxruntime")
+    kept.write_text(json.dumps({"way": "onnxruntime", "micro": 5}))
+    made.clear()
+    found = take_way(predictor, "auto", pace=Pace(micro=1, workers=1, threads=1), say=said.append)
+    assert len(said) == 2
+    assert made == ["5 x 1 x 1"]
+    assert found.pace == Pace(micro=5, workers=1, threads=1)
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"way": "int8", "micro": 8}', '{"way": "pytorch", "micro": 0}']
+)
+def test_a_damaged_choice_is_measured_again(
+    predictor: Predictor, cache: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    counting(predictor, monkeypatch)
+    take_way(predictor, "auto")
+    kept, said = only(cache, "*.json"), list[str]()
+    kept.write_text(damage)
+    take_way(predictor, "auto", say=said.append)
+    assert "measuring" in said[0]
+    assert json.loads(kept.read_text())["micro"] > 0
+
+
+def test_only_exact_ways_are_chosen_from() -> None:
+    assert choices() == ("pytorch", "onnxruntime", "openvino", "auto")
+    assert all(WAYS[name].exact for name in choices() if name != "auto")
+
+
+def test_a_second_process_waits(cache: Path) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with room._alone(cache / "ways"):
+            order.append("second")
+
+    with room._alone(cache / "ways"):
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        waiting.join(0.1)
+        order.append("first")
+    waiting.join(10)
+    assert order == ["first", "second"]
+
+
+def test_what_cannot_be_is_refused(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refusal(take_way, predictor, "openvin") == (
+        "--way openvin: expected pytorch, onnxruntime, openvino, auto; did you mean 'openvino'?"
+    )
+    assert refusal(take_way, predictor, "int8").endswith("auto; `vitrail bench` measures it")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert refusal(take_way, predictor, "openvino") == (
+        "this needs openvino: pip install 'vitrail[openvino]'"
+    )
+
+
+def test_a_cache_that_cannot_be_is_named(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "file"))
+    assert refusal(take_way, predictor, "onnxruntime").endswith("set VITRAIL_CACHE to another")
+
+
+def test_the_command_predicts_the_same_by_another_way(
+    predictor: Predictor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("onnxruntime")
+    load: Callable[..., Predictor] = lambda source, device: predictor  # noqa: E731
+    monkeypatch.setattr(Predictor, "load", load)
+    for number in range(4):
+        (tmp_path / f"{number}.png").write_bytes(encode(photo(30, 30 + number), "PNG"))
+    tops = []
+    for way in ("pytorch", "onnxruntime"):
+        main(["predict", "any", str(tmp_path), "--way", way, "--json"])
+        lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        tops.append([[guess["index"] for guess in line["top"]] for line in lines])
+    assert tops[0] == tops[1]
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", "any", str(tmp_path), "--way", "tflite"])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error.count("\n") == 1
+    assert "--way tflite: expected pytorch" in error
+
+
+def test_served_pictures_get_the_same_by_another_way(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    folder, before = save_model(tmp_path / "model"), torch.get_num_threads()
+    head = {"work": "predict", "options": [{"top": 7}] * 3}
+    answers = []
+    for way in ("pytorch", "onnxruntime"):
+        served = load_served(str(folder), "named", None, "cpu", way)
+        assert served.predictor.name == "named"
+        assert torch.get_num_threads() == before
+        found = answer_batch(served, head, [picture(seed) for seed in range(3)], Limits())
+        answers.append([[guess["index"] for guess in data["top"]] for _, data in found])
+        assert all(good for good, _ in found)
+    assert answers[0] == answers[1]
+
+
+def test_serving_refuses_an_unknown_way_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save_model(tmp_path / "model")
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", str(folder), "--port", "0", "--workers", "1", "--way", "tflite"])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error.count("\n") == 1
+    assert "--way tflite: expected pytorch" in error

@@ -1,0 +1,271 @@
+"""Exported models: run by the programs they are for, and compared with PyTorch's values."""
+
+import json
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.decoding.pictures import photo
+from tests.shelf import refusal
+from tests.test_predictor import NAMES, PREPROCESS, make
+from vitrail.cli import main
+from vitrail.data.transforms.apply import normalise
+from vitrail.deploy.backends.engines import open_onnx, open_openvino
+from vitrail.deploy.exporting import export as export_room
+from vitrail.deploy.exporting import writers as writers_room
+from vitrail.deploy.exporting.export import Exported, export
+from vitrail.deploy.exporting.graph import Deployed, trace
+from vitrail.deploy.exporting.samples import take_samples
+from vitrail.deploy.exporting.writers import Options
+from vitrail.predictor import Predictor
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+
+ANY_SIZE = Options(any_size=True)
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    torch.manual_seed(0)
+    return Predictor(make())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("exported")
+
+
+@pytest.fixture(scope="module")
+def plain(predictor: Predictor, folder: Path) -> Exported:
+    """Export once for all tests, as tracing takes seconds."""
+    return export(predictor, folder / "any.onnx", "onnx", ANY_SIZE)
+
+
+def inputs(count: int, height: int = 32, width: int = 32) -> torch.Tensor:
+    return torch.randn(count, 3, height, width)
+
+
+def session(path: Path) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize(
+    ("count", "height", "width"), [(1, 32, 32), (5, 32, 32), (2, 64, 40), (3, 16, 24)]
+)
+def test_onnx_runs_at_any_size(
+    predictor: Predictor, plain: Exported, count: int, height: int, width: int
+) -> None:
+    x = inputs(count, height, width)
+    with torch.no_grad():
+        expected = predictor.model(x).numpy()
+    found = session(plain.files[0]).run(None, {"pixel_values": x.numpy()})[0]
+    assert np.abs(found - expected).max() < 1e-5
+
+
+def test_onnx_says_what_was_found_and_what_it_is(plain: Exported, folder: Path) -> None:
+    assert plain.max_difference < 1e-5
+    assert plain.sizes == ("32x32", "40x48")
+    assert [path.name for path in folder.iterdir() if path.suffix == ".onnx"] == ["any.onnx"]
+    opened = session(plain.files[0])
+    assert opened.get_inputs()[0].shape == ["batch", 3, "height", "width"]
+    assert opened.get_outputs()[0].name == "logits"
+    assert opened.get_outputs()[0].shape[0] == "batch"
+    told = opened.get_modelmeta().custom_metadata_map
+    assert json.loads(told["classes"]) == list(NAMES)
+    assert json.loads(told["vitrail.preprocess"])["mean"] == list(PREPROCESS.mean)
+    onnx.checker.check_model(plain.files[0])
+
+
+def test_pictures_may_have_another_size_than_the_positions(folder: Path) -> None:
+    """DINOv2's positions are those of 518 pixels, and its pictures have 224."""
+    other = Predictor(make(preprocess=replace(PREPROCESS, size=(48, 40))))
+    written = export(other, folder / "other.onnx", "onnx")
+    assert (written.sizes, written.max_difference < 1e-5) == (("48x40",), True)
+    assert session(written.files[0]).get_inputs()[0].shape == ["batch", 3, 48, 40]
+
+
+def test_onnx_normalises_bytes_inside(predictor: Predictor, folder: Path) -> None:
+    written = export(predictor, folder / "bytes.onnx", "onnx", Options(form="uint8-nhwc"))
+    pixels = np.stack([photo(32, 32), photo(32, 32)[::-1]])
+    expected = predictor.run(torch.from_numpy(pixels.copy())).numpy()
+    found = session(written.files[0]).run(None, {"pictures": pixels})[0]
+    assert np.abs(found - expected).max() < 1e-5
+
+
+@pytest.mark.parametrize("form", ["float", "uint8-nchw", "uint8-nhwc"])
+def test_every_form_is_the_same_model(predictor: Predictor, form: Any) -> None:
+    deployed = Deployed(predictor, form).eval()
+    pixels = torch.from_numpy(np.stack([photo(32, 32)] * 2))
+    with torch.no_grad():
+        expected = predictor.model(normalise(pixels, PREPROCESS))
+        assert torch.allclose(deployed(deployed.arrange(pixels)), expected, atol=1e-6)
+
+
+def test_openvino_is_a_folder_of_its_own(predictor: Predictor, folder: Path) -> None:
+    openvino = pytest.importorskip("openvino")
+    written = export(predictor, folder / "openvino", "openvino")
+    assert [file.name for file in written.files] == ["model.bin", "model.xml"]
+    assert written.max_difference < 1e-5
+    model = openvino.Core().read_model(folder / "openvino" / "model.xml")
+    assert json.loads(model.get_rt_info(["classes"]).value) == list(NAMES)
+    x = inputs(3)
+    with torch.no_grad():
+        expected = predictor.model(x)
+    found = open_openvino(folder / "openvino" / "model.xml")(x)
+    assert (found - expected).abs().max() < 1e-5
+    assert "is there already" in refusal(export, predictor, folder / "openvino", "openvino")
+
+
+def test_pt2_is_torchs_own(predictor: Predictor, folder: Path) -> None:
+    written = export(predictor, folder / "model.pt2", "pt2")
+    assert written.max_difference < 1e-6
+    told = {"classes.json": ""}
+    program = torch.export.load(written.files[0], extra_files=told)
+    assert json.loads(told["classes.json"]) == list(NAMES)
+    x = inputs(4)
+    with torch.no_grad():
+        assert torch.allclose(program.module()(x), predictor.model(x), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ViT/8@32,depth=1,width=32,heads=2,"
+    "mlp=64,classes=3,pool=map,position=sincos-2d", "ViT/8@32,depth=1,width=32,heads=2,mlp=64,"
+    "classes=3,position=relative,position_at=shared"])  # fmt: skip
+def test_every_family_is_traced_for_any_batch(name: str) -> None:
+    deployed = Deployed(Predictor(make(name)), "float")
+    program = trace(deployed).module()
+    for count in (1, 3):
+        x = inputs(count)
+        with torch.no_grad():
+            assert torch.allclose(program(x), deployed(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("to", "options", "said"),
+    [
+        ("onyx", Options(), "did you mean 'onnx'"),
+        ("executorch", Options(), "pip install executorch"),
+        ("pt2", Options(any_size=True), "--any-size is for onnx and openvino"),
+        ("onnx", Options(aot=True), "--aot compiles a pt2"),
+    ],
+)
+def test_what_can_not_be_exported(
+    predictor: Predictor, tmp_path: Path, to: str, options: Options, said: str
+) -> None:
+    assert said in refusal(export, predictor, tmp_path / "out", to, options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_place_to_write(predictor: Predictor, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old")
+    assert "cannot be written" in refusal(export, predictor, tmp_path / "file" / "a.onnx", "onnx")
+    assert "cannot be written" in refusal(export, predictor, Path("/proc/none/a.onnx"), "onnx")
+    assert "no folder or data set" in refusal(
+        export, predictor, tmp_path / "a.onnx", "onnx", data="nowhere"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let no file grow over 16 kB, once there is something to write."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def traced(*args: Any, **options: Any) -> Any:
+        program = trace(*args, **options)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, before[1]))
+        return program
+
+    monkeypatch.setattr(export_room, "trace", traced)
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("full_disk")
+@pytest.mark.parametrize("to", ["onnx", "pt2"])
+def test_a_full_disk_leaves_the_old_file(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    large = SimpleNamespace(SerializeToString=lambda: os.urandom(100_000))
+    monkeypatch.setattr(writers_room, "make_onnx", lambda *_: large)
+    (tmp_path / "old").write_text("old")
+    assert "cannot be written" in refusal(export, predictor, tmp_path / "old", to)
+    assert (tmp_path / "old").read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_answers_otherwise_is_not_written(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(job: Any, part: Path) -> Any:
+        part.write_text("wrong")
+        return lambda x: job.deployed(x) + 2e-3
+
+    monkeypatch.setitem(export_room.WRITERS, "onnx", write)
+    said = refusal(export, predictor, tmp_path / "a.onnx", "onnx")
+    assert "answers otherwise than PyTorch" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["../../etc/passwd", "weights.bin"])
+def test_weights_in_other_files_are_not_opened(plain: Exported, tmp_path: Path, place: str) -> None:
+    model = onnx.load(plain.files[0])
+    tensor = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", place
+    (tmp_path / "bad.onnx").write_bytes(model.SerializeToString())
+    said = refusal(open_onnx, tmp_path / "bad.onnx")
+    assert place in said
+    assert "only ONNX in one file" in said
+    (tmp_path / "text.onnx").write_text("no model")
+    assert "no ONNX file" in refusal(open_onnx, tmp_path / "text.onnx")
+    assert "No such file" in refusal(open_onnx, tmp_path / "none.onnx")
+
+
+def test_command_says_the_files_and_the_difference(
+    predictor: Predictor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(Predictor, "load", lambda source: predictor)
+    out = tmp_path / "model.pt2"
+    main(["export", "any", str(out), "--to", "pt2", "--json"])
+    row = json.loads(capsys.readouterr().out)
+    assert row["files"] == [str(out)]
+    assert row["max_difference"] < 1e-6
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", "any", str(tmp_path / "x"), "--to", "torchscript"])
+    assert "no format 'torchscript'" in capsys.readouterr().err
+
+
+def test_samples_are_spread_and_readable(tmp_path: Path) -> None:
+    from tests.data.decoding.pictures import encode
+
+    for kind in "ab":
+        (tmp_path / "val" / kind).mkdir(parents=True)
+        (tmp_path / "train" / kind).mkdir(parents=True)
+        for number in range(6):
+            content = b"bad" if number == 2 else encode(photo(20 + number, 30), "PNG")
+            (tmp_path / "val" / kind / f"{number}.png").write_bytes(content)
+            (tmp_path / "train" / kind / f"{number}.png").write_bytes(content)
+    samples = take_samples(str(tmp_path), PREPROCESS, count=6)
+    assert len(samples) == 6
+    assert set(samples.labels or ()) == {0, 1}
+    assert samples.prepare((16, 24)).shape == (6, 16, 24, 3)
+    assert len(take_samples(str(tmp_path), PREPROCESS, count=100)) == 10

@@ -1,0 +1,158 @@
+"""Accuracy against brute force: partial batches, unreadable pictures, several labels, processes."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitrail.config import InputError
+from vitrail.data.batches import BadPicture, Batch, EvalBatches
+from vitrail.data.dataset import Pixels
+from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.distributed import Shard
+from vitrail.evaluation.accuracy import Accuracy, measure
+from vitrail.evaluation.best_tracker import Measured, Standing
+
+CPU = torch.device("cpu")
+TINY = Preprocess(size=(2, 2), mean=(0.0,), std=(1.0,), interpolation="bilinear", fit="stretch")
+
+
+class Table(nn.Module):
+    """A model that looks its logits up by the first pixel."""
+
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(logits)
+        self.seen: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert not self.training
+        assert not torch.is_grad_enabled()
+        self.seen.append(len(x))
+        return self.logits[(x[:, 0, 0, 0] * 255).round().long()]
+
+
+def batches_of(labels: np.ndarray, size: int, bad: frozenset[int] = frozenset()) -> Iterator[Batch]:
+    """Write pictures' numbers in their pixels; a bad one is black and has weight 0."""
+    for start in range(0, len(labels), size):
+        rows = np.arange(start, min(start + size, len(labels)))
+        good = np.array([row not in bad for row in rows])
+        pixels = np.broadcast_to((rows * good)[:, None, None, None], (len(rows), 2, 2, 1))
+        yield Batch(
+            pictures=torch.from_numpy(pixels.astype(np.uint8)),
+            labels=torch.from_numpy(labels[rows]),
+            weights=torch.from_numpy(good.astype(np.float32)),
+            indices=torch.from_numpy(rows),
+            bad=tuple(BadPicture(f"p{row}", "gone", "unreadable") for row in rows if row in bad),
+        )
+
+
+def brute_force(logits: np.ndarray, labels: np.ndarray, bad: frozenset[int]) -> Accuracy:
+    """Go through the pictures one by one."""
+    top1 = top5 = loss = 0.0
+    rows = [row for row in range(len(labels)) if row not in bad]
+    for row in rows:
+        order = sorted(range(logits.shape[1]), key=lambda c: -logits[row, c])
+        top1 += order[0] == labels[row]
+        top5 += labels[row] in order[:5]
+        loss -= logits[row, labels[row]] - np.log(np.exp(logits[row]).sum())
+    count = len(rows)
+    return Accuracy(top1 / count, top5 / count, loss / count, count, len(bad))
+
+
+@pytest.mark.parametrize("classes", [3, 5, 11])
+@pytest.mark.parametrize(("size", "micro"), [(7, None), (7, 3), (40, 1), (40, 100)])
+@pytest.mark.parametrize("bad", [frozenset[int](), frozenset({0, 6, 7, 39})])
+def test_accuracy_is_that_of_brute_force(
+    classes: int, size: int, micro: int | None, bad: frozenset[int]
+) -> None:
+    generator = np.random.default_rng(classes)
+    logits = generator.normal(size=(40, classes)).astype(np.float32)
+    labels = generator.integers(classes, size=40)
+    model = Table(torch.from_numpy(logits))
+    noted: list[str] = []
+    found = measure(
+        model,
+        batches_of(labels, size, bad),
+        TINY,
+        device=CPU,
+        micro=micro,
+        note=lambda pictures: noted.extend(picture.where for picture in pictures),
+    )
+    expected = brute_force(logits.astype(np.float64), labels, bad)
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert found[:2] == expected[:2]
+    assert found[3:] == expected[3:]
+    assert noted == [f"p{row}" for row in sorted(bad)]
+    assert max(model.seen) == min(size, micro or size, 40)
+
+
+def test_several_labels_a_picture_are_counted_one_by_one() -> None:
+    logits = torch.tensor([[2.0, -1.0, 3.0], [-2.0, 0.5, -0.5]])
+    labels = np.array([[1, 1, 1], [0, 1, 0]], np.uint8)
+    found = measure(Table(logits), batches_of(labels, 2), TINY, device=CPU)
+    assert found.top1 == found.top5 == pytest.approx(5 / 6)
+    signs = np.where(labels, 1, -1) * logits.numpy()
+    assert found.loss == pytest.approx(np.log1p(np.exp(-signs)).sum() / 2, abs=1e-6)
+
+
+def test_the_sums_of_several_processes_are_those_of_one() -> None:
+    """The last batches leave some processes without a picture."""
+    generator = np.random.default_rng(0)
+    logits = torch.from_numpy(generator.normal(size=(10, 6)).astype(np.float32))
+    labels = generator.integers(6, size=10)
+    pixels = np.broadcast_to(np.arange(10, dtype=np.uint8)[:, None, None, None], (10, 2, 2, 1))
+    source = Pixels("numbers", [str(n) for n in range(6)], labels, np.ascontiguousarray(pixels))
+    sums = np.zeros(5)
+
+    def total(*values: float) -> list[float]:
+        """Add up over the processes that were here so far."""
+        nonlocal sums
+        sums = sums + values
+        return sums.tolist()
+
+    found = None
+    for rank in (3, 2, 1, 0):  # of which the last has nothing of a batch of 3
+        batches = EvalBatches(source, TINY, batch=3, shard=Shard(rank, 4))
+        part = map(batches.__getitem__, range(len(batches)))
+        found = measure(Table(logits), part, TINY, device=CPU, total=total)
+    assert found
+    alone = EvalBatches(source, TINY, batch=10)
+    assert found == pytest.approx(measure(Table(logits), [alone[0]], TINY, device=CPU))
+    assert found.pictures == 10
+
+
+def test_a_model_is_left_in_the_mode_it_was_in() -> None:
+    model = Table(torch.zeros(4, 3)).train()
+    measure(model, batches_of(np.zeros(4, np.int64), 2), TINY, device=CPU)
+    assert model.training
+    measure(model.eval(), batches_of(np.zeros(4, np.int64), 2), TINY, device=CPU)
+    assert not model.training
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_nothing_to_measure_is_an_error(count: int) -> None:
+    batches = batches_of(np.zeros(count, np.int64), 2, frozenset(range(count)))
+    with pytest.raises(InputError, match=f"nothing to measure: {count} pictures, none of them"):
+        measure(Table(torch.zeros(4, 3)), batches, TINY, device=CPU)
+
+
+def test_a_standing_counts_what_was_worse_and_keeps_the_first_best() -> None:
+    standing, accuracies = Standing(), (0.3, 0.5, 0.5, 0.4, 0.6, 0.1)
+    seen = []
+    for step, top1 in enumerate(accuracies, start=1):
+        found = Accuracy(top1, 1.0, 10.0 - step, 9, 1)
+        standing = standing.after(step, Measured.of_accuracy(found))
+        assert standing.best
+        best = standing.best.values
+        seen.append((standing.evaluated, standing.worse, best["top1"], best["loss"]))
+    assert seen == [
+        (1, 0, 0.3, 9.0),
+        (2, 0, 0.5, 8.0),
+        (3, 1, 0.5, 8.0),
+        (4, 2, 0.5, 8.0),
+        (5, 0, 0.6, 5.0),
+        (6, 1, 0.6, 5.0),
+    ]

@@ -1,0 +1,174 @@
+"""Answers and reports against brute force: owners, restriction, several labels, processes."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, log_loss, top_k_accuracy_score
+
+from tests.evaluation.test_accuracy import CPU, TINY, Table, batches_of
+from tests.shelf import refusal
+from vitrail.data.dataset import Pixels
+from vitrail.evaluation.accuracy import measure
+from vitrail.evaluation.result import class_rows, make_report, picture_rows, to_json
+from vitrail.evaluation.scored import Answers, Matching, collect, join_answers
+
+COUNT, CLASSES = 40, 7
+LOGITS = np.random.default_rng(0).normal(size=(COUNT, CLASSES)).astype(np.float32)
+LABELS = np.random.default_rng(1).integers(CLASSES, size=COUNT)
+NAMES = tuple("abcdefg")
+
+
+def source_of(labels: np.ndarray, names: tuple[str, ...] = NAMES) -> Pixels:
+    return Pixels("photos", names, labels, np.zeros((len(labels), 2, 2, 1), np.uint8))
+
+
+def answers_to(
+    logits: np.ndarray,
+    labels: np.ndarray,
+    matching: Matching,
+    size: int = 9,
+    bad: frozenset[int] = frozenset(),
+) -> Answers:
+    model, batches = Table(torch.from_numpy(logits)), batches_of(labels, size, bad)
+    return join_answers(collect(model, batches, TINY, matching, device=CPU))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits.astype(np.float64))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("bad", [frozenset[int](), frozenset({0, 8, 9, 39})])
+def test_a_report_is_what_scikit_learn_says(bad: frozenset[int]) -> None:
+    answers = answers_to(LOGITS, LABELS, Matching(np.arange(CLASSES)), bad=bad)
+    report = make_report(answers, source_of(LABELS), resamples=20)
+    good = np.array([row for row in range(COUNT) if row not in bad])
+    chances, labels = softmax(LOGITS[good]), LABELS[good]
+    for most, found in ((1, report.top1), (5, report.top5)):
+        peer = top_k_accuracy_score(labels, chances, k=most, labels=list(range(CLASSES)))
+        assert found.value == pytest.approx(peer)
+        assert found.low < found.value < found.high
+    assert report.loss.value == pytest.approx(
+        log_loss(labels, chances, labels=list(range(CLASSES))), abs=1e-6
+    )
+    assert (report.pictures, report.skipped) == (len(good), len(bad))
+    predicted = chances.argmax(1)
+    rows = {row["class"]: row for row in class_rows(report)}
+    for number, name in enumerate(NAMES):
+        own = labels == number
+        assert rows[name]["pictures"] == own.sum()
+        assert rows[name]["top1"] == pytest.approx((predicted[own] == number).mean())
+        taken = predicted == number
+        precision = own[taken].mean() if taken.any() else None
+        assert rows[name]["precision"] == pytest.approx(precision)
+    np.testing.assert_allclose(answers.confidence, chances.max(1), atol=1e-6)
+    shown = "on 36 of 40 pictures (4 unreadable)" if bad else "on 40 pictures"
+    assert report.on() == shown
+
+
+def test_a_report_agrees_with_what_training_measures() -> None:
+    matching = Matching(np.arange(CLASSES))
+    report = make_report(answers_to(LOGITS, LABELS, matching), source_of(LABELS), resamples=2)
+    found = measure(Table(torch.from_numpy(LOGITS)), batches_of(LABELS, 11), TINY, device=CPU)
+    assert (report.top1.value, report.top5.value) == found[:2]
+    assert report.loss.value == pytest.approx(found.loss, abs=1e-6)
+
+
+def test_outputs_in_another_order_give_the_same_answers() -> None:
+    order = np.random.default_rng(2).permutation(CLASSES)  # output k is the data's class order[k]
+    shuffled = answers_to(np.ascontiguousarray(LOGITS[:, order]), LABELS, Matching(order))
+    plain = answers_to(LOGITS, LABELS, Matching(np.arange(CLASSES)))
+    np.testing.assert_array_equal(shuffled.top, plain.top)
+    np.testing.assert_allclose(shuffled.losses, plain.losses, atol=1e-6)
+
+
+def test_outputs_of_no_class_compete_unless_left_out() -> None:
+    """Two of seven outputs are the data's classes; with the others left out it is a coin's toss."""
+    owner = np.array([-1, 0, -1, -1, 1, -1, -1])
+    labels = LABELS % 2
+    free = answers_to(LOGITS, labels, Matching(owner))
+    assert free.top.shape == (COUNT, 5)
+    best = LOGITS.argmax(1)
+    np.testing.assert_array_equal(free.top[:, 0], owner[best])
+    kept = answers_to(LOGITS, labels, Matching(owner, restricted=True))
+    two = LOGITS[:, [1, 4]]
+    np.testing.assert_array_equal(kept.top[:, 0], two.argmax(1))
+    assert kept.top.shape == (COUNT, 2)
+    np.testing.assert_allclose(kept.confidence, softmax(two).max(1), atol=1e-6)
+    np.testing.assert_allclose(
+        kept.losses, -np.log(softmax(two)[np.arange(COUNT), labels]), atol=1e-5
+    )
+    report = make_report(free, source_of(labels, ("x", "y")), resamples=2)
+    assert report.confusion is not None
+    assert report.confusion.shape == (2, 3)
+    assert report.confusion[:, 2].sum() == (owner[best] < 0).sum()
+    assert None in {cell["predicted"] for cell in to_json(report)["confusion"]}
+
+
+def test_a_class_of_several_outputs_has_the_chance_of_all() -> None:
+    owner = np.array([0, 1, 0, 1, 1, 2, 2])
+    labels = LABELS % 3
+    answers = answers_to(LOGITS, labels, Matching(owner))
+    chances = softmax(LOGITS) @ np.eye(3)[owner]
+    np.testing.assert_allclose(
+        answers.losses, -np.log(chances[np.arange(COUNT), labels]), atol=1e-5
+    )
+    np.testing.assert_array_equal(answers.right(), owner[LOGITS.argmax(1)] == labels)
+
+
+def test_reassessed_labels_count_any_of_their_classes_and_leave_empty_sets_out() -> None:
+    answers = answers_to(LOGITS, LABELS, Matching(np.arange(CLASSES)), bad=frozenset({3}))
+    generator = np.random.default_rng(5)
+    real = [
+        frozenset(generator.choice(7, size=row % 3, replace=False).tolist()) for row in range(40)
+    ]
+    report = make_report(answers, source_of(LABELS), real=real, resamples=2)
+    best = LOGITS.argmax(1)
+    hits = [best[row] in real[row] for row in range(COUNT) if real[row] and row != 3]
+    assert report.real is not None
+    assert report.real.value == pytest.approx(np.mean(hits))
+    assert report.real_pictures == len(hits) == to_json(report)["real_pictures"]
+
+
+def test_several_labels_a_picture_have_average_precisions() -> None:
+    labels = (np.random.default_rng(4).uniform(size=(COUNT, 3)) < 0.3).astype(np.uint8)
+    labels[:, 2] = 0  # a class without pictures
+    owner = np.array([-1, 2, 0, -1, 1, -1, -1])
+    answers = answers_to(LOGITS, labels, Matching(owner), bad=frozenset({5}))
+    report = make_report(answers, source_of(labels, ("x", "y", "z")), resamples=30)
+    good = np.arange(COUNT) != 5
+    scores = LOGITS[:, [2, 4, 1]]
+    peers = [average_precision_score(labels[good, k], scores[good, k]) for k in (0, 1)]
+    found = report.mean_average_precision
+    assert found is not None
+    assert found.value == pytest.approx(np.mean(peers))
+    assert found.low < found.value < found.high
+    assert [row.average_precision for row in report.classes] == [*map(pytest.approx, peers), None]
+    agreed = (scores[good] > 0) == labels[good]
+    assert report.top1.value == pytest.approx(agreed.mean())
+    assert (report.calibration, report.confusion) == (None, None)
+    assert "classes" in to_json(report)
+
+
+def test_rows_of_pictures_name_the_unreadable_too() -> None:
+    bad = frozenset({2})
+    answers = answers_to(LOGITS, LABELS, Matching(np.arange(CLASSES)), bad=bad)
+    rows = picture_rows(answers, source_of(LABELS))
+    assert len(rows) == COUNT
+    assert rows[0]["picture"] == "photos[0]"
+    assert rows[0]["class"] == NAMES[LABELS[0]]
+    assert rows[0]["predicted"] == NAMES[LOGITS[0].argmax()]
+    assert rows[-1] == {**dict.fromkeys(rows[0], ""), "picture": "p2", "error": "gone"}
+
+
+def test_nothing_readable_is_refused() -> None:
+    everything = frozenset(range(3))
+    text = refusal(answers_to, LOGITS, LABELS[:3], Matching(np.arange(CLASSES)), bad=everything)
+    assert text == "there is nothing to measure: 3 pictures, none of them readable"
+
+
+def test_answers_that_are_no_numbers_are_refused() -> None:
+    logits = LOGITS.copy()
+    logits[3, 2] = np.nan
+    text = refusal(answers_to, logits, LABELS, Matching(np.arange(CLASSES)))
+    assert "answers to 1 of 40 pictures are NaN or infinite" in text

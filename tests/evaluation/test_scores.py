@@ -1,0 +1,171 @@
+"""Numbers from answers against scikit-learn, SciPy and closed forms."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.metrics import average_precision_score
+from sklearn.metrics import confusion_matrix as peer_confusion
+
+from vitrail.evaluation.calibration import calibrate
+from vitrail.evaluation.intervals import Estimate, bootstrap, mean, wilson
+from vitrail.evaluation.scores import average_precision, confusion_matrix, list_confusion
+from vitrail.evaluation.significance import mcnemar, pair
+
+few = settings(max_examples=50, deadline=None)
+counts = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+@few
+@given(counts)
+def test_wilson_is_scipys(case: tuple[int, int]) -> None:
+    right, count = case
+    interval = stats.binomtest(right, count).proportion_ci(method="wilson")
+    found = wilson(right, count)
+    assert found == pytest.approx((right / count, interval.low, interval.high), abs=1e-12)
+
+
+def test_wilson_of_nothing_is_everything() -> None:
+    value, low, high = wilson(0, 0)
+    assert math.isnan(value)
+    assert (low, high) == (0, 1)
+
+
+@few
+@given(st.integers(2, 7), st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_confusion_is_scikit_learns(classes: int, count: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    labels, predicted = generator.integers(classes, size=(2, count))
+    found = confusion_matrix(labels, predicted, classes)
+    np.testing.assert_array_equal(
+        found, peer_confusion(labels, predicted, labels=list(range(classes)))
+    )
+    cells = list_confusion(found)
+    assert sum(cell.pictures for cell in cells) == count
+    assert all(found[cell.label, cell.predicted] == cell.pictures > 0 for cell in cells)
+
+
+def test_predictions_of_no_class_have_a_column_of_their_own() -> None:
+    found = confusion_matrix(np.array([0, 1, 1]), np.array([-1, 1, -1]), 2)
+    np.testing.assert_array_equal(found, [[0, 0, 1], [0, 1, 1]])
+    assert list_confusion(found) == [(0, -1, 1), (1, 1, 1), (1, -1, 1)]
+
+
+@few
+@given(st.integers(1, 30), st.integers(1, 4), st.booleans(), st.integers(0, 2**32 - 1))
+def test_average_precision_is_scikit_learns(
+    count: int, classes: int, ties: bool, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    scores = generator.normal(size=(count, classes))
+    scores = np.round(scores) if ties else scores
+    labels = generator.integers(2, size=(count, classes)).astype(np.uint8)
+    weights = generator.integers(0, 3, size=count).astype(float)
+    for weight in (None, weights):
+        found = average_precision(scores, labels, weight)
+        for number in range(classes):
+            own = labels[:, number] * (1 if weight is None else weight)
+            if not own.any():
+                assert math.isnan(found[number])
+                continue
+            peer = average_precision_score(
+                labels[:, number], scores[:, number], sample_weight=weight
+            )
+            assert found[number] == pytest.approx(peer, abs=1e-12)
+
+
+def brute_calibration(confidence: np.ndarray, right: np.ndarray, bins: int) -> float:
+    """Go through the bins one by one, as the paper's formula has it."""
+    edges, error = np.linspace(0, 1, bins + 1), 0.0
+    for low, high in pairwise(edges):
+        inside = (confidence > low) & (confidence <= high)
+        if inside.any():
+            gap = abs(right[inside].mean() - confidence[inside].mean())
+            error += inside.mean() * gap
+    return error
+
+
+@few
+@given(st.integers(1, 80), st.integers(1, 20), st.integers(0, 2**32 - 1))
+def test_calibration_is_that_of_brute_force(count: int, bins: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    confidence = generator.uniform(1e-9, 1, size=count)
+    right = generator.uniform(size=count) < confidence
+    found = calibrate(confidence, right, bins=bins, resamples=2)
+    assert found.ece.value == pytest.approx(brute_calibration(confidence, right, bins), abs=1e-12)
+    assert sum(each.pictures for each in found.bins) == count
+    assert all((each.accuracy is None) == (each.pictures == 0) for each in found.bins)
+
+
+def test_a_model_that_is_always_sure_and_half_right_is_off_by_a_half() -> None:
+    right = np.array([True, False] * 200)
+    found = calibrate(np.ones(400), right)
+    assert found.ece.value == pytest.approx(0.5)
+    # Off by 0.5 with a deviation of 0.5 / sqrt(400) = 0.025.
+    assert found.ece.low == pytest.approx(0.5 - 1.96 * 0.025, abs=0.006)
+    assert found.ece.high == pytest.approx(0.5 + 1.96 * 0.025, abs=0.006)
+    assert [each.pictures for each in found.bins] == [0] * 14 + [400]
+
+
+def test_bootstrap_of_a_mean_is_scipys() -> None:
+    values = np.random.default_rng(3).exponential(size=300)
+    found = mean(values, resamples=4000)
+    peer = stats.bootstrap(
+        (values,), np.mean, n_resamples=4000, method="percentile", rng=np.random.default_rng(5)
+    ).confidence_interval
+    assert found.value == pytest.approx(values.mean())
+    assert found.low == pytest.approx(peer.low, abs=0.01)
+    assert found.high == pytest.approx(peer.high, abs=0.01)
+    assert bootstrap(lambda weights: float(weights.sum()), 10, resamples=5) == (10, 10, 10)
+
+
+def test_a_statistic_that_is_often_undefined_is_left_out_where_it_is() -> None:
+    found = bootstrap(lambda w: math.nan if w[0] == 0 else 1.0, 2, resamples=50)
+    assert found == Estimate(1.0, 1.0, 1.0)
+    value, low, high = bootstrap(lambda w: 2.0 if (w == 1).all() else math.nan, 60, resamples=5)
+    assert (value, math.isnan(low), math.isnan(high)) == (2.0, True, True)
+
+
+@few
+@given(st.integers(0, 200), st.integers(0, 200))
+def test_mcnemar_is_scipys_binomial_test(lost: int, won: int) -> None:
+    exact, midp = mcnemar(lost, won)
+    if lost + won == 0:
+        assert (exact, midp) == (1, 1)
+        return
+    assert exact == pytest.approx(stats.binomtest(lost, lost + won).pvalue, rel=1e-8)
+    # By definition: all that is less likely than the result, and half of what is as likely.
+    chances = stats.binom.pmf(np.arange(lost + won + 1), lost + won, 0.5)
+    here = chances[lost]
+    same = np.isclose(chances, here, rtol=1e-9, atol=0)
+    assert midp == pytest.approx(chances[~same & (chances < here)].sum() + chances[same].sum() / 2)
+
+
+def test_mcnemar_of_many_disagreements_is_nearly_chi_squared() -> None:
+    """Fagerland's example has 59 pairs against 6; a large one has the chi-squared's value."""
+    lost, won = 30_500, 29_500
+    statistic = (abs(lost - won) - 1) ** 2 / (lost + won)  # with continuity correction
+    assert mcnemar(lost, won)[0] == pytest.approx(stats.chi2.sf(statistic, 1), rel=1e-3)
+
+
+def test_the_paired_bootstrap_is_scipys() -> None:
+    generator = np.random.default_rng(7)
+    first = generator.uniform(size=500) < 0.7
+    second = np.where(generator.uniform(size=500) < 0.8, first, generator.uniform(size=500) < 0.8)
+    found = pair(first, second)
+    assert found.only_first == np.sum(first & ~second)
+    assert found.only_second == np.sum(second & ~first)
+    difference = second.mean() - first.mean()
+    assert found.difference.value == pytest.approx(difference)
+    peer = stats.bootstrap(
+        (second.astype(float) - first,), np.mean, n_resamples=4000, method="percentile",
+        rng=np.random.default_rng(1),
+    ).confidence_interval  # fmt: skip
+    assert found.difference.low == pytest.approx(peer.low, abs=0.004)
+    assert found.difference.high == pytest.approx(peer.high, abs=0.004)
+    same = pair(first, first)
+    assert (same.exact, same.midp, same.difference) == (1, 1, (0, 0, 0))

@@ -1,0 +1,110 @@
+"""Which patches are hidden: exact counts, pure functions of the key, fair over many pictures."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.models.pretraining.masking import MaskConfig, corrupt, draw_corruption, take
+
+GRID = (6, 5)
+
+
+def keys(count: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-(2**62), 2**62, (count,), generator=generator)
+
+
+@given(
+    rows=st.integers(2, 9),
+    columns=st.integers(2, 9),
+    ratio=st.floats(0.2, 0.8),
+    masked=st.floats(0, 1),
+    replaced=st.floats(0, 1),
+    seed=st.integers(0, 1000),
+)
+def test_counts_are_exact_for_each_picture(
+    rows: int, columns: int, ratio: float, masked: float, replaced: float, seed: int
+) -> None:
+    replaced = min(replaced, 1 - masked)
+    config = MaskConfig(ratio=ratio, masked=masked, replaced=replaced)
+    count = rows * columns
+    chosen = round(ratio * count)
+    found = draw_corruption(keys(7, seed), (rows, columns), config)
+    assert found.chosen.shape == (7, chosen)
+    assert found.masked == round(masked * chosen)
+    assert found.partners.shape[1] == min(round(replaced * chosen), chosen - found.masked)
+    everything = torch.cat([found.chosen, found.seen], dim=1).sort(dim=1).values
+    assert torch.equal(everything, torch.arange(count).expand(7, -1))
+    assert torch.equal(found.seen, found.seen.sort(dim=1).values)
+    changed = found.chosen[:, found.masked :][:, : found.partners.shape[1]]
+    assert (changed != found.partners).all()
+    assert ((found.partners >= 0) & (found.partners < count)).all()
+
+
+def test_a_picture_is_corrupted_alike_in_any_batch() -> None:
+    many = keys(16)
+    whole = draw_corruption(many, GRID, MaskConfig())
+    for place in (0, 5, 15):
+        alone = draw_corruption(many[place : place + 1], GRID, MaskConfig())
+        for part, all_of_them in zip(alone[:3], whole[:3], strict=True):
+            assert torch.equal(part[0], all_of_them[place])
+
+
+def test_every_patch_is_chosen_and_taken_as_often() -> None:
+    found = draw_corruption(keys(20_000), GRID, MaskConfig(ratio=0.5, masked=0.5, replaced=0.5))
+    count = GRID[0] * GRID[1]
+    for places, share in ((found.chosen, 0.5), (found.partners, 7 / count)):
+        often = torch.bincount(places.flatten(), minlength=count) / 20_000
+        # A share's deviation is at most sqrt(0.25 / 20000) = 0.0035; five of them.
+        assert (often - share).abs().max() < 0.018
+
+
+def test_corrupted_embeddings_are_mask_other_or_their_own() -> None:
+    patches, mask = torch.randn(3, 30, 4), torch.randn(4)
+    found = draw_corruption(keys(3), GRID, MaskConfig())
+    result = corrupt(patches, mask, found)
+    expected = patches.clone()
+    for picture in range(3):
+        for order, place in enumerate(found.chosen[picture].tolist()):
+            if order < found.masked:
+                expected[picture, place] = mask
+            elif order < found.masked + found.partners.shape[1]:
+                partner = int(found.partners[picture, order - found.masked])
+                expected[picture, place] = patches[picture, partner]
+    assert torch.equal(result, expected)
+    assert (found.masked, found.partners.shape[1], found.chosen.shape[1]) == (12, 2, 15)
+    assert torch.equal(take(result, found.seen), take(patches, found.seen))
+
+
+def test_units_are_chosen_whole() -> None:
+    found = draw_corruption(keys(50), (8, 4), MaskConfig(ratio=0.5, masked=1, replaced=0, unit=2))
+    for chosen in found.chosen:
+        grid = torch.zeros(32).scatter(0, chosen, 1.0).view(4, 2, 2, 2)  # units down and across
+        sums = grid.sum(dim=(1, 3))
+        assert sorted(sums.flatten().tolist()) == [0] * 4 + [4] * 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"ratio": 0.0}, "mask.ratio is a part above 0"),
+        ({"ratio": 1.0}, "mask.ratio is a part above 0"),
+        ({"masked": -0.1}, "mask.masked is a part from 0 to 1"),
+        ({"replaced": 1.5}, "mask.replaced is a part from 0 to 1"),
+        ({"masked": 0.8, "replaced": 0.3}, "0.8 + 0.3 is over 1"),
+        ({"unit": 0}, "mask.unit is at least 1"),
+    ],
+)
+def test_bad_rates_are_refused(settings: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError, match=said.replace("+", r"\+")):
+        MaskConfig(**settings)  # pyright: ignore[reportArgumentType]
+
+
+def test_what_the_grid_does_not_allow_is_refused() -> None:
+    with pytest.raises(InputError, match="unit 4 does not divide the grid of 6x5"):
+        draw_corruption(keys(1), GRID, MaskConfig(unit=4))
+    with pytest.raises(InputError, match="of 4 patches is 0"):
+        draw_corruption(keys(1), (2, 2), MaskConfig(ratio=0.1))

@@ -1,0 +1,312 @@
+"""The report: whole, self-contained, escaped, the same twice, and for every kind of model."""
+
+import html.parser
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tests.inspection.reports import BIT, EVIL, TINY, save_model, save_pictures, save_set
+from tests.shelf import refusal
+from vitrail.data.transforms.preprocess import plain_preprocess
+from vitrail.inspection.attention import attention_masks
+from vitrail.inspection.distance import attention_distance
+from vitrail.plotting.curves import read_curves
+from vitrail.report.report import Report, _show_training, inspect_model, report_run
+from vitrail.report.subjects import read_subjects
+from vitrail.report.view import open_view
+from vitrail.run import TrainConfig, train
+
+
+class Reader(html.parser.HTMLParser):
+    """Collects a page's elements and text, and that they nest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def find(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    assert not reader.open
+    return reader
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reports")
+
+
+@pytest.fixture(scope="module")
+def model(place: Path) -> str:
+    return save_model(place / "model")
+
+
+@pytest.fixture(scope="module")
+def report(place: Path, model: str) -> Report:
+    pictures = save_pictures(place / "pictures", "<b>&.png", "plain.png")
+    data = save_set(place / "set")
+    return inspect_model(model, pictures, data=data, split="all", layers=[-1], against=model)
+
+
+def test_a_page_holds_everything_itself(report: Report) -> None:
+    page = report.html()
+    found = read(page)
+    images = found.find("img")
+    assert len(images) == len(report.plots) > 8
+    assert all((image["src"] or "").startswith("data:image/svg+xml;base64,") for image in images)
+    assert all(len(image["alt"] or "") > 20 for image in images)
+    assert not found.find("script")
+    assert not found.find("link")
+    assert not re.search(r"(?:src|href)=[\"'](?!data:|#)", page)
+    anchors = {f"#{section['id']}" for section in found.find("section")}
+    assert {link["href"] for link in found.find("a")} == anchors
+    (policy,) = (m for m in found.find("meta") if m.get("http-equiv"))
+    assert (policy["content"] or "").startswith("default-src 'none'")
+
+
+def test_names_come_out_as_text(report: Report) -> None:
+    found = read(report.html())
+    assert EVIL in found.text
+    assert "<b>&.png" in found.text
+    assert "made <here>" in found.text
+
+
+def test_answers_are_the_models_own(report: Report, model: str, place: Path) -> None:
+    part = report.parts[0].data
+    view = open_view(model, [place / "pictures" / "<b>&.png"])
+    with torch.no_grad():
+        expected = view.model(view.batches(view.shown)[0]).softmax(-1)[0]
+    values, indices = expected.sort(descending=True)
+    assert [row["index"] for row in part["top"]] == indices.tolist()
+    assert [row["probability"] for row in part["top"]] == pytest.approx(values.tolist(), abs=1e-6)
+    assert part["top"][0]["label"] == view.classes[int(indices[0])]
+    assert part["layers"] == [1]
+
+
+def test_the_numbers_are_those_of_the_figures(report: Report) -> None:
+    parts = {part["title"]: part for part in report.data["parts"]}
+    first, second = parts["Attention"]["distances"].values()
+    assert first == second  # the model beside itself
+    assert np.shape(first) == (2, 2)
+    assert parts["Attention"]["pictures"] == 12
+    assert np.allclose(np.diag(parts["Features"]["similarity"]), 1, atol=1e-5)
+    assert parts["Model card"]["model"].startswith("ViT/4@16")
+    keys = [figure["key"] for figure in report.data["figures"]]
+    assert len(set(keys)) == len(keys)
+    assert "The data's classes are not the model's" in parts["Mistakes"]["note"]
+
+
+def test_files_stand_beside_the_page(report: Report, tmp_path: Path) -> None:
+    written = report.write(tmp_path / "new" / "out")
+    assert written[-1] == tmp_path / "new" / "out" / "report.html"
+    on_disk = {path for path in (tmp_path / "new" / "out").rglob("*") if path.is_file()}
+    assert set(written) == on_disk
+    assert json.loads(written[-2].read_text()) == json.loads(json.dumps(report.data))
+    assert {path.suffix for path in written[:-2]} == {".png", ".svg"}
+
+
+def test_a_second_report_is_the_same_and_replaces_the_first(
+    report: Report, model: str, place: Path, tmp_path: Path
+) -> None:
+    report.write(tmp_path)
+    note = tmp_path / "figures" / "mine.png"
+    note.write_text("keep")
+    again = inspect_model(model, [place / "pictures" / "plain.png"])
+    again.write(tmp_path)
+    page = (tmp_path / "report.html").read_bytes()
+    assert page == again.html().encode()
+    there = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert there == {plot.key for plot in again.plots} | {"mine"}
+    once_more = inspect_model(model, [place / "pictures" / "plain.png"])
+    assert once_more.html().encode() == page
+
+
+def test_what_cannot_be_written_leaves_the_old_report(
+    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "report.html").write_text("old")
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "cannot be written: No space left" in refusal(report.write, tmp_path)
+    assert (tmp_path / "report.html").read_text() == "old"
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["report.html"]
+
+
+def test_a_notebook_shows_the_page(report: Report) -> None:
+    (frame,) = read(report._repr_html_()).find("iframe")
+    assert frame["srcdoc"] == report.html()
+
+
+def test_a_mask_lies_on_the_part_that_was_seen(model: str, tmp_path: Path) -> None:
+    """Of an upright 24 x 16 picture, stretched to the input, all is seen and nothing is turned."""
+    (path,) = save_pictures(tmp_path, "tall.png")
+    report = inspect_model(model, [path])
+    shown, mask, _ = (axes.images[0].get_array() for axes in report.plots[0].axes)
+    assert shown is not None
+    assert mask is not None
+    assert shown.shape == (24, 16, 3)
+    assert mask.shape == (24, 16)
+    view = open_view(model, [path])
+    values = attention_masks(view.model, view.batches(view.shown)[0]).values[0]
+    cells = np.asarray(mask).reshape(4, 6, 4, 4).mean((1, 3))
+    assert np.unravel_index(cells.argmin(), (4, 4)) == np.unravel_index(values.argmin(), (4, 4))
+
+
+def test_a_turned_photograph_is_shown_upright(tmp_path: Path) -> None:
+    """Orientation 6 is stored lying on its side; its white edge is the upright picture's top."""
+    pixels = np.zeros((16, 32, 3), np.uint8)
+    pixels[:, :4] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    preprocess = plain_preprocess((16, 16), 3)
+    (subject,) = read_subjects([tmp_path / "turned.png"], preprocess)
+    assert subject.shown.shape == (32, 16, 3)
+    assert (subject.shown[:4] == 255).all()
+    assert not subject.shown[4:].any()
+    assert (subject.input[0] == 255).all()
+
+
+def test_large_pictures_are_shown_small_and_seen_whole(tmp_path: Path) -> None:
+    (path,) = save_pictures(tmp_path, "wide.png", size=(300, 900))
+    (subject,) = read_subjects([path], plain_preprocess((16, 16), 3))
+    assert subject.shown.shape == (107, 320, 3)
+    assert subject.input.shape == (16, 16, 3)
+
+
+def test_weights_in_half_precision_are_looked_at_in_full(tmp_path: Path) -> None:
+    model = save_model(tmp_path / "model", dtype=torch.float16)
+    report = inspect_model(model, save_pictures(tmp_path, "a.png"))
+    assert sum(row["probability"] for row in report.parts[0].data["top"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        (BIT, {"pictures", "filters", "neighbours"}),
+        (f"{TINY},pool=gap,position=none", {"overlays", "heads", "lens", "distances", "filters"}),
+        (f"{TINY},pool=map,registers=2", {"overlays", "heads", "lens", "distances", "positions"}),
+        (f"{TINY},attention=axial,pool=gap", {"overlays", "heads", "distances", "norms"}),
+        (f"{TINY},channels=1", {"overlays", "filters", "components"}),
+        (f"{TINY},channels=5", {"overlays", "norms"}),
+    ],
+)
+def test_every_kind_of_model_has_a_report(name: str, figures: set[str], tmp_path: Path) -> None:
+    model = save_model(tmp_path / "model", name)
+    if "channels=5" in name:
+        np.save(tmp_path / "picture.npy", np.zeros((16, 16, 5), np.uint8))
+        report = inspect_model(model, [tmp_path / "picture.npy"])
+    else:
+        report = inspect_model(model, data=save_set(tmp_path / "set"), split="all", count=9)
+    assert figures <= {plot.name for plot in report.plots}
+    assert ("no tokens" in report.summary) == (name == BIT)
+
+
+def test_a_vit_stands_beside_a_hybrid_in_one_plot(tmp_path: Path) -> None:
+    shape = "16@64,depth=2,width=32,heads=2,mlp=64"
+    vit, hybrid = (
+        save_model(tmp_path / name, f"{prefix}ViT/{shape}")
+        for name, prefix in (("vit", ""), ("hybrid", "R+"))
+    )
+    report = inspect_model(vit, save_pictures(tmp_path, *"abcd"), against=hybrid)
+    numbers = report.data["parts"][4]["distances"]
+    assert list(numbers) == ["ViT/16@64", "R+ViT/16@64"]
+    for name, text in (("ViT/16@64", vit), ("R+ViT/16@64", hybrid)):
+        view = open_view(text, [tmp_path / letter for letter in "abcd"])
+        expected = attention_distance(view.model, view.batches(view.shown)).pixels
+        assert np.allclose(numbers[name], expected)
+    (plot,) = (plot for plot in report.plots if plot.name == "distances")
+    assert len(plot.axes[0].collections) == 2
+    assert "similarity" in report.data["parts"][6]
+
+
+def test_a_model_without_a_head_has_no_answers(tmp_path: Path) -> None:
+    model = save_model(tmp_path / "model", classes=None)
+    report = inspect_model(model, save_pictures(tmp_path, "a.png"))
+    assert "top" not in report.parts[0].data
+    assert "lens" not in {plot.name for plot in report.plots}
+
+
+def test_positions_are_shown_before_and_after_resizing(model: str, tmp_path: Path) -> None:
+    report = inspect_model(model, save_pictures(tmp_path, "a.png"), image=(24, 32))
+    (plot,) = (plot for plot in report.plots if plot.name == "positions")
+    assert "4 by 4 and 6 by 8 tiles" in plot.alt
+
+
+def test_a_run_leaves_its_page(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    name = "ViT/4@8,depth=2,width=32,heads=2,mlp=64"
+    config = TrainConfig(data="digits", model=name, out=out, loggers=(), batch=32, log=1)
+    train(from_text(config))
+    before = {path.name for path in out.iterdir()}
+    page = report_run(out)
+    assert page == out / "report.html"
+    assert {path.name for path in out.iterdir()} == before | {"report.html"}
+    found = read(page.read_text())
+    assert "Confusion matrix of 10 classes" in " ".join(i["alt"] or "" for i in found.find("img"))
+    curves = read_curves(out)
+    assert curves.values["train/loss"][0].tolist() == [1, 2, 3]
+    assert f"train/loss ends at {curves.values['train/loss'][1][-1]:.4g}" in page.read_text()
+
+
+def test_a_run_without_labels_shows_what_it_predicts(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    name = "ViT/4@8,depth=1,width=16,heads=2,mlp=16"
+    config = TrainConfig(
+        data="digits", model=name, out=out, loggers=(), batch=32, log=1, task="masked-patches"
+    )
+    train(from_text(config))
+    text = report_run(out).read_text()
+    (shown,) = (i for i in read(text).find("img") if "was predicted" in (i["alt"] or ""))
+    assert "6 pictures" in (shown["alt"] or "")
+    assert "val/right ends at" in text
+    (out / "predictions.png").write_bytes((out / "predictions.png").read_bytes()[:60])
+    assert "predictions.png is damaged" in refusal(report_run, out)
+
+
+def test_a_gradient_that_was_too_large_is_none_of_the_numbers(tmp_path: Path) -> None:
+    row = '{"step": 1, "train/loss": 2.0, "norm": "inf"}'
+    (tmp_path / "metrics.jsonl").write_text(f"{row}\n")
+    assert _show_training(tmp_path).data == {"last": {"train/loss": 2.0}}
+
+
+def from_text(config: TrainConfig) -> TrainConfig:
+    """Shorten a run to three steps."""
+    from vitrail.config import override
+
+    return override(config, "length", "3 steps")
+
+
+def test_damaged_metrics_are_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "lr": 0.1}\n{"st')
+    assert "metrics.jsonl: is damaged" in refusal(read_curves, tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": "nan"}\n')
+    (values,) = read_curves(tmp_path).values["train/loss"][1:]
+    assert np.isnan(values).all()
+    assert "metrics.jsonl: No such file" in refusal(read_curves, tmp_path / "none")

@@ -1,0 +1,144 @@
+"""What a person watching a run sees, and the speed it is computed from."""
+
+import io
+import re
+import sys
+
+import pytest
+import torch
+from rich.console import Console
+
+from vitrail.training.logging.progress import Bar, Figures, Ticker, describe, open_display
+from vitrail.training.logging.throughput import Gauge, Pace, Speed, peak_memory
+
+FIGURES = Figures(
+    step=120,
+    total=2000,
+    epoch=3.21,
+    loss=1.2341,
+    lr=3e-4,
+    speed=Speed(812.4, 0.012),
+    memory=1_940_000_000,
+    left=753.2,
+)
+LINE = (
+    "step 120/2,000  epoch 3.2  loss 1.234  lr 3.0e-04  812 pictures/s  data 1 %  1.9 GB  "
+    "ETA 0:12:33"
+)
+
+
+class Terminal(io.StringIO):
+    """A stderr that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def left_on(screen: io.StringIO) -> list[str]:
+    """Read the lines that stay on a terminal, without colours; the last is the cursor's."""
+    lines = [line.rpartition("\x1b[2K")[2] for line in screen.getvalue().split("\n")]
+    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip("\r ") for line in lines]
+
+
+def test_a_line_tells_all() -> None:
+    assert describe(FIGURES) == LINE
+    assert describe(Figures(step=1, total=20_000)) == "step 1/20,000"
+
+
+@pytest.mark.parametrize(
+    ("pictures", "shown"),
+    [(0.0, "0.0"), (3.44, "3.4"), (9.94, "9.9"), (10.4, "10"), (12345.6, "12,346")],
+)
+def test_slow_runs_have_digits_too(pictures: float, shown: str) -> None:
+    figures = Figures(step=1, total=2, speed=Speed(pictures, 1.0), loss=float("nan"))
+    assert describe(figures) == f"step 1/2  loss nan  {shown} pictures/s  data 100 %"
+
+
+def test_a_narrow_line_leaves_out_what_matters_least() -> None:
+    shown = [describe(FIGURES, width) for width in range(len(LINE) + 1, 0, -1)]
+    assert list(dict.fromkeys(shown)) == [
+        LINE,
+        LINE.replace("  1.9 GB", ""),
+        "step 120/2,000  epoch 3.2  loss 1.234  lr 3.0e-04  812 pictures/s  ETA 0:12:33",
+        "step 120/2,000  loss 1.234  lr 3.0e-04  812 pictures/s  ETA 0:12:33",
+        "step 120/2,000  loss 1.234  812 pictures/s  ETA 0:12:33",
+        "step 120/2,000  loss 1.234  ETA 0:12:33",
+        "step 120/2,000  ETA 0:12:33",
+    ]
+    fitting = zip(shown, range(len(LINE) + 1, 0, -1), strict=True)
+    assert all(len(text) <= width for text, width in fitting if text != shown[-1])
+
+
+@pytest.mark.parametrize(("width", "figures"), [(70, describe(FIGURES, 57)), (130, LINE)])
+def test_a_bar_shows_the_figures(width: int, figures: str) -> None:
+    screen = io.StringIO()
+    bar = Bar(2000, 1000, Console(file=screen, force_terminal=True, width=width))
+    assert left_on(screen) == ["━━━━━━╺━━━━━ step 1,000/2,000"]
+    bar.show(FIGURES)
+    assert left_on(screen) == [f"╸━━━━━━━━━━━ {figures}"]
+    bar.close()
+    assert left_on(screen) == [f"╸━━━━━━━━━━━ {figures}", "\x1b[?25h"]  # the cursor is back
+
+
+def test_what_others_print_stands_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, pipe = Terminal(), io.StringIO()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("sys.stdout", pipe)
+    monkeypatch.setenv("TERM", "xterm")
+    bar = open_display(2000, 0)
+    assert isinstance(bar, Bar)
+    print("a [bold]warning[/bold]", file=sys.stderr)  # noqa: T201
+    print("a result")  # noqa: T201
+    bar.close()
+    assert sys.stderr is screen
+    above, last, _ = left_on(screen)
+    assert above == "a [bold]warning[/bold]"
+    assert last.endswith("━━━ step 0/2,000")
+    assert pipe.getvalue() == "a result\n"
+
+
+def test_elsewhere_are_plain_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ticker = open_display(2000, 0)
+    assert isinstance(ticker, Ticker)
+    ticker.show(FIGURES)
+    ticker.close()
+    assert capsys.readouterr() == ("", LINE + "\n")
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(open_display(2000, 0), Ticker)
+
+
+def test_speed_is_counted_between_readings() -> None:
+    pace = Pace()
+    gauge, wide = Gauge(pace), Gauge(pace, span=2)
+    pace.skip(5.0)
+    pace.step(10.0, 32, 9.0)  # the first step also sets up, and counts for nothing
+    assert gauge.read() is None
+    pace.step(12.0, 32, 0.5)
+    pace.step(14.0, 32, 0.5)
+    assert gauge.read() == Speed(16.0, 0.25)
+    assert wide.read() == Speed(16.0, 0.25)
+    pace.skip(100.0)  # an evaluation
+    pace.step(101.0, 64, 0.0)
+    assert gauge.read() == Speed(64.0, 0.0)
+    assert wide.read() == Speed(128 / 5, 1 / 5)
+    pace.step(102.0, 64, 3.0)  # more than there was: clocks differ
+    assert gauge.read() == Speed(64.0, 1.0)
+    assert wide.read() == Speed(64.0, 1.0)  # since the reading before the last
+    assert gauge.read() is None
+
+
+def test_memory_is_the_peak_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = torch.ones(50_000_000)
+    peak = peak_memory()
+    assert peak is not None
+    assert held.nbytes < peak < 1e11
+    del held
+    assert peak_memory() == peak
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert peak_memory() is None
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda: 7)
+    assert peak_memory() == 7

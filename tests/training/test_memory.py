@@ -1,0 +1,61 @@
+"""How many pictures go through a model at a time."""
+
+import pytest
+import torch
+
+from vitrail.models import parse
+from vitrail.models.cost.total import cost_of
+from vitrail.training import memory
+from vitrail.training.memory import choose_micro, is_out_of_memory
+
+CPU = torch.device("cpu")
+SPEC = parse("ViT-S/16")
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    ("fit", "most", "expected"),
+    [
+        (0.5, 64, 1),
+        (1, 64, 1),
+        (3.5, 64, 2),
+        (37, 64, 32),
+        (63, 64, 32),
+        (64, 64, 64),
+        (90, 48, 48),
+    ],
+)
+def test_half_of_the_free_memory_is_for_activations(
+    monkeypatch: pytest.MonkeyPatch, fit: float, most: int, expected: int, checkpointing: bool
+) -> None:
+    """All pictures if they fit, or else a power of two."""
+    cost = cost_of(SPEC)
+    each = cost.checkpointed_bytes if checkpointing else cost.activation_bytes
+    monkeypatch.setattr(memory, "_free_memory", lambda device: 2 * fit * each)
+    found = choose_micro(SPEC, most=most, checkpointing=checkpointing, device=CPU)
+    assert found == expected
+
+
+def test_free_memory_is_a_plausible_number() -> None:
+    assert 1e7 < memory._free_memory(CPU) < 1e14
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
+        (RuntimeError("DefaultCPUAllocator: not enough memory: you tried to"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("memory"), False),
+    ],
+)
+def test_only_errors_of_memory_count_as_such(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) == expected
+
+
+def test_torch_still_says_it_in_these_words() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60)
+    assert is_out_of_memory(caught.value)

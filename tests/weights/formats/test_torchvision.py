@@ -1,0 +1,127 @@
+"""torchvision's ViT, tiny and random: read, and written back for torchvision to read."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.parity import peers
+from tests.parity.test_torchvision import BASE, torchvision_vit
+from vitrail.config import InputError
+from vitrail.models import HybridSpec, Spec, ViTSpec, build
+from vitrail.weights.formats.huggingface.huggingface import (
+    HF_CLIP,
+    HF_DEIT,
+    HF_DINOV2,
+    HF_SIGLIP,
+    HF_VIT,
+)
+from vitrail.weights.formats.keymap import read_table, write_table
+from vitrail.weights.formats.timm.timm import TIMM
+from vitrail.weights.formats.torchvision import TORCHVISION
+
+WIDE = replace(BASE, width=128, heads=2)  # heads of 64, which a file need not say
+SPECS = {
+    "linear head": WIDE,
+    "pre-logits": replace(WIDE, representation=20),
+    "deeper": replace(WIDE, depth=11, mlp=50, patch=(5, 5), image=(35, 35)),
+}
+
+
+def shapes_of(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {key: tuple(value.shape) for key, value in tensors.items()}
+
+
+def read(tensors: dict[str, Tensor], **config: Any) -> tuple[Spec, dict[str, Tensor]]:
+    named = TORCHVISION.normalise(tensors)
+    spec = TORCHVISION.infer(shapes_of(named), config)
+    ours, left_out = read_table(TORCHVISION.table(spec), named, TORCHVISION.left_out)
+    assert left_out == {}
+    return spec, ours
+
+
+def older(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Name the MLP's layers as torchvision 0.12 did."""
+    names = {".mlp.0.": ".mlp.linear_1.", ".mlp.3.": ".mlp.linear_2."}
+    renamed = {}
+    for key, value in tensors.items():
+        for new, old in names.items():
+            key = key.replace(new, old)
+        renamed[key] = value
+    return renamed
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("version", ["today's", "older"])
+def test_reads_and_writes_torchvision(name: str, version: str) -> None:
+    peer = torchvision_vit(SPECS[name], torch.float32)
+    state = dict(peer.state_dict())
+    tensors = older(state) if version == "older" else state
+    others = [HF_VIT, HF_DEIT, HF_DINOV2, HF_CLIP, HF_SIGLIP, TIMM]
+    assert TORCHVISION.recognises(shapes_of(TORCHVISION.normalise(tensors)))
+    assert not any(form.recognises(shapes_of(form.normalise(tensors))) for form in others)
+    spec, ours = read(tensors)
+    assert spec == SPECS[name]
+    model, x = build(spec), peers.pictures(spec, torch.float32)
+    model.load_state_dict(ours)
+    with torch.no_grad():
+        peers.assert_near(model.eval()(x), peer(x), 1e-5)
+        written = write_table(TORCHVISION.table(spec), dict(model.named_parameters()))
+        assert written.keys() == state.keys()
+        assert all(torch.equal(written[key], state[key]) for key in state)
+        again = torchvision_vit(SPECS[name], torch.float32)
+        again.load_state_dict(written)
+        assert torch.equal(again(x), peer(x))
+
+
+def test_heads_come_from_a_config_or_the_width() -> None:
+    state = dict(torchvision_vit(BASE, torch.float32).state_dict())
+    assert read(state, num_heads=4)[0] == BASE
+    with pytest.raises(InputError, match="a width of 48 says no number of heads"):
+        read(state)
+    huge = dict(
+        torchvision_vit(replace(WIDE, width=1280, heads=16, mlp=8), torch.float32).state_dict()
+    )
+    spec = read(huge)[0]
+    assert isinstance(spec, ViTSpec)
+    assert spec.heads == 16  # as in vit_h_14
+
+
+def test_a_file_without_a_head_gives_features() -> None:
+    state = torchvision_vit(WIDE, torch.float32).state_dict()
+    bare = {key: value for key, value in state.items() if not key.startswith("heads.")}
+    assert read(bare)[0] == replace(WIDE, classes=0)
+
+
+def test_what_does_not_fit_is_refused_at_once() -> None:
+    state = dict(torchvision_vit(WIDE, torch.float32).state_dict())
+    del state["encoder.layers.encoder_layer_1.ln_2.bias"]
+    state["heads.extra"] = torch.zeros(1)
+    with pytest.raises(InputError) as error:
+        read(state)
+    assert str(error.value) == (
+        "missing 'encoder.layers.encoder_layer_1.ln_2.bias' (128,); unknown 'heads.extra'"
+    )
+    state["conv_proj.weight"] = torch.zeros(3)
+    with pytest.raises(InputError, match=r"'conv_proj.weight' has shape \(3,\), expected 4 axes"):
+        read(state)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (replace(WIDE, pool="gap"), "pool=gap"),
+        (replace(WIDE, activation="gelu-tanh"), r"activation=gelu-tanh \(only gelu\)"),
+        (replace(WIDE, norm_eps=1e-5), "norm_eps=1e-05"),
+        (replace(WIDE, qkv_bias=False), "qkv_bias=False"),
+        (replace(WIDE, head_bias=False), "head_bias=False"),
+        (replace(WIDE, position="sincos-2d"), "position=sincos-2d"),
+        (replace(WIDE, distilled=True), "no place for distillation_token"),
+        (HybridSpec(depth=1, width=64, heads=1, mlp=8, stages=(1,)), "a hybrid model"),
+    ],
+)
+def test_a_spec_without_a_place_is_refused(spec: Spec, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TORCHVISION.table(spec)
