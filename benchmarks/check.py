@@ -1,6 +1,6 @@
 """`vitrail data check` beside decoding the files twice: once to find bad ones, once for the mean.
 
-Wall-clock of one worker, in turns; the pictures are those of benchmarks/data.py.
+Wall-clock of one worker, in turns; the images are those of benchmarks/data.py.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from PIL import Image
 from vitrail.data.check import check
 from vitrail.data.datasets.open import open_splits
 
-COPIES = 16  # of each of 32 pictures
+COPIES = 16  # of each of 32 images
 ROUNDS = 5
 
 
 def read_twice(files: list[Path]) -> None:
-    """Decode each file with Pillow for errors and duplicates, then again for mean and deviation."""
+    """Decode each file with Pillow for errors and duplicates, then again for mean and std."""
     for path in files:
         content = path.read_bytes()
         hashlib.sha256(content).digest()
         Image.open(io.BytesIO(content)).load()
     sums = np.zeros((2, 3))
     for path in files:
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB"), np.float32) / 255
+        with Image.open(path) as image:
+            pixels = np.asarray(image.convert("RGB"), np.float32) / 255
         sums += np.stack([pixels.mean((0, 1)), (pixels**2).mean((0, 1))])
 
 
@@ -52,10 +52,10 @@ def main() -> None:
             middle = time.perf_counter()
             read_twice(files)
             end = time.perf_counter()
-            assert found.pictures == len(files)
+            assert found.images == len(files)
             ratios.append((end - middle) / (middle - start))
             print(f"check {middle - start:.2f} s, decoding twice {end - middle:.2f} s")
-    print(f"decoding twice takes {np.median(ratios):.2f} times as long ({len(files)} pictures)")
+    print(f"decoding twice takes {np.median(ratios):.2f} times as long ({len(files)} images)")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,16 @@
-"""Pictures a second that one core makes ready for training: vitrail's way and its peers'.
+"""Images a second that one core makes ready for training: vitrail's way and its peers'.
 
-    python benchmarks/data.py                         # JPEGs of two sizes, and small pictures
+    python benchmarks/data.py                         # JPEGs of two sizes, and small images
     python benchmarks/data.py --photos DIR            # your own JPEGs as a case more
     python benchmarks/data.py --case cifar-pad --rounds 30
 
 A turn makes a batch from files in memory: decoded, cut by torchvision's rule (5 to 100 % of the
-area), resized bilinearly to 224, flipped, stacked and normalised. Small pictures are held as
+area), resized bilinearly to 224, flipped, stacked and normalized. Small images are held as
 pixels. In a round every contestant has one turn; ratios are taken within a round, and of processor
 time, so that a busy machine slows both sides of a ratio.
 
 Of large JPEGs vitrail decodes a half, a quarter or an eighth, and rounds boxes to those pixels. How
-far its pictures are from a full decoding by Pillow, with the boxes as drawn, is measured too.
+far its images are from a full decoding by Pillow, with the boxes as drawn, is measured too.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from vitrail.data.rng import Draws
-from vitrail.data.transforms.apply import normalise, train_picture, train_pixels
+from vitrail.data.rng import CounterRNG
+from vitrail.data.transforms.apply import normalize, train_image, train_pixels
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.geometry import area_box
 from vitrail.data.transforms.preprocess import Preprocess
@@ -64,7 +64,7 @@ class Timing:
     case: str
     contestant: str
     speed: float
-    """Pictures in a second of processor time, at the median of the rounds."""
+    """Images in a second of processor time, at the median of the rounds."""
     ratio: float
     """The median of the rounds' ratios of its time to ours: above 1, ours is faster."""
     ratio_low: float
@@ -118,7 +118,7 @@ def main(
 
 
 def make_files(height: int, width: int) -> list[bytes]:
-    """Paint pictures with a photograph's spectrum, about 1 / f, and encode them at quality 90."""
+    """Paint images with a photograph's spectrum, about 1 / f, and encode them at quality 90."""
     down, across = np.fft.fftfreq(height, 1 / height), np.fft.rfftfreq(width, 1 / width)
     frequency = np.hypot(down[:, None], across)
     frequency[0, 0] = 1
@@ -132,8 +132,8 @@ def make_files(height: int, width: int) -> list[bytes]:
     files = []
     for _ in range(BATCH):
         light = cloud(1.45)
-        colours = np.stack([light + 0.25 * cloud(1.6) for _ in range(3)], axis=-1)
-        pixels = (128 + 50 * colours).clip(0, 255).astype(np.uint8)
+        colors = np.stack([light + 0.25 * cloud(1.6) for _ in range(3)], axis=-1)
+        pixels = (128 + 50 * colors).clip(0, 255).astype(np.uint8)
         Image.fromarray(pixels).save(file := io.BytesIO(), "JPEG", quality=90, subsampling="4:2:0")
         files.append(file.getvalue())
     return files
@@ -147,7 +147,7 @@ def read_photos(folder: Path) -> list[bytes]:
 
 
 def prepare_jpegs(files: list[bytes]) -> dict[str, Step]:
-    """Build what makes a batch of encoded pictures."""
+    """Build what makes a batch of encoded images."""
     from timm.data.loader import fast_collate
     from timm.data.transforms_factory import create_transform
 
@@ -160,7 +160,7 @@ def prepare_jpegs(files: list[bytes]) -> dict[str, Step]:
     def torchvision() -> Tensor:
         return torch.stack([transform(_open(file)) for file in files])
 
-    def timm() -> Tensor:  # as its loader does, which normalises the batch
+    def timm() -> Tensor:  # as its loader does, which normalizes the batch
         batch, _ = fast_collate([(prefetched(_open(file)), 0) for file in files])
         return batch.float().sub_(mean).div_(std)
 
@@ -169,7 +169,7 @@ def prepare_jpegs(files: list[bytes]) -> dict[str, Step]:
 
 
 def prepare_small(augment: Augment) -> dict[str, Step]:
-    """Build what makes a batch of 32 x 32 pictures that are held as pixels."""
+    """Build what makes a batch of 32 x 32 images that are held as pixels."""
     from torchvision.transforms import RandomCrop
 
     pixels = np.random.default_rng(0).integers(0, 256, (SMALL_BATCH, 32, 32, 3), np.uint8)
@@ -178,13 +178,13 @@ def prepare_small(augment: Augment) -> dict[str, Step]:
     transform = _torchvision_transform(crop)
 
     def ours() -> Tensor:
-        draws = Draws(0, "picture", next(turns), np.arange(SMALL_BATCH))
-        return normalise(
+        draws = CounterRNG(0, "image", next(turns), np.arange(SMALL_BATCH))
+        return normalize(
             torch.from_numpy(train_pixels(pixels, augment, preprocess, draws)), preprocess
         )
 
     def torchvision() -> Tensor:
-        return torch.stack([transform(Image.fromarray(picture)) for picture in pixels])
+        return torch.stack([transform(Image.fromarray(image)) for image in pixels])
 
     turns = count()
     return {OURS: ours, AGAIN: ours, "torchvision": torchvision}
@@ -192,14 +192,14 @@ def prepare_small(augment: Augment) -> dict[str, Step]:
 
 def _prepare_ours(files: list[bytes]) -> Step:
     preprocess = _preprocess(224)
-    pictures = np.empty((len(files), 224, 224, 3), np.uint8)
+    images = np.empty((len(files), 224, 224, 3), np.uint8)
     turns = count()
 
     def ours() -> Tensor:
-        rows = Draws(0, "picture", next(turns), np.arange(len(files))).rows()
+        rows = CounterRNG(0, "image", next(turns), np.arange(len(files))).rows()
         for place, (file, draws) in enumerate(zip(files, rows, strict=True)):
-            pictures[place] = train_picture(file, TORCHVISIONS, preprocess, draws)
-        return normalise(torch.from_numpy(pictures), preprocess)
+            images[place] = train_image(file, TORCHVISIONS, preprocess, draws)
+        return normalize(torch.from_numpy(images), preprocess)
 
     return ours
 
@@ -225,7 +225,7 @@ def _open(file: bytes) -> Image.Image:
     return Image.open(io.BytesIO(file)).convert("RGB")
 
 
-def measure(case: str, steps: dict[str, Step], pictures: int, rounds: int) -> list[Timing]:
+def measure(case: str, steps: dict[str, Step], images: int, rounds: int) -> list[Timing]:
     """Let the contestants make batches in turns."""
     for step in steps.values():
         step()  # imports, buffers, caches
@@ -240,20 +240,20 @@ def measure(case: str, steps: dict[str, Step], pictures: int, rounds: int) -> li
     timings = []
     for contestant, times in seconds.items():
         low, middle, high = np.percentile(np.divide(times, seconds[OURS]), [25, 50, 75]).tolist()
-        speed = pictures / float(np.median(times))
+        speed = images / float(np.median(times))
         ratios = {"ratio": middle, "ratio_low": low, "ratio_high": high}
         timings.append(Timing(case=case, contestant=contestant, speed=speed, **ratios))
     return timings
 
 
 def compare(case: str, files: list[bytes], epochs: int = 4) -> Difference:
-    """Compare our pictures with those of a full decoding, cut and resized by Pillow."""
+    """Compare our images with those of a full decoding, cut and resized by Pillow."""
     preprocess = _preprocess(224)
     found = []
     for epoch in range(epochs):
         for index, file in enumerate(files):
-            ours = train_picture(file, TORCHVISIONS, preprocess, Draws(0, "picture", epoch, index))
-            image, draws = _open(file), Draws(0, "picture", epoch, index)
+            ours = train_image(file, TORCHVISIONS, preprocess, CounterRNG(0, "image", epoch, index))
+            image, draws = _open(file), CounterRNG(0, "image", epoch, index)
             flip = draws.uniform()[0] < TORCHVISIONS.flip
             top, left, height, width = area_box(draws, image.height, image.width, AREA, RATIO)
             part = image.crop((left, top, left + width, top + height))
@@ -268,8 +268,8 @@ def compare(case: str, files: list[bytes], epochs: int = 4) -> Difference:
 def show(timings: list[Timing], differences: list[Difference]) -> None:
     """Print the tables."""
     console = Console(highlight=False)
-    table = Table("case", "contestant", title="Pictures a second, one core", box=box.SIMPLE_HEAD)
-    table.add_column("pictures / s", justify="right")
+    table = Table("case", "contestant", title="Images a second, one core", box=box.SIMPLE_HEAD)
+    table.add_column("images / s", justify="right")
     table.add_column("time / ours", justify="right")
     for timing in timings:
         ratio = f"{timing.ratio:.2f} ({timing.ratio_low:.2f} to {timing.ratio_high:.2f})"

@@ -1,10 +1,10 @@
-"""What few-shot and nearest neighbours cost: vitrail's way and its peers', by processor time.
+"""What few-shot and nearest neighbors cost: vitrail's way and its peers', by processor time.
 
     python benchmarks/evaluate.py                     # both, a few minutes on one core
     python benchmarks/evaluate.py --case knn --k 200 --rounds 5
 
 Few-shot: 4 numbers of shots x 3 draws x 20 values of l2 on 1,000 classes of 768 features, each
-measured on test pictures. scikit-learn's loop prepares each draw once, then fits and predicts with
+measured on test images. scikit-learn's loop prepares each draw once, then fits and predicts with
 Ridge for each l2; only `--fits` of the 20 are run and their mean is taken 20 times, because the
 whole loop takes minutes. Both sides' accuracies are compared where both were run.
 
@@ -62,9 +62,9 @@ def main(
     Args:
         case: What to measure.
         rounds: Turns of each contestant of kNN; few-shot has as many as there are draws.
-        test: Pictures that few-shot is measured on.
+        test: Images that few-shot is measured on.
         fits: Values of l2, of 20, for which scikit-learn's loop is run.
-        queries: Pictures whose nearest are looked for.
+        queries: Images whose nearest are looked for.
         k: How many of them.
         json: Print JSON instead of lines.
     """
@@ -92,11 +92,11 @@ def clock(call: Callable[[], Any]) -> tuple[float, Any]:
 def measure_fewshot(test: int, fits: int) -> list[Timing]:
     """Sweep shots, draws and l2; a draw is a round."""
     generator = np.random.default_rng(0)
-    centres = 0.3 * generator.normal(size=(CLASSES, WIDTH))
+    centers = 0.3 * generator.normal(size=(CLASSES, WIDTH))
 
     def draw(labels: np.ndarray) -> np.ndarray:
         noise = generator.normal(size=(len(labels), WIDTH))
-        return (centres[labels] + noise).astype(np.float32)
+        return (centers[labels] + noise).astype(np.float32)
 
     wanted = generator.integers(CLASSES, size=test)
     asked = draw(wanted)
@@ -112,7 +112,7 @@ def measure_fewshot(test: int, fits: int) -> list[Timing]:
             totals["scikit-learn"][seed] += seconds
             for place, accuracy in theirs.items():
                 assert ours[place] == accuracy, (shots, L2[place], ours[place], accuracy)
-    case = f"few-shot sweep, {test:,} test pictures"
+    case = f"few-shot sweep, {test:,} test images"
     return [
         Timing(
             case=case,
@@ -145,14 +145,14 @@ def _sweep_theirs(
         targets[np.arange(len(x)), labels] = 1.0
         return np.pad((x - mean) / std, **pad), np.pad((asked - mean) / std, **pad), targets
 
-    before, (shots, pictures, targets) = clock(prepare)
+    before, (shots, images, targets) = clock(prepare)
     each: list[float] = []
     found: dict[int, float] = {}
     for place in np.linspace(0, len(L2) - 1, fits + 2).astype(int).tolist()[1:-1]:
 
         def fit(l2: float = L2[place]) -> np.ndarray:
             ridge = Theirs(alpha=l2, fit_intercept=False).fit(shots, targets)
-            return ridge.predict(pictures).argmax(1)
+            return ridge.predict(images).argmax(1)
 
         seconds, classes = clock(fit)
         each.append(seconds)
@@ -171,11 +171,11 @@ def measure_knn(rounds: int, queries: int, k: int) -> list[Timing]:
     x, q = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (x, q))
     index: Any = faiss.IndexFlatIP(WIDTH)
     index.add(x)
-    neighbours = NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute").fit(x)
+    neighbors = NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute").fit(x)
     contestants: dict[str, Callable[[], np.ndarray]] = {
         OURS: lambda: nearest(torch.from_numpy(x), torch.from_numpy(q), k)[1].numpy(),
         "faiss-cpu": lambda: index.search(q, k)[1],
-        "scikit-learn": lambda: neighbours.kneighbors(q)[1],
+        "scikit-learn": lambda: neighbors.kneighbors(q)[1],
     }
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for turn in range(rounds):

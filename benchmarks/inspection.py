@@ -1,10 +1,10 @@
 """Mean attention distance with ViT-B/16 at 224 pixels: time and memory over the plain forward pass.
 
-    python benchmarks/inspection.py                  # 32 pictures; memory with 128
-    python benchmarks/inspection.py --pictures 128
+    python benchmarks/inspection.py                  # 32 images; memory with 128
+    python benchmarks/inspection.py --images 128
 
 Beside it transformers, which shows attention with its eager kernel only, and keeps every layer's
-maps of a call: measured at once, and with the maps of all pictures kept, as its users do. Times
+maps of a call: measured at once, and with the maps of all images kept, as its users do. Times
 are processor time, taken in turns, ratios within a round; the peak of memory is a fresh process's,
 over the model at rest.
 """
@@ -40,7 +40,7 @@ Step = Callable[[Iterator[Tensor]], Any]
 
 
 def prepare(contestant: str) -> Step:
-    """Build a contestant, and give what is measured: a call over batches of pictures."""
+    """Build a contestant, and give what is measured: a call over batches of images."""
     torch.manual_seed(0)
     spec = parse(MODEL)
     assert isinstance(spec, ViTSpec)
@@ -78,15 +78,15 @@ CONTESTANTS = (
 )
 
 
-def make_batches(pictures: int, batch: int) -> Iterator[Tensor]:
-    """Draw pictures, a batch at a time."""
+def make_batches(images: int, batch: int) -> Iterator[Tensor]:
+    """Draw images, a batch at a time."""
     generator = torch.Generator().manual_seed(0)
-    for _ in range(pictures // batch):
+    for _ in range(images // batch):
         yield torch.randn(batch, 3, 224, 224, generator=generator)
 
 
 @torch.no_grad()
-def measure_peak(contestant: str, pictures: int, batch: int, threads: int) -> int:
+def measure_peak(contestant: str, images: int, batch: int, threads: int) -> int:
     """Give the bytes that a process with a model, which has run once, grows by at most."""
     torch.set_num_threads(threads)
     step = prepare(contestant)
@@ -94,7 +94,7 @@ def measure_peak(contestant: str, pictures: int, batch: int, threads: int) -> in
         step(iter([each]))
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # let the peak start here
-    step(make_batches(pictures, batch))
+    step(make_batches(images, batch))
     peak = resident("VmHWM")
     assert before is not None
     assert peak is not None
@@ -102,11 +102,11 @@ def measure_peak(contestant: str, pictures: int, batch: int, threads: int) -> in
 
 
 @torch.no_grad()
-def measure_times(pictures: int, batch: int, timed: tuple[str, ...]) -> dict[str, list[float]]:
+def measure_times(images: int, batch: int, timed: tuple[str, ...]) -> dict[str, list[float]]:
     """Time contestants in turns, a batch a turn; the first round warms up and is left out."""
     steps = {contestant: prepare(contestant) for contestant in timed}
     seconds: dict[str, list[float]] = {contestant: [] for contestant in timed}
-    for each in (*make_batches(batch, batch), *make_batches(pictures, batch)):
+    for each in (*make_batches(batch, batch), *make_batches(images, batch)):
         for contestant, step in steps.items():
             start = time.process_time()
             step(iter([each]))
@@ -116,8 +116,8 @@ def measure_times(pictures: int, batch: int, timed: tuple[str, ...]) -> dict[str
 
 def main(
     *,
-    pictures: int = 32,
-    memory_pictures: int = 128,
+    images: int = 32,
+    memory_images: int = 128,
     batch: int = 8,
     threads: int = 1,
     peers: bool = True,
@@ -125,23 +125,23 @@ def main(
     """Measure, and print a table.
 
     Args:
-        pictures: Pictures that the times are of; 0 leaves them out.
-        memory_pictures: Pictures that the peak of memory is of; 0 leaves it out.
-        batch: Pictures a call.
+        images: Images that the times are of; 0 leaves them out.
+        memory_images: Images that the peak of memory is of; 0 leaves it out.
+        batch: Images a call.
         threads: Threads that torch may use.
         peers: Measure transformers too.
     """
     torch.set_num_threads(threads)
     names = CONTESTANTS if peers else CONTESTANTS[:2]
-    timed = tuple(name for name in names if name != KEPT) if pictures else ()
-    seconds = measure_times(pictures, batch, timed)
+    timed = tuple(name for name in names if name != KEPT) if images else ()
+    seconds = measure_times(images, batch, timed)
     peaks: dict[str, int] = {}
     fresh = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=fresh, max_tasks_per_child=1) as pool:
-        for name in names if memory_pictures else ():
-            job = pool.submit(measure_peak, name, memory_pictures, batch, threads)
+        for name in names if memory_images else ():
+            job = pool.submit(measure_peak, name, memory_images, batch, threads)
             peaks[name] = job.result()
-    table = Table("contestant", "ms a picture", "time / ours alone", "(quartiles)", "peak MB")
+    table = Table("contestant", "ms an image", "time / ours alone", "(quartiles)", "peak MB")
     for name in names:
         cells = ("", "", "")
         if name in seconds:

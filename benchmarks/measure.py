@@ -113,21 +113,21 @@ def prepare(case: Case, contestant: str, *, compiled: bool) -> Step:
     spec = case.spec
     model = build_contestant(contestant, spec).train(case.training)
     run = torch.compile(model) if compiled else model
-    pictures = torch.randn(case.batch, spec.channels, *spec.image)
+    images = torch.randn(case.batch, spec.channels, *spec.image)
     labels = torch.randint(spec.classes, (case.batch,))
 
     def forward() -> None:
         with torch.inference_mode():
-            run(pictures)
+            run(images)
 
     if not case.training:
         return forward
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def train() -> None:
-        F.cross_entropy(run(pictures), labels).backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        F.cross_entropy(run(images), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     return train
 
@@ -197,7 +197,7 @@ def measure_time(name: CaseName, steps: dict[str, Step], rounds: Iterable[int]) 
 def turn_order(count: int, turn: int) -> list[int]:
     """Order a round's contestants: over `count` rounds (if even) each follows each other once.
 
-    Williams' square: rotating alone would leave everyone behind the same neighbour for ever.
+    Williams' square: rotating alone would leave everyone behind the same neighbor for ever.
     """
     zigzag = [place // 2 if place % 2 == 0 else count - 1 - place // 2 for place in range(count)]
     return [(place + turn) % count for place in zigzag]

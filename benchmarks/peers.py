@@ -1,7 +1,7 @@
 """The contestants: the same Vision Transformer, as five libraries build it.
 
 All have the spec's depth, width, heads, MLP, patch and classes, exact GELU and no dropout. The
-first four have the same parameters; vit-pytorch's has no qkv bias, normalises a patch before and
+first four have the same parameters; vit-pytorch's has no qkv bias, normalizes a patch before and
 after its projection, and writes attention out. The others use the fused kernel: timm by default,
 transformers when asked, torchvision inside `nn.MultiheadAttention`.
 """
@@ -26,7 +26,7 @@ AGAIN = "vitrail again"
 
 
 def build_contestant(name: str, spec: ViTSpec) -> nn.Module:
-    """Build a contestant, from pictures to logits, its weights drawn as all the others' are."""
+    """Build a contestant, from images to logits, its weights drawn as all the others' are."""
     if name not in (OURS, AGAIN):
         mend_torchvision()  # all of the peers import it
     model = CONTESTANTS[name](spec)

@@ -3,11 +3,11 @@
     python benchmarks/predict.py                                   # painted JPEGs, random weights
     python benchmarks/predict.py --weights DIR --photos DIR        # real ones
 
-Both read, decode, resize, normalise, run the same ViT-Ti/16 and rank five classes. timm's side is
+Both read, decode, resize, normalize, run the same ViT-Ti/16 and rank five classes. timm's side is
 what its inference.py does: create_dataset, create_loader (2 worker processes, batches of 256, its
 defaults) and the model; `timm, batch 8` is the same with our micro-batch. In a round every
 contestant has one turn; ratios are taken within a round. Processor time, of all processes, does
-not mind a busy machine; pictures a second do. Predictions must be the same: every top-1 equal,
+not mind a busy machine; images a second do. Predictions must be the same: every top-1 equal,
 logits within 1e-4.
 """
 
@@ -34,11 +34,11 @@ from rich.table import Table
 from torch import Tensor
 
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.deploy.backends.selection import take_way
+from vitrail.deploy.backends.selection import select_backend
 from vitrail.models import build, parse
 from vitrail.predictor import Predictor
-from vitrail.predictor.images import find_pictures
-from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.predictor.images import find_images
+from vitrail.weights.checkpoint import Checkpoint, save_folder
 from vitrail.weights.write import convert
 
 OURS = "vitrail"
@@ -52,9 +52,9 @@ class Timing:
 
     contestant: str
     speed: float
-    """Pictures in a second of the clock, at the median of the rounds."""
+    """Images in a second of the clock, at the median of the rounds."""
     processor: float
-    """Milliseconds of processor time for a picture, at the median."""
+    """Milliseconds of processor time for an image, at the median."""
     wall_ratio: float
     """The median of the rounds' ratios of its time to ours: above 1, ours is faster."""
     processor_ratio: float
@@ -65,7 +65,7 @@ def main(
     *,
     weights: Path | None = None,
     photos: Path | None = None,
-    pictures: int = 512,
+    images: int = 512,
     rounds: int = 5,
     threads: int | None = None,
     way: str = "pytorch",
@@ -77,7 +77,7 @@ def main(
         weights: A folder with timm's ViT-Ti/16 (model.safetensors and config.json); random
             weights unless given.
         photos: A folder of JPEGs; painted ones of 500 x 375 unless given.
-        pictures: How many of them a turn takes.
+        images: How many of them a turn takes.
         rounds: Turns that each contestant has.
         threads: Threads of both sides' models; one a core unless given. On a busy machine take
             one: torch's threads spin while they wait for each other, which costs timm's side.
@@ -90,7 +90,7 @@ def main(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         model = weights or random_weights(folder)
-        place = _link(photos, folder / "pictures", pictures)
+        place = _link(photos, folder / "images", images)
         steps = prepare(model, place, threads, way)
         logits = {name: step() for name, step in steps.items()}  # warm, and compared
         same = {name: _compare(logits[OURS], other) for name, other in logits.items()}
@@ -111,7 +111,7 @@ def random_weights(folder: Path) -> Path:
         size=(224, 224), mean=half, std=half, interpolation="bicubic", fit="crop", crop=0.9
     )
     tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-    bundle = Bundle(spec=model.spec, tensors=tensors, preprocess=preprocess)
+    bundle = Checkpoint(spec=model.spec, tensors=tensors, preprocess=preprocess)
     save_folder(bundle, folder / "ours")
     convert(f"file:{folder / 'ours'}", folder / "theirs", "timm")
     return folder / "theirs"
@@ -133,12 +133,12 @@ def _link(photos: Path | None, folder: Path, count: int) -> Path:
 
 
 def prepare(weights: Path, folder: Path, threads: int | None, way: str) -> dict[str, Step]:
-    """Build the contestants; a turn gives the logits of all pictures."""
+    """Build the contestants; a turn gives the logits of all images."""
     predictor = Predictor.load(weights)
     if threads:
         predictor.pace = replace(predictor.pace, workers=threads, threads=1)
-    predictor = take_way(predictor, way)
-    files = find_pictures([folder])
+    predictor = select_backend(predictor, way)
+    files = find_images([folder])
 
     def ours() -> Tensor:
         outputs = []
@@ -177,8 +177,8 @@ def _timm(weights: Path, folder: Path, batch: int) -> Step:
         )  # fmt: skip
         outputs = []
         with torch.inference_mode():
-            for pictures, _ in loader:
-                output = model(pictures)
+            for images, _ in loader:
+                output = model(images)
                 output.softmax(-1).topk(TOP)
                 outputs.append(output)
         return torch.cat(outputs)
@@ -221,7 +221,7 @@ def _processor() -> float:
 
 def show(timings: list[Timing], same: dict[str, dict[str, float]]) -> None:
     """Print the figures as a table."""
-    columns = ("", "pictures / s", "ratio", "processor ms", "ratio", "top-1 as ours", "logits")
+    columns = ("", "images / s", "ratio", "processor ms", "ratio", "top-1 as ours", "logits")
     table = Table(*columns)
     for row in timings:
         near = same[row.contestant]

@@ -3,8 +3,8 @@
     python benchmarks/pretext.py                              # ViT-L/16, as MAE's own comparison
     python benchmarks/pretext.py --model ViT-B/16 --batch 8
 
-A step is forward and backward on random pictures, in float32: what the optimiser takes does not
-depend on the batch, and vanishes beside the thousands of pictures of a real one. In a round every
+A step is forward and backward on random images, in float32: what the optimizer takes does not
+depend on the batch, and vanishes beside the thousands of images of a real one. In a round every
 contestant has one turn; ratios are taken within a round, of processor time.
 """
 
@@ -50,7 +50,7 @@ def main(
 
     Args:
         model: The encoder's name.
-        batch: Pictures a step.
+        batch: Images a step.
         rounds: Turns that each contestant has.
         threads: Of torch.
         json: Write the figures here.
@@ -81,29 +81,29 @@ def main(
 def make_steps(name: str, batch: int) -> dict[str, Callable[[], None]]:
     """Build each contestant, with what takes a step of it."""
     spec = encoder_spec(parse(name))
-    pictures = torch.rand(batch, 3, *spec.image)
-    patches = to_patches(pictures.permute(0, 2, 3, 1).contiguous(), spec.patch)
+    images = torch.rand(batch, 3, *spec.image)
+    patches = to_patches(images.permute(0, 2, 3, 1).contiguous(), spec.patch)
     keys = torch.arange(batch)
 
     def classify(model: nn.Module) -> Tensor:
-        return F.cross_entropy(model(pictures), keys)
+        return F.cross_entropy(model(images), keys)
 
     def predict(model: nn.Module, mask: MaskConfig, target: str) -> Tensor:
         corruption = draw_corruption(keys, spec.grid, mask)
         true = patches[torch.arange(batch)[:, None], corruption.chosen]
         wanted = targets_of(true, spec.patch, target)  # type: ignore[arg-type]
-        return distance(model(pictures, corruption), wanted, target).mean()  # type: ignore[arg-type]
+        return distance(model(images, corruption), wanted, target).mean()  # type: ignore[arg-type]
 
     light = MaskConfig(ratio=0.75)
     contestants: dict[str, tuple[nn.Module, Callable[[nn.Module], Tensor]]] = {
         FULL: (build(name, classes=1000), classify),
         "mae, 75 % left out": (
-            MaskedAutoencoder(ViT(spec), "normalised-pixels", DecoderConfig()),
-            lambda model: predict(model, light, "normalised-pixels"),
+            MaskedAutoencoder(ViT(spec), "normalized-pixels", DecoderConfig()),
+            lambda model: predict(model, light, "normalized-pixels"),
         ),
         "masked patches": (
-            MaskedViT(ViT(spec), "colour"),
-            lambda model: predict(model, MaskConfig(), "colour"),
+            MaskedViT(ViT(spec), "color"),
+            lambda model: predict(model, MaskConfig(), "color"),
         ),
     }
     return {name: _take(model, loss) for name, (model, loss) in contestants.items()}

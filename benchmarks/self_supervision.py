@@ -4,12 +4,12 @@
     python benchmarks/self_supervision.py --data cifar10:DIR --minutes 4 --ways scratch mae
 
 A small ViT is pre-trained on a set, by masked patches (Appendix B.1.2), by MAE, or by its labels.
-Then 10 pictures a class are learnt from its frozen features, and it is fine-tuned on the whole set;
-`scratch` is fine-tuned from fresh weights. All measure on the set's test pictures, once.
+Then 10 images a class are learnt from its frozen features, and it is fine-tuned on the whole set;
+`scratch` is fine-tuned from fresh weights. All measure on the set's test images, once.
 
 The budget is processor time, minutes x two cores for each way: three quarters of it pre-train, one
 quarter fine-tunes, and scratch has that quarter alone. How long a step takes is measured once, in
-turns, and kept in the folder. All ways have the optimiser, the batch and the crop of `small-data`.
+turns, and kept in the folder. All ways have the optimizer, the batch and the crop of `small-data`.
 What is there is not run again, and a run that was stopped goes on.
 """
 
@@ -35,7 +35,7 @@ from rich.table import Table
 from vitrail import load, recipes
 from vitrail.config import Duration
 from vitrail.data.batches import TrainBatches
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.subsets import shots
@@ -56,10 +56,10 @@ FINE_TUNE = 0.25
 """Part of the budget that fine-tunes."""
 SHOTS, DRAWS = 10, 3
 L2 = tuple(2.0**power for power in range(-10, 21, 3))
-"""Held-out training pictures choose one of them."""
+"""Held-out training images choose one of them."""
 
-Way = Literal["scratch", "masked-patches", "mae", "supervised"]
-WAYS: tuple[Way, ...] = ("scratch", "masked-patches", "mae", "supervised")
+Backend = Literal["scratch", "masked-patches", "mae", "supervised"]
+BACKENDS: tuple[Backend, ...] = ("scratch", "masked-patches", "mae", "supervised")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Result:
     """What one way reached with one seed."""
 
     data: str
-    way: Way
+    way: Backend
     seed: int
     minutes: float
     """The budget, in minutes of two cores."""
@@ -85,14 +85,14 @@ def main(
     data: tuple[str, ...] = ("shapes:medium",),
     minutes: float = 20,
     seeds: tuple[int, ...] = (0, 1, 2),
-    ways: tuple[Way, ...] = WAYS,
+    ways: tuple[Backend, ...] = BACKENDS,
     threads: int = CORES,
     out: Path = Path("self-supervision"),
 ) -> None:
     """Pre-train in several ways for the same processor time, and see what each is worth.
 
     Args:
-        data: Sets of 32 x 32 pictures.
+        data: Sets of 32 x 32 images.
         minutes: The budget of each way and seed, in minutes of two cores.
         seeds: Of weights, order and augmentation.
         ways: Which are run now; the table shows all that are there.
@@ -116,7 +116,7 @@ def main(
 
 
 def run(
-    data: str, way: Way, seed: int, minutes: float, seconds: dict[str, float], folder: Path
+    data: str, way: Backend, seed: int, minutes: float, seconds: dict[str, float], folder: Path
 ) -> Result:
     """Pre-train, learn from a few shots, fine-tune, and measure."""
     source = open_source(data, "train")
@@ -150,7 +150,7 @@ def run(
     )
 
 
-def settings(data: str, way: Way, seed: int, out: Path) -> TrainConfig:
+def settings(data: str, way: Backend, seed: int, out: Path) -> TrainConfig:
     """Give the settings of a pre-training, or, as `supervised`, of a fine-tuning."""
     config = recipes.small_data(
         TrainConfig(data=data, model=MODEL, out=out, seed=seed, val="", loggers=()), short=True
@@ -174,7 +174,7 @@ def measure_steps(data: str, folder: Path, rounds: int = 5) -> dict[str, float]:
     kept = folder / "seconds.json"
     if kept.exists():
         return json.loads(kept.read_text())
-    ways: list[Way] = [way for way in WAYS if way != "scratch"]
+    ways: list[Backend] = [way for way in BACKENDS if way != "scratch"]
     steps = [take_steps(settings(data, way, 0, folder / "unused")) for way in ways]
     seconds = np.zeros((rounds + 1, len(ways)))
     for turn in range(rounds + 1):
@@ -208,8 +208,8 @@ def start_model(config: TrainConfig) -> Model:
     return ViT(encoder_spec(parse(config.model)))
 
 
-def measure_few_shot(model: Model, train: Source, test: Source) -> float:
-    """Learn from 10 pictures a class in three draws; others choose l2."""
+def measure_few_shot(model: Model, train: ImageDataset, test: ImageDataset) -> float:
+    """Learn from 10 images a class in three draws; others choose l2."""
     spec = model.spec
     plain = plain_preprocess(spec.image, spec.channels)
     found: list[Features] = []
@@ -220,30 +220,30 @@ def measure_few_shot(model: Model, train: Source, test: Source) -> float:
     return float(ten.accuracy[ten.best].mean())
 
 
-def open_source(data: str, split: str) -> Source:
+def open_source(data: str, split: str) -> ImageDataset:
     """Open a split of a set that is no stream."""
     source = open_data(data, split=split)
-    assert isinstance(source, Source), f"{data} is a stream"
+    assert isinstance(source, ImageDataset), f"{data} is a stream"
     return source
 
 
 def show(results: list[Result]) -> None:
-    """Print a table of means and deviations over seeds."""
+    """Print a table of means and stds over seeds."""
     columns = ("minutes", "seeds", "epochs before", "epochs after", "10 shots", "fine-tuned")
     table = Table(
         "data", "way", box=box.SIMPLE_HEAD, title="Equal processor time, two cores' worth"
     )
     for column in columns:
         table.add_column(column, justify="right")
-    keys = sorted({(each.data, each.minutes, WAYS.index(each.way)) for each in results})
+    keys = sorted({(each.data, each.minutes, BACKENDS.index(each.way)) for each in results})
     for name, minutes, place in keys:
-        wanted = name, minutes, WAYS[place]
+        wanted = name, minutes, BACKENDS[place]
         of = [each for each in results if (each.data, each.minutes, each.way) == wanted]
         accuracies = np.array([(each.few_shot, each.fine_tuned) for each in of])
         means, spreads = accuracies.mean(0), accuracies.std(0, ddof=1 if len(of) > 1 else 0)
         cells = [f"{mean:.2%} ± {spread:.2%}" for mean, spread in zip(means, spreads, strict=True)]
         epochs = f"{of[0].pretrain_epochs:.1f}", f"{of[0].finetune_epochs:.1f}"
-        table.add_row(name, WAYS[place], f"{minutes:g}", f"{len(of)}", *epochs, *cells)
+        table.add_row(name, BACKENDS[place], f"{minutes:g}", f"{len(of)}", *epochs, *cells)
     Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
 
 

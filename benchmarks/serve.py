@@ -7,9 +7,9 @@ All three are started on this machine, on the loopback, and take turns: first re
 other, for the latency of a single client, then some clients at once, each on a connection that it
 keeps. Whoever is not on turn is stopped, for LitServe computes while it waits. In a round every
 contestant has one turn; ratios are taken within a round. Processor time is that of all of a
-server's processes; it does not mind a busy machine, and pictures a second do: there, whoever has
+server's processes; it does not mind a busy machine, and images a second do: there, whoever has
 more threads gets more of it. The peers are in servers.py. All must name the same most likely class
-for every picture.
+for every image.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ class Timing:
     """Milliseconds of a request among many, at the median."""
     p99: float
     speed: float
-    """Pictures a second with many clients, at the median of the rounds."""
+    """Images a second with many clients, at the median of the rounds."""
     ratio: float
-    """The median of the rounds' ratios of our pictures a second to its: above 1, ours is faster."""
+    """The median of the rounds' ratios of our images a second to its: above 1, ours is faster."""
     processor: float
-    """Milliseconds of processor time for a picture, with many clients, at the median."""
+    """Milliseconds of processor time for an image, with many clients, at the median."""
     processor_ratio: float
     """The median of the rounds' ratios of its processor time to ours: above 1, ours needs less."""
 
 
-Place = tuple[int, int]
+Cursor = tuple[int, int]
 """A server's port, and the number of its processes' session."""
 
 
@@ -73,7 +73,7 @@ def main(
     weights: Path | None = None,
     photos: Path | None = None,
     clients: int = 32,
-    pictures: int = 400,
+    images: int = 400,
     single: int = 12,
     rounds: int = 4,
     way: str = "pytorch",
@@ -86,7 +86,7 @@ def main(
             weights unless given.
         photos: A folder of JPEGs; painted ones of 500 x 375 unless given.
         clients: Clients at once.
-        pictures: Requests of a turn with many clients.
+        images: Requests of a turn with many clients.
         single: Requests of a turn with one client.
         rounds: Turns that each contestant has.
         way: What computes at ours, as `vitrail serve --way` says.
@@ -103,7 +103,7 @@ def main(
             "fastapi + timm": stack.enter_context(_running([*peer, "fastapi", str(model)])),
         }
         agreement = asyncio.run(compare(places, bodies))
-        timings = asyncio.run(measure(places, bodies, clients, pictures, single, rounds))
+        timings = asyncio.run(measure(places, bodies, clients, images, single, rounds))
     show(timings, agreement)
     if json:
         figures = {"timings": [*map(asdict, timings)], "same": agreement, "versions": versions()}
@@ -119,7 +119,7 @@ def _read(photos: Path | None) -> list[bytes]:
 
 
 def _form(data: bytes) -> bytes:
-    """Write a request with a picture as curl -F does."""
+    """Write a request with an image as curl -F does."""
     part = b'Content-Disposition: form-data; name="file"; filename="a.jpg"\r\n'
     body = b"--%b\r\n%bContent-Type: image/jpeg\r\n\r\n%b\r\n--%b--\r\n"
     body %= (BOUNDARY, part, data, BOUNDARY)
@@ -129,7 +129,7 @@ def _form(data: bytes) -> bytes:
 
 
 @contextmanager
-def _running(command: list[str]) -> Iterator[Place]:
+def _running(command: list[str]) -> Iterator[Cursor]:
     """Run a server as long as the block lasts; its port is the last word of the command."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -181,14 +181,14 @@ class Client:
         self._writer.close()
 
 
-async def compare(places: dict[str, Place], bodies: list[bytes]) -> dict[str, float]:
-    """Say for how many pictures the most likely class is ours; this warms all servers up too."""
+async def compare(places: dict[str, Cursor], bodies: list[bytes]) -> dict[str, float]:
+    """Say for how many images the most likely class is ours; this warms all servers up too."""
     tops: dict[str, list[int]] = {}
     for name, (port, _) in places.items():
         client = await Client.open(port)
         told = [json_format.loads(await client.ask(body)) for body in bodies]
         client.close()
-        tops[name] = [each["pictures"][0]["top"][0]["index"] for each in told]
+        tops[name] = [each["images"][0]["top"][0]["index"] for each in told]
     ours = np.array(tops[OURS])
     return {name: float((ours == np.array(found)).mean()) for name, found in tops.items()}
 
@@ -211,10 +211,10 @@ async def turn(port: int, bodies: list[bytes], clients: int, count: int) -> list
 
 
 async def measure(
-    places: dict[str, Place],
+    places: dict[str, Cursor],
     bodies: list[bytes],
     clients: int,
-    pictures: int,
+    images: int,
     single: int,
     rounds: int,
 ) -> list[Timing]:
@@ -230,9 +230,9 @@ async def measure(
             await turn(port, bodies, 1, 1)  # awake again
             alone[number, place] = np.median(await turn(port, bodies, 1, single))
             start, before = time.perf_counter(), _processor(session)
-            latencies[names[place]] += await turn(port, bodies, clients, pictures)
-            speeds[number, place] = pictures / (time.perf_counter() - start)
-            works[number, place] = (_processor(session) - before) / pictures
+            latencies[names[place]] += await turn(port, bodies, clients, images)
+            speeds[number, place] = images / (time.perf_counter() - start)
+            works[number, place] = (_processor(session) - before) / images
     return [
         Timing(
             contestant=name,
@@ -262,7 +262,7 @@ def _processor(session: int) -> float:
 
 def show(timings: list[Timing], agreement: dict[str, float]) -> None:
     """Print the figures as a table."""
-    columns = ("", "alone ms", "ratio", "p50 ms", "p99 ms", "pictures / s", "ratio")
+    columns = ("", "alone ms", "ratio", "p50 ms", "p99 ms", "images / s", "ratio")
     table = Table(*columns, "processor ms", "ratio", "top-1 as ours")
     for row in timings:
         table.add_row(

@@ -49,10 +49,10 @@ class Classifier:
 
         return self.transform(Image.open(io.BytesIO(data)).convert("RGB"))
 
-    def rank(self, pictures: Tensor) -> list[list[dict[str, float]]]:
+    def rank(self, images: Tensor) -> list[list[dict[str, float]]]:
         """Name the most likely classes of a batch."""
         with torch.inference_mode():
-            found = self.model(pictures).softmax(-1).topk(TOP)
+            found = self.model(images).softmax(-1).topk(TOP)
         rows = zip(found.indices.tolist(), found.values.tolist(), strict=True)
         return [
             [{"index": index, "probability": value} for index, value in zip(*row, strict=True)]
@@ -66,8 +66,8 @@ def run_fastapi(weights: Path, port: int) -> None:
 
     @app.post("/predict")
     def predict(file: UploadFile) -> dict[str, Any]:
-        picture = classifier.prepare(file.file.read())
-        return {"pictures": [{"top": classifier.rank(picture[None])[0]}]}
+        image = classifier.prepare(file.file.read())
+        return {"images": [{"top": classifier.rank(image[None])[0]}]}
 
     uvicorn.run(app, port=port, log_level="warning", access_log=False)
 
@@ -83,11 +83,11 @@ class Api(litserve.LitAPI):
         self.classifier = Classifier(self.weights)
 
     def decode_request(self, request, **_: Any) -> Tensor:  # noqa: ANN001 (LitServe reads it)
-        """Take the picture out of a form."""
+        """Take the image out of a form."""
         return self.classifier.prepare(request["file"].file.read())
 
     def batch(self, inputs: list[Tensor]) -> Tensor:
-        """Put pictures together."""
+        """Put images together."""
         return torch.stack(inputs)
 
     def predict(self, x: Tensor, **_: Any) -> Any:
@@ -100,7 +100,7 @@ class Api(litserve.LitAPI):
 
     def encode_response(self, output: Any, **_: Any) -> dict[str, Any]:
         """Write an answer as ours is."""
-        return {"pictures": [{"top": output}]}
+        return {"images": [{"top": output}]}
 
 
 def run_litserve(weights: Path, port: int) -> None:

@@ -7,10 +7,10 @@ The budget is processor time, minutes x two cores, so that a busy machine costs 
 First all contestants take steps in turns, and how long those take decides how many steps each may
 plan: the schedules end there. The times are kept in the folder and used again, so that contestants
 can be run one after the other. Data loading and augmentation count; the one evaluation, on all
-test pictures after the last step, does not. What a run really used is written beside it.
+test images after the last step, does not. What a run really used is written beside it.
 
 timm's ViT-Ti has AdamW, cosine and RandAugment; vit-pytorch's ViT has its README's shape, and the
-README's 64 tokens. The README names no optimiser, so it has timm's, at a rate for its width.
+README's 64 tokens. The README names no optimizer, so it has timm's, at a rate for its width.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from vitrail.distributed import join
 from vitrail.evaluation.accuracy import measure
 from vitrail.run import Session, TrainConfig, train
 from vitrail.signals import Signals
-from vitrail.training.schedule import Plan, rate_at
+from vitrail.training.schedule import LRSchedule, rate_at
 
 CORES = 2
 MODEL = "Hybrid/1@32,stages=2-2,depth=4,width=192,heads=3,mlp=384,pool=gap"
-"""Ours: what docs/small-data.md advises for pictures of this size."""
+"""Ours: what docs/small-data.md advises for images of this size."""
 HALF = (0.5, 0.5, 0.5)
 INPUTS = Preprocess(size=(32, 32), mean=HALF, std=HALF, interpolation="bilinear", fit="stretch")
 """What all contestants are measured on."""
@@ -78,8 +78,8 @@ class Result:
     minutes: float = 0
     """The budget, in minutes of two cores."""
     top1: float
-    pictures: int
-    """Test pictures that were measured."""
+    images: int
+    """Test images that were measured."""
     parameters: int
     steps: int
     batch: int
@@ -105,7 +105,7 @@ def main(
     """Train by vitrail's small-data recipe and by its peers' set-ups for the same processor time.
 
     Args:
-        data: CIFAR-10, or another set of 32 x 32 pictures.
+        data: CIFAR-10, or another set of 32 x 32 images.
         minutes: The budget of each, in minutes of two cores.
         only: Which contestants are run now; all unless given.
         threads: Of torch; the budget does not depend on it.
@@ -128,7 +128,7 @@ def main(
 
 
 def run(contestant: str, data: str, steps: int, seed: int, out: Path) -> Result:
-    """Train a contestant and measure it on all test pictures."""
+    """Train a contestant and measure it on all test images."""
     pixels = open_pixels(data, "train")
     start, wall = time.process_time(), time.monotonic()
     if contestant == OURS:
@@ -142,7 +142,7 @@ def run(contestant: str, data: str, steps: int, seed: int, out: Path) -> Result:
     return Result(
         contestant=contestant,
         top1=reached.top1,
-        pictures=reached.pictures,
+        images=reached.images,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         steps=steps,
         batch=batch,
@@ -217,21 +217,21 @@ def train_peer(peer: Peer, pixels: Pixels, steps: int, seed: int) -> tuple[nn.Mo
 
 
 def peer_steps(peer: Peer, model: nn.Module, pixels: Pixels, steps: int) -> Iterator[float]:
-    """Take a peer's steps, each picture once in an epoch."""
-    optimiser = torch.optim.AdamW(
+    """Take a peer's steps, each image once in an epoch."""
+    optimizer = torch.optim.AdamW(
         model.parameters(), lr=peer.lr, weight_decay=peer.weight_decay, fused=True
     )
-    plan = Plan(kind="cosine", total=steps, warmup=round(peer.warmup * steps))
+    plan = LRSchedule(kind="cosine", total=steps, warmup=round(peer.warmup * steps))
     batches, model = _peer_batches(peer, pixels), model.train()
     for step in range(steps):
-        pictures, labels = next(batches)
-        loss = F.cross_entropy(model(pictures), labels)
+        images, labels = next(batches)
+        loss = F.cross_entropy(model(images), labels)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), peer.clip)
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = peer.lr * rate_at(step, plan)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         yield loss.item()
 
 
@@ -248,7 +248,7 @@ def _peer_batches(peer: Peer, pixels: Pixels) -> Iterator[tuple[Tensor, Tensor]]
     if peer.randaugment:
         from timm.data.auto_augment import rand_augment_transform
 
-        # timm's usual one but for "-mstd0.5", which at times asks Pillow for pictures of 0 bits.
+        # timm's usual one but for "-mstd0.5", which at times asks Pillow for images of 0 bits.
         chain.append(rand_augment_transform("rand-m9-inc1", {}))
     chain += [ToTensor(), Normalize(HALF, HALF)]
     transform = cast("Callable[[Image.Image], Tensor]", Compose(chain))
@@ -256,8 +256,8 @@ def _peer_batches(peer: Peer, pixels: Pixels) -> Iterator[tuple[Tensor, Tensor]]
         order = torch.randperm(len(pixels)).numpy()
         for start in range(0, len(order) - peer.batch + 1, peer.batch):
             indices = order[start : start + peer.batch]
-            pictures = [transform(Image.fromarray(picture)) for picture in pixels.take(indices)]
-            yield torch.stack(pictures), torch.from_numpy(pixels.labels[indices])
+            images = [transform(Image.fromarray(image)) for image in pixels.take(indices)]
+            yield torch.stack(images), torch.from_numpy(pixels.labels[indices])
 
 
 def open_pixels(data: str, split: str) -> Pixels:
@@ -268,7 +268,7 @@ def open_pixels(data: str, split: str) -> Pixels:
 
 
 def build_timm(patch: int) -> nn.Module:
-    """Build timm's ViT-Ti for small pictures."""
+    """Build timm's ViT-Ti for small images."""
     import timm
 
     name = "vit_tiny_patch16_224"
@@ -293,7 +293,7 @@ PEERS = {
 
 def show(results: list[Result]) -> None:
     """Print a table of all results."""
-    columns = ("minutes", "seed", "top-1", "parameters", "epochs", "pictures / s", "used min")
+    columns = ("minutes", "seed", "top-1", "parameters", "epochs", "images / s", "used min")
     table = Table("contestant", box=box.SIMPLE_HEAD, title="Equal processor time, two cores' worth")
     for column in columns:
         table.add_column(column, justify="right")
@@ -310,7 +310,7 @@ def show(results: list[Result]) -> None:
         )
     table.caption = (
         "Budget: minutes x 2 cores of processor time; steps planned from times taken in turns. "
-        "Pictures / s and used min: of one core, as it was then."
+        "Images / s and used min: of one core, as it was then."
     )
     Console(highlight=False).print(table)
 

@@ -1,10 +1,10 @@
 """Training beside the peers: our loop and loader, their steps and theirs; speed and peak memory.
 
-    python benchmarks/train.py                            # painted JPEGs, and small pictures
+    python benchmarks/train.py                            # painted JPEGs, and small images
     python benchmarks/train.py --case jpeg --photos DIR   # a folder of your own, DIR/CLASS/…
 
-All train the same shape in float32 with fused AdamW on the same pictures: decoded, cut by
-torchvision's rule, flipped, normalised. A turn is a few batches from the first read to the last
+All train the same shape in float32 with fused AdamW on the same images: decoded, cut by
+torchvision's rule, flipped, normalized. A turn is a few batches from the first read to the last
 step, and nothing is made ahead of it. In a round every contestant has one turn; ratios are taken
 within a round, of the processor time of the process and its data workers, so that a busy machine
 slows both sides.
@@ -51,9 +51,9 @@ class Timing:
     case: str
     contestant: str
     speed: float
-    """Pictures in a second of processor time, at the median of the rounds."""
+    """Images in a second of processor time, at the median of the rounds."""
     wall: float
-    """Pictures in a second by the clock, likewise."""
+    """Images in a second by the clock, likewise."""
     ratio: float
     """The median of the rounds' ratios of its processor time to ours: above 1, ours is faster."""
     ratio_low: float
@@ -91,7 +91,7 @@ def main(
         case: Which cases; all unless given.
         rounds: Turns that each contestant has in each case.
         threads: Of torch and of data loading; one a core unless given.
-        photos: A folder DIR/CLASS/… for `jpeg`, in the place of painted pictures.
+        photos: A folder DIR/CLASS/… for `jpeg`, in the place of painted images.
         memory: Whether fresh processes measure memory and waiting.
         json: Write the figures here.
     """
@@ -101,7 +101,7 @@ def main(
     memories: list[Memory] = []
     with tempfile.TemporaryDirectory() as name:
         for each in case:
-            folder = photos if photos and each == "jpeg" else write_pictures(each, Path(name))
+            folder = photos if photos and each == "jpeg" else write_images(each, Path(name))
             timings += (timed := measure_time(each, folder, rounds))
             show_timings(timed)
             memories += (held := [*measure_memories(each, folder)] if memory else [])
@@ -112,8 +112,8 @@ def main(
         json.write_text(json_format.dumps(figures, indent=1) + "\n")
 
 
-def write_pictures(name: str, folder: Path) -> Path:
-    """Write the pictures of a case, as many as a turn takes, to folders of classes."""
+def write_images(name: str, folder: Path) -> Path:
+    """Write the images of a case, as many as a turn takes, to folders of classes."""
     case, folder = CASES[name], folder / name
     painted = make_files(*case.size)
     for number in range(case.batch * case.steps):
@@ -128,7 +128,7 @@ def measure_time(name: str, folder: Path, rounds: int) -> list[Timing]:
     case = CASES[name]
     turns = {contestant: prepare(case, folder) for contestant, prepare in CONTESTANTS.items()}
     for turn in turns.values():
-        turn()  # imports, workers, the optimiser's state
+        turn()  # imports, workers, the optimizer's state
     spent: dict[str, list[tuple[float, float]]] = {contestant: [] for contestant in turns}
     for number in range(rounds):
         gc.collect()
@@ -137,7 +137,7 @@ def measure_time(name: str, folder: Path, rounds: int) -> list[Timing]:
             start, clock = processor_seconds(), time.perf_counter()
             turns[contestant]()
             spent[contestant].append((processor_seconds() - start, time.perf_counter() - clock))
-    pictures, timings = case.batch * case.steps, []
+    images, timings = case.batch * case.steps, []
     ours = np.array(spent[OURS])[:, 0]
     for contestant, found in spent.items():
         processor, clock = np.array(found).T
@@ -146,8 +146,8 @@ def measure_time(name: str, folder: Path, rounds: int) -> list[Timing]:
             Timing(
                 case=name,
                 contestant=contestant,
-                speed=pictures / float(np.median(processor)),
-                wall=pictures / float(np.median(clock)),
+                speed=images / float(np.median(processor)),
+                wall=images / float(np.median(clock)),
                 ratio=middle,
                 ratio_low=low,
                 ratio_high=high,
@@ -199,7 +199,7 @@ def run_ours(case: Case, folder: Path, turns: int) -> float:
         train(replace(config, log=1))
         lines = (config.out / "speed.jsonl").read_text().splitlines()
     rows = [json_format.loads(line) for line in lines]
-    seconds = [1 / row["speed/pictures_per_second"] for row in rows]
+    seconds = [1 / row["speed/images_per_second"] for row in rows]
     waits = [row["speed/waiting_for_data"] for row in rows]
     return float(np.average(waits, weights=seconds))
 
@@ -217,7 +217,7 @@ def show_timings(timings: list[Timing]) -> None:
     table = Table(
         "case", "contestant", title="Training, from files to weights", box=box.SIMPLE_HEAD
     )
-    for column in ("pictures / processor s", "pictures / s", "processor time / ours"):
+    for column in ("images / processor s", "images / s", "processor time / ours"):
         table.add_column(column, justify="right")
     for timing in timings:
         ratio = f"{timing.ratio:.3f} ({timing.ratio_low:.3f} to {timing.ratio_high:.3f})"

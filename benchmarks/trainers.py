@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset
 from vitrail.config import Duration
 from vitrail.data.batches import TrainBatches
 from vitrail.data.cache import CacheConfig
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.distributed import join
 from vitrail.models import parse
@@ -36,16 +36,16 @@ Turn = Callable[[], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is trained, and on how many pictures a step."""
+    """What is trained, and on how many images a step."""
 
     model: str
     batch: int
     steps: int
     """Of a turn."""
     size: tuple[int, int]
-    """Height and width of the pictures that are painted."""
+    """Height and width of the images that are painted."""
     cached: bool
-    """Whether pictures are held decoded, as small sets are."""
+    """Whether images are held decoded, as small sets are."""
 
     @property
     def spec(self) -> ViTSpec:
@@ -99,7 +99,7 @@ def prepare_ours(case: Case, folder: Path) -> Turn:
     with join(None) as processes:
         session = Session(config, processes)
     source = session.train_set
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     batches = TrainBatches(source, config.augment, session.preprocess, batch=case.batch, seed=0)
     steps, signals = count(), Signals()
 
@@ -113,8 +113,8 @@ def prepare_ours(case: Case, folder: Path) -> Turn:
     return turn
 
 
-class _Pictures(Dataset[tuple[Any, int]]):
-    """A folder of classes as the peers' users write it; small pictures are held as pixels."""
+class _Images(Dataset[tuple[Any, int]]):
+    """A folder of classes as the peers' users write it; small images are held as pixels."""
 
     def __init__(self, folder: Path, *, cached: bool) -> None:
         self.files = sorted(folder.glob("*/*.jpg"))
@@ -138,27 +138,27 @@ def _open(file: Path) -> Image.Image:
 def prepare_peer(contestant: str, case: Case, folder: Path) -> Turn:
     """Build a peer's model and its way to load: timm's own loader, torch's for the others."""
     model = build_contestant(contestant, case.spec).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0, fused=True)
-    pictures = _Pictures(folder, cached=case.cached)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0, fused=True)
+    images = _Images(folder, cached=case.cached)
     load = _timm_loader if contestant == "timm" else _plain_loader
-    loader = load(pictures, case)
+    loader = load(images, case)
 
     def turn() -> None:
-        for images, labels in loader:
-            F.cross_entropy(model(images), labels).backward()
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        for inputs, labels in loader:
+            F.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     return turn
 
 
-def _timm_loader(pictures: _Pictures, case: Case) -> Iterable[tuple[Tensor, Tensor]]:
+def _timm_loader(images: _Images, case: Case) -> Iterable[tuple[Tensor, Tensor]]:
     from timm.data.loader import create_loader
 
     options: dict[str, Any] = {"scale": AREA, "ratio": RATIO, "interpolation": "bilinear"}
     options |= {"color_jitter": None, "mean": MEAN, "std": STD, "persistent_workers": True}
     return create_loader(
-        pictures,  # pyright: ignore[reportArgumentType]
+        images,  # pyright: ignore[reportArgumentType]
         case.spec.image[0],
         case.batch,
         is_training=True,
@@ -169,7 +169,7 @@ def _timm_loader(pictures: _Pictures, case: Case) -> Iterable[tuple[Tensor, Tens
     )
 
 
-def _plain_loader(pictures: _Pictures, case: Case) -> Iterable[tuple[Tensor, Tensor]]:
+def _plain_loader(images: _Images, case: Case) -> Iterable[tuple[Tensor, Tensor]]:
     from torchvision.transforms import (
         Compose,
         InterpolationMode,
@@ -180,9 +180,9 @@ def _plain_loader(pictures: _Pictures, case: Case) -> Iterable[tuple[Tensor, Ten
     )
 
     crop = RandomResizedCrop(case.spec.image, AREA, RATIO, InterpolationMode.BILINEAR)
-    pictures.transform = Compose([crop, RandomHorizontalFlip(), ToTensor(), Normalize(MEAN, STD)])
+    images.transform = Compose([crop, RandomHorizontalFlip(), ToTensor(), Normalize(MEAN, STD)])
     return DataLoader(
-        pictures,
+        images,
         case.batch,
         shuffle=True,
         num_workers=torch.get_num_threads(),

@@ -28,7 +28,7 @@ from torch import nn
 
 import vitrail
 from vitrail.models import build
-from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.checkpoint import Checkpoint, save_folder
 from vitrail.weights.write import convert
 
 ROUNDS = 8
@@ -41,7 +41,7 @@ def prepare(folder: Path) -> None:
     model = build("ViT-B/16,activation=gelu,position_resize=timm")
     torch.nn.init.normal_(model.get_parameter("head.output.weight"), std=0.02)
     tensors = {name: value.detach() for name, value in model.state_dict().items()}
-    save_folder(Bundle(spec=model.spec, tensors=tensors), folder / "vitrail")
+    save_folder(Checkpoint(spec=model.spec, tensors=tensors), folder / "vitrail")
     for to in ("timm", "hf"):
         convert(str(folder / "vitrail"), folder / to, to)
 

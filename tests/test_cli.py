@@ -66,7 +66,7 @@ def test_describe_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert "block x 12" in out
     assert "86,567,656 (330.2 MiB as float32)" in out
-    assert "17.564 GMACs a picture (35.128 GFLOPs)" in out
+    assert "17.564 GMACs an image (35.128 GFLOPs)" in out
     kept = cost_of(parse("ViT-B/16"), batch=8).activation_bytes / 2**20
     assert f"{kept:.1f} MiB activations at batch 8" in out
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.evaluation.sets import CLASSES, save_tiny, write_pictures
+from tests.evaluation.sets import CLASSES, save_tiny, write_images
 from tests.forks import in_processes
 from tests.test_cli import run
 from vitrail.cli import main
 from vitrail.data.batches import EvalBatches
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
-from vitrail.data.transforms.apply import normalise
+from vitrail.data.transforms.apply import normalize
 from vitrail.evaluation.significance import mcnemar
 from vitrail.models.cost.total import cost_of
 from vitrail.weights.checkpoint import save_folder
@@ -32,7 +32,7 @@ CPU = ("--device", "cpu")
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_pictures(tmp_path_factory.mktemp("data") / "photos")
+    return write_images(tmp_path_factory.mktemp("data") / "photos")
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def predict(model: Path, data: Path, image: tuple[int, int] | None = None) -> np.ndarray:
-    """Say by hand whether each readable picture is right."""
+    """Say by hand whether each readable image is right."""
     loaded = load(str(model), image=image)
     source = open_data(str(data), split="all")
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     assert loaded.preprocess
     batch = EvalBatches(source, loaded.preprocess, batch=len(source))[0]
-    logits = loaded.model(normalise(batch.pictures, loaded.preprocess)).detach().numpy()
+    logits = loaded.model(normalize(batch.images, loaded.preprocess)).detach().numpy()
     good = batch.weights.numpy() > 0
     return (logits.argmax(1) == batch.labels.numpy())[good]
 
@@ -59,18 +59,18 @@ def evaluated(capsys: Capture, *command: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("image", [None, (12, 16)])
-def test_every_readable_picture_counts_at_any_resolution(
+def test_every_readable_image_counts_at_any_resolution(
     capsys: Capture, photos: Path, model: Path, image: tuple[int, int] | None
 ) -> None:
     size = () if image is None else ("--image", "12x16")
     found = evaluated(capsys, str(model), str(photos), "--split", "all", "--batch", "4", *size)
     right = predict(model, photos, image)
-    assert (found["pictures"], found["skipped"]) == (13, 1)
+    assert (found["images"], found["skipped"]) == (13, 1)
     assert found["top1"] == pytest.approx(right.mean())
     assert found["image"] == ("8x8" if image is None else "12x16")
-    assert sum(row["pictures"] for row in found["classes"]) == 13
-    assert sum(cell["pictures"] for cell in found["confusion"]) == 13
-    assert sum(each["pictures"] for each in found["bins"]) == 13
+    assert sum(row["images"] for row in found["classes"]) == 13
+    assert sum(cell["images"] for cell in found["confusion"]) == 13
+    assert sum(each["images"] for each in found["bins"]) == 13
     assert len(found["bins"]) == 15
 
 
@@ -79,7 +79,7 @@ def test_the_table_says_how_many_could_not_be_read(
 ) -> None:
     code, said, _ = run(capsys, "evaluate", str(model), str(photos), "--split", "all", *CPU)
     assert code == 0
-    assert "on 13 of 14 pictures (1 unreadable)" in said
+    assert "on 13 of 14 images (1 unreadable)" in said
     assert "top-5" in said
     assert "calibration" in said
 
@@ -95,13 +95,13 @@ def test_files_have_what_was_printed(
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert [row["class"] for row in rows] == list(CLASSES)
     assert [float(row["top1"]) for row in rows] == [row["top1"] for row in found["classes"]]
-    pictures = list(csv.DictReader((out / "pictures.csv").read_text().splitlines()))
-    assert len(pictures) == 14
-    assert np.mean([row["class"] == row["predicted"] for row in pictures[:13]]) == pytest.approx(
+    images = list(csv.DictReader((out / "images.csv").read_text().splitlines()))
+    assert len(images) == 14
+    assert np.mean([row["class"] == row["predicted"] for row in images[:13]]) == pytest.approx(
         found["top1"]
     )
-    assert (pictures[13]["picture"], pictures[13]["predicted"]) == ("b/broken.png", "")
-    assert pictures[13]["error"]
+    assert (images[13]["image"], images[13]["predicted"]) == ("b/broken.png", "")
+    assert images[13]["error"]
     for name in ("confusion", "reliability"):
         with Image.open(out / f"{name}.png") as drawn:
             assert min(drawn.size) > 500
@@ -111,7 +111,7 @@ def test_files_have_what_was_printed(
     assert (out / "confusion.svg").read_bytes() == kept
 
 
-def test_several_processes_count_each_picture_once(photos: Path, model: Path) -> None:
+def test_several_processes_count_each_image_once(photos: Path, model: Path) -> None:
     command = ["evaluate", str(model), str(photos), "--split", "all", "--batch", "3", "--json"]
 
     def work() -> str:
@@ -122,7 +122,7 @@ def test_several_processes_count_each_picture_once(photos: Path, model: Path) ->
     first, second = in_processes(work, 2)
     assert (first.code, second.code, second.value) == (0, 0, ""), (first, second)
     one, two = json.loads(work()), json.loads(first.value)
-    for key in ("pictures", "skipped", "top1", "top5", "classes", "confusion"):
+    for key in ("images", "skipped", "top1", "top5", "classes", "confusion"):
         assert one[key] == two[key], key
     assert one["loss"] == pytest.approx(two["loss"], abs=1e-6)
 
@@ -135,10 +135,10 @@ def test_classes_go_by_name_whatever_their_order(
     loaded = load(str(plain))
     turned = save_tiny(tmp_path / "turned", ("b", "c", "a"))
     source = open_data(str(photos), split="all")
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     assert loaded.preprocess
     batch = EvalBatches(source, loaded.preprocess, batch=14)[0]
-    logits = loaded.model(normalise(batch.pictures, loaded.preprocess)).detach().numpy()
+    logits = loaded.model(normalize(batch.images, loaded.preprocess)).detach().numpy()
     good = batch.weights.numpy() > 0
     answer = np.array([1, 2, 0])[logits.argmax(1)]  # output 0 is `b`, the data's class 1
     found = evaluated(capsys, str(turned), str(photos), "--split", "all")
@@ -179,13 +179,13 @@ def test_a_head_of_zeros_is_no_classifier(capsys: Capture, photos: Path, tmp_pat
     import torch
 
     from vitrail.models import build
-    from vitrail.weights.checkpoint import Bundle, save_folder
+    from vitrail.weights.checkpoint import Checkpoint, save_folder
 
     made = build("ViT/4@8,depth=1,width=16,heads=2,mlp=32", classes=3)
     with torch.no_grad():
         for parameter in made.head.parameters():
             parameter.zero_()
-    save_folder(Bundle(spec=made.spec, tensors=dict(made.state_dict())), tmp_path / "zeros")
+    save_folder(Checkpoint(spec=made.spec, tensors=dict(made.state_dict())), tmp_path / "zeros")
     code, _, err = run(capsys, "evaluate", str(tmp_path / "zeros"), str(photos), *CPU)
     assert code == 2
     assert "is all zeros" in err
@@ -218,12 +218,12 @@ def test_imagenets_test_sets_let_the_model_choose_among_their_classes_only(
     found = evaluated(capsys, str(folder), str(data), "--subset", "imagenet-a")
     loaded = load(str(folder))
     source = open_data(str(data), split="all")
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     assert loaded.preprocess
     batch = EvalBatches(source, loaded.preprocess, batch=200)[0]
-    logits = loaded.model(normalise(batch.pictures, loaded.preprocess)).detach().numpy()
+    logits = loaded.model(normalize(batch.images, loaded.preprocess)).detach().numpy()
     few = logits[:, 3:1000:5]
-    assert found["pictures"] == 200
+    assert found["images"] == 200
     assert found["top1"] == pytest.approx((few.argmax(1) == np.arange(200)).mean())
     best = np.argsort(-few, axis=1)[:, :5]
     assert found["top5"] == pytest.approx((best == np.arange(200)[:, None]).any(1).mean())
@@ -236,16 +236,16 @@ def test_imagenets_test_sets_let_the_model_choose_among_their_classes_only(
 def test_reassessed_labels_of_imagenet(capsys: Capture, tmp_path: Path) -> None:
     wnids = imagenet_wnids(1000)
     assert wnids
-    picture = io.BytesIO()
-    Image.new("RGB", (8, 8), (9, 200, 30)).save(picture, format="JPEG")
+    image = io.BytesIO()
+    Image.new("RGB", (8, 8), (9, 200, 30)).save(image, format="JPEG")
     for number, wnid in enumerate(wnids, 1):
         (tmp_path / "val" / wnid).mkdir(parents=True)
         file = tmp_path / "val" / wnid / f"ILSVRC2012_val_{number:08}.JPEG"
-        file.write_bytes(picture.getvalue())
+        file.write_bytes(image.getvalue())
     folder = save_tiny(tmp_path / "model", imagenet_classes(1000), outputs=1000)
     plain = evaluated(capsys, str(folder), f"imagenet:{tmp_path}")
     best = {cell["predicted"] for cell in plain["confusion"]}
-    assert len(best) == 1  # all pictures are the same
+    assert len(best) == 1  # all images are the same
     answer = wnids.index(best.pop())
     real = [[number, answer] if number % 4 == 0 else [number] for number in range(1000)]
     real[answer], real[(answer + 1) % 1000] = [], [answer]
@@ -254,18 +254,18 @@ def test_reassessed_labels_of_imagenet(capsys: Capture, tmp_path: Path) -> None:
     found = evaluated(capsys, *command)
     right = sum(answer in each for each in real)
     assert (plain["top1"], found["top1"]) == (0.001, 0.001)
-    assert found["real_pictures"] == 999
+    assert found["real_images"] == 999
     assert found["real"] == pytest.approx(right / 999)
 
 
-def test_several_labels_a_picture(capsys: Capture, photos: Path, tmp_path: Path) -> None:
+def test_several_labels_a_image(capsys: Capture, photos: Path, tmp_path: Path) -> None:
     rows = ["path,label,split"]
     rows += [f"{photos}/a/{n}.png,{'a|b' if n % 2 else 'c'},test" for n in range(4)]
     rows += [f"{photos}/b/{n}.png,b,train" for n in range(4)]
     (tmp_path / "list.csv").write_text("\n".join(rows) + "\n")
     folder = save_tiny(tmp_path / "model")
     found = evaluated(capsys, str(folder), f"csv:{tmp_path / 'list.csv'}", "--split", "test")
-    assert found["pictures"] == 4
+    assert found["images"] == 4
     precisions = [row["average_precision"] for row in found["classes"]]
     assert found["map"] == pytest.approx(np.mean(precisions))
     code, said, _ = run(
@@ -281,13 +281,13 @@ def compared(capsys: Capture, *command: str) -> dict[str, Any]:
     return json.loads(said)
 
 
-def test_models_are_held_against_each_other_on_the_same_pictures(
+def test_models_are_held_against_each_other_on_the_same_images(
     capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
     data = tmp_path / "photos"
-    write_pictures(data / "train", broken=False)
-    write_pictures(data / "test")
+    write_images(data / "train", broken=False)
+    write_images(data / "test")
     first, second = save_tiny(tmp_path / "one"), save_tiny(tmp_path / "two", seed=1)
     other = save_tiny(tmp_path / "other", ("x", "y", "z"), seed=2)
     command = (str(first), str(second), str(other), "--data", str(data), "--shots", "2")
@@ -297,7 +297,7 @@ def test_models_are_held_against_each_other_on_the_same_pictures(
     assert [row.get("top1") for row in rows] == [
         pytest.approx(one.mean()), pytest.approx(two.mean()), None
     ]  # fmt: skip
-    assert found["pictures"] == 13
+    assert found["images"] == 13
     lost, won = int((one & ~two).sum()), int((two & ~one).sum())
     assert (held["only_first"], held["only_second"]) == (lost, won)
     assert held["difference"] == pytest.approx(two.mean() - one.mean())
@@ -316,7 +316,7 @@ def test_models_are_held_against_each_other_on_the_same_pictures(
     assert "McNemar" in said
 
 
-def test_models_are_compared_at_the_size_of_their_pictures(
+def test_models_are_compared_at_the_size_of_their_images(
     capsys: Capture, tmp_path: Path, photos: Path
 ) -> None:
     """Which need not be that of their positions, as DINOv2's is not."""

@@ -1,4 +1,4 @@
-"""The predictor: every kind of picture, alone and in any batch, with the values of a plain run."""
+"""The predictor: every kind of image, alone and in any batch, with the values of a plain run."""
 
 import csv
 import io
@@ -15,27 +15,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from tests.data.decoding.pictures import encode, exif, photo
+from tests.data.decoding.images import encode, exif, photo
 from tests.material import ODD_IMAGES, REAL_WEIGHTS
 from tests.parity import peers
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.data.datasets.builtin.digits import open_digits
-from vitrail.data.decoding.decode import PictureError
-from vitrail.data.transforms.apply import eval_picture, normalise
+from vitrail.data.decoding.decode import ImageError
+from vitrail.data.transforms.apply import eval_image, normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.overlay import overlay
 from vitrail.models import ViT, build, parse
 from vitrail.models.layers import MLP
-from vitrail.predictor import Pace, Predictor
+from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.batching_config import usual_pace
 from vitrail.predictor.fused import fuse
-from vitrail.predictor.images import find_pictures
+from vitrail.predictor.images import find_images
 from vitrail.predictor.last_block import LastBlock, shorten
 from vitrail.predictor.prediction_files import csv_table
-from vitrail.weights.checkpoint import Bundle, save_folder
-from vitrail.weights.load import Loaded
+from vitrail.weights.checkpoint import Checkpoint, save_folder
+from vitrail.weights.load import LoadedModel
 
 ODD = ODD_IMAGES
 TINY_WEIGHTS = REAL_WEIGHTS
@@ -46,24 +46,24 @@ PREPROCESS = Preprocess(
 TINY = parse("ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7")
 
 
-def make(spec: str | None = None, preprocess: Preprocess | None = PREPROCESS) -> Loaded:
+def make(spec: str | None = None, preprocess: Preprocess | None = PREPROCESS) -> LoadedModel:
     model = build(TINY if spec is None else parse(spec))
     for parameter in model.parameters():  # a head of zeros would answer nothing
         torch.nn.init.normal_(parameter, std=0.2)
     names = NAMES if model.spec.classes == len(NAMES) else None
-    return Loaded(model, names, preprocess, None)
+    return LoadedModel(model, names, preprocess, None)
 
 
 @pytest.fixture
 def predictor() -> Predictor:
-    return Predictor(make(), pace=Pace(micro=3, workers=2, threads=1))
+    return Predictor(make(), pace=BatchingConfig(micro=3, workers=2, threads=1))
 
 
 def plain(predictor: Predictor, content: bytes | np.ndarray) -> torch.Tensor:
-    """Compute a picture's logits by hand."""
-    pixels = torch.from_numpy(eval_picture(content, predictor.preprocess))[None]
+    """Compute an image's logits by hand."""
+    pixels = torch.from_numpy(eval_image(content, predictor.preprocess))[None]
     with torch.no_grad():
-        return predictor.model(normalise(pixels, predictor.preprocess))[0]
+        return predictor.model(normalize(pixels, predictor.preprocess))[0]
 
 
 KINDS: dict[str, Callable[[np.ndarray, Path], object]] = {
@@ -78,14 +78,12 @@ KINDS: dict[str, Callable[[np.ndarray, Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_picture_gives_the_same(
-    predictor: Predictor, tmp_path: Path, kind: str
-) -> None:
-    pixels, path = photo(40, 60), tmp_path / "picture.png"
+def test_each_kind_of_image_gives_the_same(predictor: Predictor, tmp_path: Path, kind: str) -> None:
+    pixels, path = photo(40, 60), tmp_path / "image.png"
     path.write_bytes(encode(pixels, "PNG"))
     expected = plain(predictor, pixels)
-    picture: object = KINDS[kind](pixels, path)
-    found = predictor.logits(picture)  # pyright: ignore[reportArgumentType]
+    image: object = KINDS[kind](pixels, path)
+    found = predictor.logits(image)  # pyright: ignore[reportArgumentType]
     assert torch.allclose(found, expected, atol=1e-5)
 
 
@@ -118,14 +116,14 @@ def test_equal_classes_come_in_their_order(predictor: Predictor) -> None:
 )
 @given(sizes=st.lists(st.tuples(st.integers(1, 70), st.integers(1, 70)), min_size=1, max_size=11))
 def test_alone_and_in_any_batch(predictor: Predictor, sizes: list[tuple[int, int]]) -> None:
-    pictures = [photo(*size) for size in sizes]
-    together = predictor.logits(pictures)
+    images = [photo(*size) for size in sizes]
+    together = predictor.logits(images)
     assert together.shape == (len(sizes), 7)
-    for picture, row in zip(pictures, together, strict=True):
-        assert (predictor.logits(picture) - row).abs().max() < 1e-5
+    for image, row in zip(images, together, strict=True):
+        assert (predictor.logits(image) - row).abs().max() < 1e-5
 
 
-def test_stacks_of_pictures_are_many(predictor: Predictor) -> None:
+def test_stacks_of_images_are_many(predictor: Predictor) -> None:
     stack = np.stack([photo(40, 60), photo(40, 60)[::-1]])
     expected = torch.stack([plain(predictor, each) for each in stack])
     assert torch.allclose(predictor.logits(stack), expected, atol=1e-5)
@@ -147,14 +145,14 @@ def test_floating_point_tensors_are_the_models_own_input(predictor: Predictor) -
 def test_embeddings_are_the_pre_logits(predictor: Predictor) -> None:
     pixels = predictor.prepare(photo(40, 60))[None]
     with torch.no_grad():
-        expected = predictor.model.features(normalise(pixels, PREPROCESS))[0]
+        expected = predictor.model.features(normalize(pixels, PREPROCESS))[0]
     assert torch.allclose(predictor.embed(photo(40, 60)), expected, atol=1e-5)
     assert predictor.embed([photo(40, 60)] * 4).shape == (4, 32)
 
 
-def test_attention_is_inspections_and_lies_on_the_picture(predictor: Predictor) -> None:
+def test_attention_is_inspections_and_lies_on_the_image(predictor: Predictor) -> None:
     pixels = photo(48, 80)
-    x = normalise(predictor.prepare(pixels)[None], PREPROCESS)
+    x = normalize(predictor.prepare(pixels)[None], PREPROCESS)
     expected = attention_masks(predictor.model, x).values[0]
     found = predictor.attention(encode(pixels, "PNG"))
     assert np.allclose(found, expected, atol=1e-5)
@@ -167,7 +165,7 @@ def test_attention_is_inspections_and_lies_on_the_picture(predictor: Predictor) 
 
 
 @pytest.mark.parametrize("channels", [2, 5])
-def test_pictures_of_many_channels_are_overlaid_too(channels: int, tmp_path: Path) -> None:
+def test_images_of_many_channels_are_overlaid_too(channels: int, tmp_path: Path) -> None:
     rule = Preprocess(
         size=(32, 32), mean=(0.5,) * channels, std=(0.5,) * channels,
         interpolation="bilinear", fit="crop",
@@ -180,7 +178,7 @@ def test_pictures_of_many_channels_are_overlaid_too(channels: int, tmp_path: Pat
     assert np.array_equal(several.overlay(tmp_path / "many.npy"), laid)
 
 
-def test_one_picture_has_one_answer(predictor: Predictor, tmp_path: Path) -> None:
+def test_one_image_has_one_answer(predictor: Predictor, tmp_path: Path) -> None:
     """A path is not taken for a list of letters, nor pixels for a list of rows."""
     path = tmp_path / "cat.png"
     path.write_bytes(encode(photo(40, 60), "PNG"))
@@ -192,14 +190,12 @@ def test_one_picture_has_one_answer(predictor: Predictor, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("opened", [False, True])
-def test_pictures_are_turned_upright(
-    predictor: Predictor, orientation: int, *, opened: bool
-) -> None:
+def test_images_are_turned_upright(predictor: Predictor, orientation: int, *, opened: bool) -> None:
     file = encode(photo(40, 60), "PNG", exif=exif(orientation))
-    picture = Image.open(io.BytesIO(file)) if opened else file
+    image = Image.open(io.BytesIO(file)) if opened else file
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(file)))
     expected = plain(predictor, np.array(upright))
-    assert torch.allclose(predictor.logits(picture), expected, atol=1e-5)
+    assert torch.allclose(predictor.logits(image), expected, atol=1e-5)
 
 
 def test_other_modes_are_taken_as_their_files_are(predictor: Predictor) -> None:
@@ -211,24 +207,24 @@ def test_other_modes_are_taken_as_their_files_are(predictor: Predictor) -> None:
         assert torch.allclose(predictor.logits(image), predictor.logits(file), atol=1e-5), mode
 
 
-def test_bad_pictures_are_named_with_the_reason(predictor: Predictor, tmp_path: Path) -> None:
+def test_bad_images_are_named_with_the_reason(predictor: Predictor, tmp_path: Path) -> None:
     good, cut, gone = (tmp_path / name for name in ("good.png", "cut.png", "gone.png"))
     good.write_bytes(encode(photo(40, 60), "PNG"))
     cut.write_bytes(good.read_bytes()[:-60])
-    pictures = [good, cut, gone, tmp_path, b"text", np.zeros((4, 4, 2), np.uint8), good]
-    found = list(predictor.answers(pictures))
+    images = [good, cut, gone, tmp_path, b"text", np.zeros((4, 4, 2), np.uint8), good]
+    found = list(predictor.answers(images))
     assert [answer.error is None for answer in found] == [True, *[False] * 5, True]
     assert [answer.where for answer in found] == [
-        *map(str, (good, cut, gone, tmp_path)), "picture 4", "picture 5", str(good)
+        *map(str, (good, cut, gone, tmp_path)), "image 4", "image 5", str(good)
     ]  # fmt: skip
     kinds = [answer.error.kind for answer in found if answer.error]
-    assert kinds[:4] == ["truncated", "unreadable", "unreadable", "not a picture"]
-    with pytest.raises(PictureError, match=r"cut\.png: truncated"):
+    assert kinds[:4] == ["truncated", "unreadable", "unreadable", "not an image"]
+    with pytest.raises(ImageError, match=r"cut\.png: truncated"):
         predictor.predict([good, cut])
-    with pytest.raises(PictureError, match="expected uint8"):
+    with pytest.raises(ImageError, match="expected uint8"):
         predictor.predict(np.zeros((4, 4, 3)))
-    assert "no picture but a int" in refusal(predictor.predict, [3])
-    assert "no pictures" in refusal(predictor.predict, [])
+    assert "no image but a int" in refusal(predictor.predict, [3])
+    assert "no images" in refusal(predictor.predict, [])
 
 
 def test_a_data_set_is_answered_in_order(predictor: Predictor) -> None:
@@ -236,15 +232,15 @@ def test_a_data_set_is_answered_in_order(predictor: Predictor) -> None:
     some = [digits.read(index) for index in range(20)]
     answers = [answer.output for answer in predictor.answers_of(digits)]
     assert len(answers) == len(digits)
-    for picture, output in zip(some, answers[:20], strict=False):
+    for image, output in zip(some, answers[:20], strict=False):
         assert output is not None
-        assert torch.allclose(output, plain(predictor, picture), atol=1e-5)
+        assert torch.allclose(output, plain(predictor, image), atol=1e-5)
 
 
 def test_eval_mode_and_threads_stay(predictor: Predictor) -> None:
     noisy = Predictor(
         make("ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7,dropout=0.5"),
-        pace=Pace(micro=1, workers=2, threads=1),
+        pace=BatchingConfig(micro=1, workers=2, threads=1),
     )
     before = torch.get_num_threads()
     first = noisy.logits(photo(40, 60))
@@ -254,19 +250,19 @@ def test_eval_mode_and_threads_stay(predictor: Predictor) -> None:
 
 
 def test_many_threads_share_a_predictor(predictor: Predictor) -> None:
-    pictures = [photo(20 + n, 40) for n in range(24)]
-    expected = torch.stack([plain(predictor, each) for each in pictures])
+    images = [photo(20 + n, 40) for n in range(24)]
+    expected = torch.stack([plain(predictor, each) for each in images])
     found: dict[int, torch.Tensor] = {}
 
     def work(place: int) -> None:
-        found[place] = predictor.logits(pictures[place])
+        found[place] = predictor.logits(images[place])
 
-    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(pictures))]
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(len(images))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    got = torch.stack([found[place] for place in range(len(pictures))])
+    got = torch.stack([found[place] for place in range(len(images))])
     assert torch.allclose(got, expected, atol=1e-5)
 
 
@@ -340,15 +336,15 @@ def test_models_without_classes_only_embed() -> None:
 def test_a_model_folder_is_loaded_whole(tmp_path: Path) -> None:
     loaded = make()
     tensors = {name: tensor.detach() for name, tensor in loaded.model.state_dict().items()}
-    bundle = Bundle(spec=TINY, tensors=tensors, classes=NAMES, preprocess=PREPROCESS)
+    bundle = Checkpoint(spec=TINY, tensors=tensors, classes=NAMES, preprocess=PREPROCESS)
     save_folder(bundle, tmp_path / "run" / "model")
     for source in (tmp_path / "run", f"run:{tmp_path / 'run'}", tmp_path / "run" / "model"):
         predictor = Predictor.load(source)
         assert predictor.classes == NAMES
         expected = plain(Predictor(loaded), photo(40, 60))
         assert torch.allclose(predictor.logits(photo(40, 60)), expected, atol=1e-5)
-    save_folder(Bundle(spec=TINY, tensors=tensors, classes=NAMES), tmp_path / "bare")
-    assert "how its pictures are prepared" in refusal(Predictor.load, tmp_path / "bare")
+    save_folder(Checkpoint(spec=TINY, tensors=tensors, classes=NAMES), tmp_path / "bare")
+    assert "how its images are prepared" in refusal(Predictor.load, tmp_path / "bare")
 
 
 def test_pace_follows_the_model() -> None:
@@ -356,25 +352,25 @@ def test_pace_follows_the_model() -> None:
     assert (small.micro, large.micro) == (8, 1)
     assert usual_pace(parse("ViT-Ti/4@32")).micro > small.micro
     assert usual_pace(parse("BiT-R50x1")).micro >= 1
-    assert "no pace" in refusal(lambda: Pace(micro=0, workers=1, threads=1))
+    assert "no pace" in refusal(lambda: BatchingConfig(micro=0, workers=1, threads=1))
 
 
-def test_pictures_of_folders_are_found(tmp_path: Path) -> None:
+def test_images_of_folders_are_found(tmp_path: Path) -> None:
     for name in ("b/2.jpg", "b/1.png", "a.webp", ".hidden.jpg", "b/.DS_Store", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "loop").symlink_to(tmp_path)
-    found = [Path(path).relative_to(tmp_path).as_posix() for path in find_pictures([tmp_path])]
+    found = [Path(path).relative_to(tmp_path).as_posix() for path in find_images([tmp_path])]
     assert found == ["a.webp", "b/1.png", "b/2.jpg", "notes.txt"]
-    assert find_pictures([tmp_path / "a.webp"] * 2) == [str(tmp_path / "a.webp")] * 2
-    assert "did you mean 'a.webp'" in refusal(find_pictures, [tmp_path / "a.web"])
+    assert find_images([tmp_path / "a.webp"] * 2) == [str(tmp_path / "a.webp")] * 2
+    assert "did you mean 'a.webp'" in refusal(find_images, [tmp_path / "a.web"])
     (tmp_path / "empty").mkdir()
-    assert "holds no files" in refusal(find_pictures, [tmp_path / "empty"])
+    assert "holds no files" in refusal(find_images, [tmp_path / "empty"])
 
 
-@pytest.mark.skipif(not ODD.exists(), reason="the corpus of odd pictures is not here")
+@pytest.mark.skipif(not ODD.exists(), reason="the corpus of odd images is not here")
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::PIL.Image.DecompressionBombWarning")
-def test_odd_pictures_are_answered_or_refused_with_a_reason(predictor: Predictor) -> None:
+def test_odd_images_are_answered_or_refused_with_a_reason(predictor: Predictor) -> None:
     with (ODD / "MANIFEST.tsv").open(newline="", encoding="utf-8") as file:
         names = [row["file"] for row in csv.DictReader(file, delimiter="\t")]
     answers = list(predictor.answers([ODD / name for name in names]))
@@ -407,71 +403,71 @@ def test_published_weights_answer_as_timm_does(tmp_path: Path) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Save a model beside a folder with two good pictures and a bad one."""
+    """Save a model beside a folder with two good images and a bad one."""
     loaded = make()
     tensors = {name: tensor.detach() for name, tensor in loaded.model.state_dict().items()}
     names = ("[red]cat", *NAMES[1:])
-    bundle = Bundle(spec=TINY, tensors=tensors, classes=names, preprocess=PREPROCESS)
+    bundle = Checkpoint(spec=TINY, tensors=tensors, classes=names, preprocess=PREPROCESS)
     save_folder(bundle, tmp_path / "model")
-    (tmp_path / "pictures").mkdir()
+    (tmp_path / "images").mkdir()
     for name, content in (("a.png", photo(40, 60)), ("b.png", photo(60, 40))):
-        (tmp_path / "pictures" / name).write_bytes(encode(content, "PNG"))
-    (tmp_path / "pictures" / "notes.txt").write_text("hello")
+        (tmp_path / "images" / name).write_bytes(encode(content, "PNG"))
+    (tmp_path / "images" / "notes.txt").write_text("hello")
     return tmp_path
 
 
-def test_command_prints_a_line_a_picture(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["predict", str(folder / "model"), str(folder / "pictures"), "--top", "2", "--json"])
+def test_command_prints_a_line_a_image(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["predict", str(folder / "model"), str(folder / "images"), "--top", "2", "--json"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [Path(row["path"]).name for row in rows] == ["a.png", "b.png", "notes.txt"]
     expected = Predictor.load(folder / "model").predict(photo(40, 60), top=2)
     for found, guess in zip(rows[0]["top"], expected.top, strict=True):
         assert found == {**asdict(guess), "probability": pytest.approx(guess.probability, abs=1e-5)}
-    assert rows[2] == {"path": rows[2]["path"], "error": "not a picture but text"}
+    assert rows[2] == {"path": rows[2]["path"], "error": "not an image but text"}
 
 
 def test_command_prints_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["predict", str(folder / "model"), str(folder / "pictures"), "--top", "7"])
+    main(["predict", str(folder / "model"), str(folder / "images"), "--top", "7"])
     out = capsys.readouterr().out
     assert out.count("%") == 14
     assert out.count("[red]cat") == 2  # a name is no markup
-    assert "notes.txt: not a picture but text" in out
+    assert "notes.txt: not an image but text" in out
 
 
 def test_command_writes_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     files = ["--csv", str(folder / "a.csv"), "--parquet", str(folder / "a.parquet")]
-    main(["predict", str(folder / "model"), str(folder / "pictures"), "--top", "3", *files])
-    assert "2 of 3 pictures" in capsys.readouterr().out
+    main(["predict", str(folder / "model"), str(folder / "images"), "--top", "3", *files])
+    assert "2 of 3 images" in capsys.readouterr().out
     with (folder / "a.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["rank"] for row in rows] == ["1", "2", "3", "1", "2", "3", ""]
-    assert rows[-1]["error"] == "not a picture but text"
+    assert rows[-1]["error"] == "not an image but text"
     table = parquet.read_table(folder / "a.parquet").to_pylist()
     assert [guess["label"] for guess in table[0]["top"]] == [row["label"] for row in rows[:3]]
-    assert (table[2]["top"], table[2]["error"]) == (None, "not a picture but text")
+    assert (table[2]["top"], table[2]["error"]) == (None, "not an image but text")
     left = {path.name for path in folder.iterdir()}
-    assert left == {"model", "pictures", "a.csv", "a.parquet"}
+    assert left == {"model", "images", "a.csv", "a.parquet"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["MODEL"], "no pictures given"),
+        (["MODEL"], "no images given"),
         (["MODEL", "none"], "no file or folder none"),
-        (["MODEL", "PICTURES/notes.txt"], "none could be read"),
-        (["MODEL", "PICTURES", "--top", "0"], "expected a number from 1 on"),
-        (["MODEL", "PICTURES", "--csv", "a", "--parquet", "a"], "are both a; give two names"),
-        (["MODEL", "PICTURES", "--device", "warp"], "no device 'warp'"),
-        (["MODEL", "PICTURES", "--csv", "/proc/none/a.csv"], "cannot be written"),
-        (["MODEL", "PICTURES", "--csv", "PICTURES"], "is a folder"),
-        (["none", "PICTURES"], "no file or folder 'none'"),
+        (["MODEL", "IMAGES/notes.txt"], "none could be read"),
+        (["MODEL", "IMAGES", "--top", "0"], "expected a number from 1 on"),
+        (["MODEL", "IMAGES", "--csv", "a", "--parquet", "a"], "are both a; give two names"),
+        (["MODEL", "IMAGES", "--device", "warp"], "no device 'warp'"),
+        (["MODEL", "IMAGES", "--csv", "/proc/none/a.csv"], "cannot be written"),
+        (["MODEL", "IMAGES", "--csv", "IMAGES"], "is a folder"),
+        (["none", "IMAGES"], "no file or folder 'none'"),
     ],
 )
 def test_command_refuses_in_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
-    places = {"MODEL": folder / "model", "PICTURES": folder / "pictures"}
+    places = {"MODEL": folder / "model", "IMAGES": folder / "images"}
     for word, place in places.items():
         arguments = [argument.replace(word, str(place)) for argument in arguments]
     with pytest.raises(SystemExit) as ended:

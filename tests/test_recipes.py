@@ -14,7 +14,7 @@ from vitrail.models import parse
 from vitrail.recipes import RECIPES, TRANSFERS, apply_recipe, shorten_warmup
 from vitrail.run import TrainConfig
 
-IMAGENET, IMAGENET21K, JFT = 1_281_167, 14_197_122, 303_000_000  # pictures
+IMAGENET, IMAGENET21K, JFT = 1_281_167, 14_197_122, 303_000_000  # images
 
 TABLE_3 = """
 ViT-B/16       jft          7    8e-4  linear  0.1   0.0
@@ -77,9 +77,9 @@ def test_pretraining_is_table_3(row: list[str]) -> None:
     if "ViT" in model:
         assert field(config, "dropout") == float(dropout)
         assert field(config, "representation") == field(config, "width")
-    pictures = {"imagenet": IMAGENET, "imagenet21k": IMAGENET21K, "jft": JFT}[data]
-    total = config.length.steps(images=pictures, batch=config.batch)
-    assert config.schedule.plan(total=total, images=pictures, batch=4096).warmup == 10_000
+    images = {"imagenet": IMAGENET, "imagenet21k": IMAGENET21K, "jft": JFT}[data]
+    total = config.length.steps(images=images, batch=config.batch)
+    assert config.schedule.plan(total=total, images=images, batch=4096).warmup == 10_000
 
 
 @pytest.mark.parametrize("row", rows(TABLE_4), ids=" ".join)
@@ -155,10 +155,10 @@ def test_deit_is_its_table_9() -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_each_recipe_is_a_valid_plan(name: str) -> None:
     sets = {"small-data": 50_000, "pretrain:imagenet21k": IMAGENET21K, "pretrain:jft": JFT}
-    pictures = sets.get(name, IMAGENET)
+    images = sets.get(name, IMAGENET)
     config = apply_recipe(begin(), name)
-    total = config.length.steps(images=pictures, batch=config.batch)
-    plan = config.schedule.plan(total=total, images=pictures, batch=config.batch)
+    total = config.length.steps(images=images, batch=config.batch)
+    plan = config.schedule.plan(total=total, images=images, batch=config.batch)
     assert 0 < plan.warmup <= total / 3
     assert field(config, "depth") == 12
     assert (config.data, config.out, config.seed) == ("digits", Path("run"), 0)
@@ -187,7 +187,7 @@ def test_what_no_recipe_has(name: str, model: str, message: str) -> None:
 def test_a_long_warmup_is_shortened(
     length: str, kept: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A third of the run is the limit: 100 epochs of 307,200 pictures are 30,000 steps of 1024."""
+    """A third of the run is the limit: 100 epochs of 307,200 images are 30,000 steps of 1024."""
     config = replace(recipes.plain(begin()), length=Duration.parse(length))
     with caplog.at_level(logging.WARNING, logger="vitrail"):
         found = shorten_warmup(config, images=307_200)

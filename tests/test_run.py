@@ -15,7 +15,7 @@ import vitrail.run.objective
 from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
 from vitrail.config import Duration, InputError
 from vitrail.data.batches import EvalBatches
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
@@ -29,7 +29,7 @@ from vitrail.training.loop import Trainer
 from vitrail.training.optim import OptimConfig
 from vitrail.training.peft import TuneConfig
 from vitrail.training.train_config import PreprocessConfig
-from vitrail.weights.load import Loaded, load
+from vitrail.weights.load import LoadedModel, load
 
 CPU = torch.device("cpu")
 LEARNS: dict[str, Any] = {
@@ -59,10 +59,10 @@ def rows_of(out: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
-def measure_on_digits(loaded: Loaded) -> Accuracy:
+def measure_on_digits(loaded: LoadedModel) -> Accuracy:
     """Measure a model folder as any other command would."""
     source = open_data("digits", split="test")
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     assert loaded.preprocess is not None
     batches = EvalBatches(source, loaded.preprocess, batch=50)
     made = map(batches.__getitem__, range(len(batches)))
@@ -83,7 +83,7 @@ def test_the_result_is_what_the_model_folder_reaches(learnt: Run) -> None:
     assert (learnt.ending, learnt.steps) == ("finished", 16)
     assert found[:2] == (learnt.top1, learnt.top5)
     assert found.loss == pytest.approx(learnt.loss, abs=1e-6)
-    assert (found.pictures, found.skipped) == (learnt.pictures, learnt.skipped) == (355, 0)
+    assert (found.images, found.skipped) == (learnt.images, learnt.skipped) == (355, 0)
     assert found.top1 > 0.35
     last = rows_of(learnt.folder)[-1]
     assert last == {
@@ -130,7 +130,7 @@ RESULT = Run(
     top1=0.91234,
     top5=0.99,
     loss=0.3,
-    pictures=1998,
+    images=1998,
     skipped=2,
 )
 
@@ -138,10 +138,10 @@ RESULT = Run(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "finished after 1,200 steps, top-1 91.23% on 1,998 of 2,000 pictures"),
-        ({"skipped": 0}, "finished after 1,200 steps, top-1 91.23% on 1,998 pictures"),
+        ({}, "finished after 1,200 steps, top-1 91.23% on 1,998 of 2,000 images"),
+        ({"skipped": 0}, "finished after 1,200 steps, top-1 91.23% on 1,998 images"),
         ({"ending": "converged", "top1": None, "loss": None}, "converged after 1,200 steps"),
-        ({"top1": None}, "finished after 1,200 steps, loss 0.3 on 1,998 of 2,000 pictures"),
+        ({"top1": None}, "finished after 1,200 steps, loss 0.3 on 1,998 of 2,000 images"),
     ],
 )
 def test_a_result_is_said_in_one_line(changes: dict[str, Any], said: str) -> None:
@@ -187,7 +187,7 @@ def test_the_best_weights_are_kept_if_asked_for(
     assert all(torch.equal(tensor, seen[place][name]) for name, tensor in kept.items())
     top1 = [0.3, 0.6, 0.6, 0.5][place]
     assert (result.top1, result.top5, result.loss) == (top1, top1 + 0.1, 1 - top1)
-    assert (result.pictures, result.skipped) == (9, place + 1)
+    assert (result.images, result.skipped) == (9, place + 1)
 
 
 def test_a_resumed_run_knows_its_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_a_run_ends_when_it_gets_no_better(
 
 def test_a_run_without_a_validation_split_has_no_accuracy(tmp_path: Path) -> None:
     result = train(toy(tmp_path / "run", val="", length=steps(2)))
-    assert (result.top1, result.top5, result.loss, result.pictures) == (None, None, None, 0)
+    assert (result.top1, result.top5, result.loss, result.images) == (None, None, None, 0)
     assert not any("val/top1" in row for row in rows_of(tmp_path / "run"))
     assert train(toy(tmp_path / "run", val="", length=steps(2))) == result
 
@@ -236,9 +236,9 @@ def test_low_rank_updates_end_as_a_plain_model(tmp_path: Path, learnt: Run) -> N
     result = session.run()
     loaded = vitrail.load(str(config.out / "model"))
     assert loaded.model.state_dict().keys() == tensors_of(learnt.folder).keys()
-    pictures = torch.rand(5, 1, 8, 8) * 2 - 1
+    images = torch.rand(5, 1, 8, 8) * 2 - 1
     with torch.inference_mode():
-        ours, theirs = session.model.eval()(pictures), loaded.model(pictures)
+        ours, theirs = session.model.eval()(images), loaded.model(images)
     assert torch.allclose(ours, theirs, atol=1e-5)
     assert measure_on_digits(loaded).top1 == result.top1
     changed = {
@@ -310,7 +310,7 @@ def test_a_run_in_another_thread_hears_no_signals_but_ends(tmp_path: Path) -> No
 def test_a_small_part_of_a_short_run_is_a_step(tmp_path: Path) -> None:
     """10 % of 3 steps are none when rounded, but an evaluation that was asked for is made."""
     rare = Duration(10, "%")
-    assert train(toy(tmp_path / "run", length=steps(3), evaluate=rare, save=rare)).pictures == 355
+    assert train(toy(tmp_path / "run", length=steps(3), evaluate=rare, save=rare)).images == 355
     assert (tmp_path / "run" / "states" / "step-00000003").exists()
 
 
@@ -323,12 +323,12 @@ def test_a_run_that_rested_ends_as_any_other(tmp_path: Path) -> None:
         assert (result.ending, result.steps) == (
             ("finished", 10) if pause is None else ("paused", 4)
         )
-        assert result.pictures == 355
+        assert result.images == 355
         assert (config.out / "result.json").exists() == (pause is None)
     assert print_of(config.out) == print_of(tmp_path / "whole")
 
 
-def test_pictures_are_fitted_as_settings_say_and_the_model_folder_knows(tmp_path: Path) -> None:
+def test_images_are_fitted_as_settings_say_and_the_model_folder_knows(tmp_path: Path) -> None:
     fit = PreprocessConfig(fit="crop", crop=0.5, interpolation="bicubic")
     config = toy(tmp_path / "run", **{**LEARNS, "length": steps(4), "preprocess": fit})
     result = train(config)

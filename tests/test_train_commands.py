@@ -12,7 +12,7 @@ import vitrail
 from tests.material import ROOT
 from tests.test_cli import run
 from tests.test_house import loaded_after
-from vitrail.cli.train import MORE, Daily, resolve
+from vitrail.cli.train import MORE, CommonFlags, resolve
 from vitrail.config import Duration, InputError, read_file
 from vitrail.data.loader import WorkerError
 from vitrail.models import parse
@@ -44,10 +44,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
 
 def test_train_gives_a_run(trained: tuple[Path, dict[str, Any]]) -> None:
     out, result = trained
-    keys = {"run", "steps", "top1", "top5", "loss", "pictures", "skipped", "ending"}
+    keys = {"run", "steps", "top1", "top5", "loss", "images", "skipped", "ending"}
     assert set(result) == keys
     assert (result["run"], result["steps"], result["ending"]) == (str(out), 8, "finished")
-    assert (result["pictures"], result["skipped"]) == (355, 0)
+    assert (result["images"], result["skipped"]) == (355, 0)
     assert 0 <= result["top1"] <= result["top5"] <= 1
     assert read_file(out / "config.yaml")["length"] == "8 steps"
 
@@ -58,7 +58,7 @@ def test_a_finished_run_says_so_in_a_line(
     out, result = trained
     code, said, _ = run(capsys, *TRAIN, "--steps", "8", "--out", str(out), *QUICK)
     assert code == 0
-    shown = f"{out}: finished after 8 steps, top-1 {result['top1']:.2%} on 355 pictures\n"
+    shown = f"{out}: finished after 8 steps, top-1 {result['top1']:.2%} on 355 images\n"
     assert said == shown
 
 
@@ -114,7 +114,7 @@ def test_a_dry_run_plans_and_leaves_nothing_behind(tmp_path: Path, capsys: Captu
     cost = cost_of(parse(f"{TINY},classes=10"), batch=16)
     assert (plan["steps"], plan["warmup"], plan["lr"]) == (100, 5, 1e-3)
     assert (plan["batch"], plan["micro"], plan["accumulation"]) == (64, 16, 4)
-    assert (plan["pictures"], plan["classes"]) == (1442, 10)
+    assert (plan["images"], plan["classes"]) == (1442, 10)
     assert plan["epochs"] == pytest.approx(6400 / 1442)
     assert plan["trained"] == plan["parameters"] == cost.parameters
     assert plan["state_bytes"] == cost.training_state_bytes + cost.parameter_bytes  # the average
@@ -131,14 +131,14 @@ def test_a_dry_run_speaks_to_people_too(tmp_path: Path, capsys: Capture) -> None
     lines = dict(line.split(maxsplit=1) for line in said.splitlines())
     assert list(lines) == ["model", "data", "length", "rate", "batch", "memory", "work", "time"]
     assert lines["length"].startswith("45 steps, 1.997 epochs")
-    assert lines["batch"] == "64 pictures, 4 x 16 at a time"
+    assert lines["batch"] == "64 images, 4 x 16 at a time"
 
 
 def test_precedence(tmp_path: Path) -> None:
     """Default < recipe < file < command line."""
     file = tmp_path / "settings.yaml"
     file.write_text("model: ViT-S/16\nbatch: 32\nseed: 3\noptim: {lr: 0.5, eps: 1e-6, clip: 7}\n")
-    flags = Daily(out=tmp_path, config=file, lr=0.25, steps=40_000)
+    flags = CommonFlags(out=tmp_path, config=file, lr=0.25, steps=40_000)
     settings = [("optim.clip", "9"), ("augment", "light2"), ("augment.flip", "0")]
     config = resolve("digits", flags, settings, recipe="augreg:strong2")
     assert config.patience == TrainConfig.patience
@@ -152,7 +152,7 @@ def test_precedence(tmp_path: Path) -> None:
 def test_flags_that_only_go_together_may_come_in_any_order(tmp_path: Path) -> None:
     settings = [("pretext.mask.replaced", "0.5"), ("pretext.mask.masked", "0.25")]
     for given in (settings, settings[::-1]):
-        flags = Daily(out=tmp_path, steps=40_000)
+        flags = CommonFlags(out=tmp_path, steps=40_000)
         mask = resolve("digits", flags, given, model=TINY, recipe="masked-patches").pretext.mask
         assert (mask.masked, mask.replaced) == (0.25, 0.5)
         bad = [("pretext.mask.ratio", "2"), *given]
@@ -163,7 +163,7 @@ def test_flags_that_only_go_together_may_come_in_any_order(tmp_path: Path) -> No
 def test_a_model_is_named_on_the_line_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('model = "ViT-S/16"\ndata = "elsewhere"\n')
-    flags = Daily(out=tmp_path, config=file, image="64x32")
+    flags = CommonFlags(out=tmp_path, config=file, image="64x32")
     config = resolve("digits", flags, model="ViT-B/16", recipe="pretrain")
     assert parse(config.model) == parse("ViT-B/16@64x32,dropout=0.1,representation=768")
     assert config.data == "digits"
@@ -171,7 +171,7 @@ def test_a_model_is_named_on_the_line_before_the_file(tmp_path: Path) -> None:
 
 def test_only_a_recipes_own_warmup_is_shortened(tmp_path: Path) -> None:
     def warmup(*settings: tuple[str, str], epochs: float | None = None) -> Duration:
-        flags = Daily(out=tmp_path, epochs=epochs, steps=None if epochs else 200)
+        flags = CommonFlags(out=tmp_path, epochs=epochs, steps=None if epochs else 200)
         config = resolve("digits", flags, settings, model=TINY, recipe="plain")
         return config.schedule.warmup
 

@@ -12,7 +12,7 @@ from PIL import Image
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.config import InputError
-from vitrail.data.dataset import Pixels, Source
+from vitrail.data.dataset import ImageDataset, Pixels
 from vitrail.data.datasets.open import open_data
 from vitrail.data.decoding.decode import decode
 from vitrail.evaluation.intervals import Estimate
@@ -20,18 +20,18 @@ from vitrail.models import build
 from vitrail.vtab1k import GROUPS, TASKS, Scale, Score, TaskScore, run_vtab
 from vitrail.vtab1k.benchmark import configure
 from vitrail.vtab1k.task_images import find_task, open_task, write_list
-from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.checkpoint import Checkpoint, save_folder
 
 TINY = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"
 BY_NAME = {task.name: task for task in TASKS}
-COLOURS = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255]], np.uint8)
+COLORS = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255]], np.uint8)
 
 
-def paint(path: Path, colour: int) -> None:
-    """Draw a picture of one colour, with some noise that the path decides."""
+def paint(path: Path, color: int) -> None:
+    """Draw an image of one color, with some noise that the path decides."""
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(len(str(path))).integers(0, 40, (8, 8, 3))
-    pixels = np.clip(COLOURS[colour].astype(int) // 2 + noise, 0, 255)
+    pixels = np.clip(COLORS[color].astype(int) // 2 + noise, 0, 255)
     Image.fromarray(pixels.astype(np.uint8)).save(path, format="PNG")
 
 
@@ -39,7 +39,7 @@ def paint(path: Path, colour: int) -> None:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = build(TINY, classes=3)
     folder = tmp_path_factory.mktemp("model") / "tiny"
-    save_folder(Bundle(spec=made.spec, tensors=dict(made.state_dict())), folder)
+    save_folder(Checkpoint(spec=made.spec, tensors=dict(made.state_dict())), folder)
     return folder
 
 
@@ -49,15 +49,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("vtab")
     for split, count in (("train", 10), ("test", 4)):
         for number in range(count):
-            for colour, name in enumerate(("banded", "dotted", "lined")):
-                paint(root / "dtd" / split / name / f"{number}.png", colour)
+            for color, name in enumerate(("banded", "dotted", "lined")):
+                paint(root / "dtd" / split / name / f"{number}.png", color)
     for file, count in (("train800", 8), ("val200", 2), ("test", 5)):
         lines = []
         for number in range(count):
             paint(root / "kitti" / f"images/{file}/{number}.png", number % 2)
             lines.append(f"images/{file}/{number}.png {number % 2}")
         if file == "test":
-            lines[-1] = lines[-1][:-1] + "3"  # a class that no training picture is of
+            lines[-1] = lines[-1][:-1] + "3"  # a class that no training image is of
         (root / "kitti" / f"{file}.txt").write_text("\n".join(lines) + "\n")
     rows = [("path", "label", "split")]
     for number in range(12):
@@ -92,16 +92,16 @@ def test_the_split_is_four_to_one_without_overlap_and_the_same_each_time(data: P
     place = find_task(BY_NAME["dtd"], data)
     assert place == f"folder:{data / 'dtd'}"
     assert place is not None
-    train, val, test = open_task(BY_NAME["dtd"], place, pictures=20, seed=0)
+    train, val, test = open_task(BY_NAME["dtd"], place, images=20, seed=0)
     assert (len(train), len(val), len(test)) == (16, 4, 12)
     names = [each.where(index) for each in (train, val) for index in range(len(each))]
     assert len(set(names)) == 20
-    again = open_task(BY_NAME["dtd"], place, pictures=20, seed=0)
+    again = open_task(BY_NAME["dtd"], place, images=20, seed=0)
     assert [again.train.where(index) for index in range(16)] == names[:16]
-    other = open_task(BY_NAME["dtd"], place, pictures=20, seed=1)
+    other = open_task(BY_NAME["dtd"], place, images=20, seed=1)
     assert [other.train.where(index) for index in range(16)] != names[:16]
-    with pytest.raises(InputError, match="has 30 pictures, fewer than 1,000"):
-        open_task(BY_NAME["dtd"], place, pictures=1000, seed=0)
+    with pytest.raises(InputError, match="has 30 images, fewer than 1,000"):
+        open_task(BY_NAME["dtd"], place, images=1000, seed=0)
 
 
 def test_lists_keep_their_own_split(data: Path) -> None:
@@ -109,7 +109,7 @@ def test_lists_keep_their_own_split(data: Path) -> None:
     place = find_task(task, data)
     assert place == data / "kitti"
     assert place is not None
-    train, val, test = open_task(task, place, pictures=1000, seed=0)
+    train, val, test = open_task(task, place, images=1000, seed=0)
     assert (len(train), len(val), len(test)) == (8, 2, 5)
     assert train.classes == ("0", "1", "2", "3")
     assert test.labels.tolist() == [0, 1, 0, 1, 3]
@@ -119,17 +119,17 @@ def test_lists_keep_their_own_split(data: Path) -> None:
 def test_a_bad_line_of_a_list_is_named(tmp_path: Path, line: str) -> None:
     for file in ("train800", "val200", "test"):
         (tmp_path / f"{file}.txt").write_text(f"ok.png 0\n\n{line}\n")
-    text = refusal(open_task, BY_NAME["kitti-distance"], tmp_path, pictures=10, seed=0)
+    text = refusal(open_task, BY_NAME["kitti-distance"], tmp_path, images=10, seed=0)
     assert "train800.txt line 3: expected a path and a class from 0 to 3" in text
 
 
-def test_pictures_that_are_no_files_are_written_out(tmp_path: Path) -> None:
+def test_images_that_are_no_files_are_written_out(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)
     source = Pixels("cifar", ("a", "b"), np.array([0, 1, 0, 1, 0, 1]), pixels)
-    path = tmp_path / "pictures.csv"
+    path = tmp_path / "images.csv"
     assert write_list(path, {"train": [source], "test": [source]}) == 0
     read = open_data(f"csv:{path}", split="train")
-    assert isinstance(read, Source)
+    assert isinstance(read, ImageDataset)
     assert read.labels.tolist() == source.labels.tolist()
     for index in range(6):
         content = read.read(index)
@@ -151,7 +151,7 @@ def test_grouped_means_are_over_the_tasks_that_were_run() -> None:
     assert (score.run(), score.run("natural"), score.run("structured")) == ((3, 19), (2, 7), (0, 8))
 
 
-SMALL = Scale(steps=30, batch=8, lr=0.1, image=(8, 8), pictures=20, device="cpu")
+SMALL = Scale(steps=30, batch=8, lr=0.1, image=(8, 8), images=20, device="cpu")
 
 
 def test_what_is_on_disk_is_run_and_the_rest_is_named(
@@ -163,13 +163,13 @@ def test_what_is_on_disk_is_run_and_the_rest_is_named(
     found = {each.task.name: each for each in score.tasks}
     dtd, kitti, svhn = (found[name] for name in ("dtd", "kitti-distance", "svhn"))
     assert dtd.top1 is not None
-    assert dtd.top1.value > 0.9  # three colours
-    assert (dtd.pictures, dtd.unseen) == (12, 0)
+    assert dtd.top1.value > 0.9  # three colors
+    assert (dtd.images, dtd.unseen) == (12, 0)
     assert kitti.top1 is not None
-    assert (kitti.pictures, kitti.unseen) == (5, 1)
-    assert kitti.top1.value <= 0.8  # one picture is of a class that nobody could learn
+    assert (kitti.images, kitti.unseen) == (5, 1)
+    assert kitti.top1.value <= 0.8  # one image is of a class that nobody could learn
     assert svhn.top1 is None
-    assert "9 pictures, fewer than 20" in svhn.why
+    assert "9 images, fewer than 20" in svhn.why
     assert found["sun397"].why == f"expected {data / 'sun397'} or a .csv list"
     assert score.run() == (2, 19)
     assert said == ["3 of 19: DTD", "7 of 19: SVHN", "17 of 19: KITTI-Distance"]
@@ -177,11 +177,11 @@ def test_what_is_on_disk_is_run_and_the_rest_is_named(
         patch.setattr("vitrail.vtab1k.benchmark._test", None)
         patch.setattr("vitrail.vtab1k.benchmark.write_list", None)
         assert run_vtab(str(model), data, tmp_path / "out", scale=SMALL) == score
-    other = Scale(steps=31, batch=8, lr=0.1, image=(8, 8), pictures=20, device="cpu")
+    other = Scale(steps=31, batch=8, lr=0.1, image=(8, 8), images=20, device="cpu")
     text = refusal(run_vtab, str(model), data, tmp_path / "out", scale=other)
     assert "cannot resume: length 30 steps → 31 steps" in text
-    text = refusal(run_vtab, str(model), data, tmp_path / "out", scale=replace(SMALL, pictures=15))
-    assert "dtd has learnt from 20 pictures, not 15; choose another --out" in text
+    text = refusal(run_vtab, str(model), data, tmp_path / "out", scale=replace(SMALL, images=15))
+    assert "dtd has learnt from 20 images, not 15; choose another --out" in text
 
 
 def test_the_command_prints_groups_and_what_lacks(
@@ -192,12 +192,12 @@ def test_the_command_prints_groups_and_what_lacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
-    small = ["--steps", "4", "--batch", "4", "--image", "8", "--pictures", "9", "--tasks", "svhn"]
+    small = ["--steps", "4", "--batch", "4", "--image", "8", "--images", "9", "--tasks", "svhn"]
     command = ["vtab", str(model), "--data", str(data), "--out", str(tmp_path / "o"), *small]
     main([*command, "--json", "--validate"])
     found = json.loads(capsys.readouterr().out)
     assert found["tasks"][0]["task"] == "svhn"
-    assert found["tasks"][0]["pictures"] == 2  # 7 to train on, 2 to choose by
+    assert found["tasks"][0]["images"] == 2  # 7 to train on, 2 to choose by
     assert found["natural"] == found["mean"] == found["tasks"][0]["top1"]
     assert found["run"] == 1
     with pytest.raises(SystemExit):

@@ -82,7 +82,7 @@ class Duration:
         return cls(amount, _UNITS[word])
 
     def steps(self, *, images: int, batch: int, total: int | None = None) -> int:
-        """Return how many optimiser steps this is, at least one for any epochs above zero.
+        """Return how many optimizer steps this is, at least one for any epochs above zero.
 
         An epoch is a pass over `images`, a step takes `batch`, a percentage is of `total` steps.
         """
@@ -90,7 +90,7 @@ class Duration:
             raise InputError(f"'{self}' has no total to be a part of; give steps or epochs")
         each = {"steps": Fraction(1), "epochs": Fraction(images, batch)}
         each |= {"images": Fraction(1, batch), "%": Fraction(total or 0, 100)}
-        # The decimal the user wrote, not its binary neighbour: 0.3 epochs of 5 steps are 1.5 steps.
+        # The decimal the user wrote, not its binary neighbor: 0.3 epochs of 5 steps are 1.5 steps.
         count = Fraction(str(self.amount)) * each[self.unit]
         least = 1 if self.unit == "epochs" and self.amount > 0 else 0
         return math.ceil(count) if self.unit == "images" else max(least, round(count))

@@ -30,7 +30,7 @@ def print_table(table: Table) -> None:
 
     # A pipe has no width; a table cut to 80 columns would lose figures there.
     width = None if sys.stdout.isatty() else 160
-    # Names of classes and files are what they are: [red] is no colour, :cat: no cat.
+    # Names of classes and files are what they are: [red] is no color, :cat: no cat.
     Console(highlight=False, markup=False, emoji=False, width=width).print(table)
 
 

@@ -24,11 +24,11 @@ _MOMENTS = {"adamw": 2, "adam": 2, "sgd": 1, "muon": 1}  # numbers kept for each
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunEstimate:
     """A run in numbers."""
 
     model: str
-    pictures: int | None
+    images: int | None
     """Of the training split; None where a stream does not say."""
     classes: int
     steps: int
@@ -37,9 +37,9 @@ class Plan:
     """Steps over which the learning rate rises."""
     lr: float
     batch: int
-    """Pictures a step, over all processes."""
+    """Images a step, over all processes."""
     micro: int
-    """Pictures that go through the model at a time in each process."""
+    """Images that go through the model at a time in each process."""
     accumulation: int
     """Times that they do for a step."""
     processes: int
@@ -47,7 +47,7 @@ class Plan:
     trained: int
     """Parameters that are trained."""
     state_bytes: int
-    """Weights, gradients, the optimiser's moments and the average, in each process."""
+    """Weights, gradients, the optimizer's moments and the average, in each process."""
     activation_bytes: int
     """What a micro-batch keeps for its backward pass."""
     flops: float
@@ -56,21 +56,21 @@ class Plan:
     """Expected time, evaluations included."""
 
 
-def plan(config: TrainConfig) -> Plan:
-    """Plan a run, and take a few steps of it on real pictures to say how long it would take."""
+def plan(config: TrainConfig) -> RunEstimate:
+    """Plan a run, and take a few steps of it on real images to say how long it would take."""
     config = replace(config, cache=CacheConfig())  # which would be filled, perhaps on disk
     with join(config.device) as processes:
         session = Session(config, processes)
         total, micro = session.rhythm.total, session.trainer.micro
-        images, many = session.pictures, processes.count
+        images, many = session.images, processes.count
         cost = cost_of(session.model.spec, batch=micro)
         weights = list(session.model.parameters())
         parameters = sum(weight.numel() for weight in weights)
         trained = sum(weight.numel() for weight in weights if weight.requires_grad)
         kept = 1 + _MOMENTS[config.optim.kind] + (config.average > 0)
-        return Plan(
+        return RunEstimate(
             model=str(session.model.spec),
-            pictures=images,
+            images=images,
             classes=len(session.train_set.classes),
             steps=total,
             epochs=total * config.batch / images if images else None,
@@ -87,12 +87,12 @@ def plan(config: TrainConfig) -> Plan:
                 cost.checkpointed_bytes if config.checkpointing else cost.activation_bytes
             ),
             flops=float(cost.training_flops) * config.batch * total,
-            seconds=_picture_seconds(session, cost.training_flops) * _passes(session),
+            seconds=_image_seconds(session, cost.training_flops) * _passes(session),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProtocolPlan:
+class ProtocolEstimate:
     """A protocol in numbers."""
 
     rates: tuple[float, ...]
@@ -100,21 +100,21 @@ class ProtocolPlan:
     rungs: tuple[int, ...]
     """Steps after which hopeless runs of the grid end."""
     held_out: int
-    """Pictures that the rate is chosen on."""
+    """Images that the rate is chosen on."""
     seeds: tuple[int, ...]
-    trial: Plan | None
+    trial: RunEstimate | None
     """A run of the grid, if there is one."""
-    final: Plan
-    """A run on all pictures."""
+    final: RunEstimate
+    """A run on all images."""
     measured: int
-    """Pictures that the result is measured on."""
+    """Images that the result is measured on."""
     folders: tuple[str, ...]
     """Where each run will be."""
     seconds: float
     """Expected time of all runs, if none ends early."""
 
 
-def plan_protocol(protocol: Protocol) -> ProtocolPlan:
+def plan_protocol(protocol: Protocol) -> ProtocolEstimate:
     """Plan all runs of a protocol, by a few steps of one of each kind."""
     rates, seeds, first = protocol.rates, protocol.all_seeds(), protocol.rates[0]
     configs = [protocol.trial(rate) for rate in rates] if len(rates) > 1 else []
@@ -125,7 +125,7 @@ def plan_protocol(protocol: Protocol) -> ProtocolPlan:
     )
     steps = trial.steps if trial else 0
     rungs = [max(1, rung.steps(images=0, batch=1, total=steps)) for rung in RUNGS if trial]
-    return ProtocolPlan(
+    return ProtocolEstimate(
         rates=rates,
         rungs=tuple(rung for rung in rungs if rung < steps),
         held_out=held_out if trial else 0,
@@ -139,7 +139,7 @@ def plan_protocol(protocol: Protocol) -> ProtocolPlan:
 
 
 def _passes(session: Session) -> float:
-    """Count the pictures that a run takes through the model, one of an evaluation as a third."""
+    """Count the images that a run takes through the model, one of an evaluation as a third."""
     rhythm, val_set = session.rhythm, session.val_set
     evaluated = 0
     if val_set is not None and rhythm.evaluate:
@@ -147,8 +147,8 @@ def _passes(session: Session) -> float:
     return rhythm.total * session.config.batch + evaluated / 3
 
 
-def _picture_seconds(session: Session, work: int) -> float:
-    """Measure a few steps; give the time that a picture takes, data included."""
+def _image_seconds(session: Session, work: int) -> float:
+    """Measure a few steps; give the time that an image takes, data included."""
     config, processes = session.config, session.processes
     most = session.trainer.micro
     if processes.device.type == "cpu":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitrail.config import InputError, from_dict, read_file
 from vitrail.data.batches import EvalBatches
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.split import split as hold_out_part
@@ -25,15 +25,15 @@ from vitrail.training.checkpoints.resume import TENSORS
 from vitrail.training.checkpoints.run_folder import CONFIG, STATES
 from vitrail.training.peft import plain_state
 from vitrail.training.train_config import TrainConfig
-from vitrail.weights.checkpoint import Bundle, Provenance, save_folder
+from vitrail.weights.checkpoint import Checkpoint, Provenance, save_folder
 from vitrail.weights.load import read
 
-_BATCH = 64  # pictures that are measured at a time
+_BATCH = 64  # images that are measured at a time
 _NOISE = ("dropout", "attention_dropout", "stochastic_depth")  # of training only
 
 
 @dataclass(frozen=True, kw_only=True)
-class Soup:
+class SoupResult:
     """What went into a soup, and what it reaches."""
 
     folder: Path
@@ -41,11 +41,11 @@ class Soup:
     chosen: tuple[str, ...]
     """Those that are in it; of a greedy one, the best first."""
     alone: tuple[float, ...] | None
-    """What each candidate reaches on the held-out pictures, where there are any."""
+    """What each candidate reaches on the held-out images, where there are any."""
     top1: float | None
     """What the soup reaches there."""
-    pictures: int
-    """Held-out pictures."""
+    images: int
+    """Held-out images."""
 
 
 def cook(
@@ -57,7 +57,7 @@ def cook(
     split: str = "val",
     hold_out: float = 0.0,
     checkpoints: bool = False,
-) -> Soup:
+) -> SoupResult:
     """Average models to one, and write its folder.
 
     Sources are run folders or any weights; with `checkpoints` run folders, whose kept states are
@@ -65,7 +65,7 @@ def cook(
     `data`, or on what runs with this `hold_out` have held out of its training split.
     """
     if greedy and data is None:
-        raise InputError("a greedy soup needs --data with pictures that no run has learnt from")
+        raise InputError("a greedy soup needs --data with images that no run has learnt from")
     found = [pair for source in sources for pair in _read(source, checkpoints=checkpoints)]
     if not found:
         raise InputError("a soup needs at least one model")
@@ -73,12 +73,12 @@ def cook(
     for name, bundle in found[1:]:
         _check_alike(names[0], bundles[0], name, bundle)
     first, candidates = bundles[0], [bundle.tensors for bundle in bundles]
-    chosen, alone, top1, pictures = [*range(len(found))], None, None, 0
+    chosen, alone, top1, images = [*range(len(found))], None, None, 0
     if data is None:
         tensors = uniform_soup(candidates)
     else:
         source = _open(data, split, hold_out, first)
-        score, pictures = _scorer(first, source), len(source)
+        score, images = _scorer(first, source), len(source)
         if greedy:
             tensors, chosen, alone, top1 = greedy_soup(candidates, score)
         else:
@@ -87,17 +87,17 @@ def cook(
     made = f"mean of {', '.join(names[number] for number in chosen)}"
     provenance = Provenance(source="soup", sha256="", format="vitrail", changes=(made,))
     save_folder(replace(first, tensors=tensors, provenance=provenance), out)
-    return Soup(
+    return SoupResult(
         folder=out,
         candidates=tuple(names),
         chosen=tuple(names[number] for number in chosen),
         alone=None if alone is None else tuple(alone),
         top1=top1,
-        pictures=pictures,
+        images=images,
     )
 
 
-def _read(source: str, *, checkpoints: bool) -> list[tuple[str, Bundle]]:
+def _read(source: str, *, checkpoints: bool) -> list[tuple[str, Checkpoint]]:
     """Read the models that a source stands for, each with a name."""
     if not checkpoints:
         return [(source, read(source, hashed=False))]
@@ -110,7 +110,7 @@ def _read(source: str, *, checkpoints: bool) -> list[tuple[str, Bundle]]:
     for saved in sound_states(run / STATES):
         if not (saved.path / TENSORS).is_file():
             raise InputError(f"{saved.path} lies in shards, which no soup is made of")
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimiser": {}}
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}}
         for name, tensor in load_tensors(saved.path / TENSORS).items():
             part, _, rest = name.partition(":")
             parts[part][rest] = tensor
@@ -125,7 +125,7 @@ def _read(source: str, *, checkpoints: bool) -> list[tuple[str, Bundle]]:
     return found
 
 
-def _check_alike(one: str, first: Bundle, other: str, bundle: Bundle) -> None:
+def _check_alike(one: str, first: Checkpoint, other: str, bundle: Checkpoint) -> None:
     """Refuse models whose mean has no meaning."""
     mine, theirs = _quiet(first.spec), _quiet(bundle.spec)
     if mine != theirs:
@@ -133,7 +133,7 @@ def _check_alike(one: str, first: Bundle, other: str, bundle: Bundle) -> None:
     if first.classes != bundle.classes:
         raise InputError(f"{other} names other classes than {one}; a soup takes models of one task")
     if first.preprocess != bundle.preprocess:
-        raise InputError(f"{other} takes its pictures otherwise than {one}: "
+        raise InputError(f"{other} takes its images otherwise than {one}: "
                          f"{bundle.preprocess}, not {first.preprocess}")  # fmt: skip
 
 
@@ -142,20 +142,20 @@ def _quiet(spec: Spec) -> Spec:
     return replace(spec, **{field.name: 0.0 for field in fields(spec) if field.name in _NOISE})
 
 
-def _open(data: str, split: str, hold_out: float, bundle: Bundle) -> Source:
+def _open(data: str, split: str, hold_out: float, bundle: Checkpoint) -> ImageDataset:
     source = open_data(data, split="train" if hold_out else split)
-    if not isinstance(source, Source):
+    if not isinstance(source, ImageDataset):
         raise InputError(f"{data} is a stream, which can't be evaluated on")
     if bundle.classes is not None and source.classes != bundle.classes:
         raise InputError(f"{source.name} has other classes than the models of the soup")
     return hold_out_part(source, hold_out, seed=0)[1] if hold_out else source
 
 
-def _scorer(bundle: Bundle, source: Source) -> Callable[[dict[str, Tensor]], float]:
-    """Make what measures weights of this model on held-out pictures."""
+def _scorer(bundle: Checkpoint, source: ImageDataset) -> Callable[[dict[str, Tensor]], float]:
+    """Make what measures weights of this model on held-out images."""
     preprocess = bundle.preprocess
     if preprocess is None:
-        raise InputError("the models of the soup do not say how they take pictures")
+        raise InputError("the models of the soup do not say how they take images")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def score(tensors: dict[str, Tensor]) -> float:

@@ -1,8 +1,8 @@
-"""The paper's fine-tune protocol: choose a rate on held-out pictures, then train on all of them.
+"""The paper's fine-tune protocol: choose a rate on held-out images, then train on all of them.
 
-    RUN/protocol.json        the settings, what each run reached, mean and deviation
-    RUN/grid/lr-0.003/       a run for each learning rate, without the held-out pictures
-    RUN/seed-0/              a run for each seed, on all training pictures, at the chosen rate
+    RUN/protocol.json        the settings, what each run reached, mean and std
+    RUN/grid/lr-0.003/       a run for each learning rate, without the held-out images
+    RUN/seed-0/              a run for each seed, on all training images, at the chosen rate
 
 Each is an ordinary run. The same call goes on where the last one stopped.
 """
@@ -47,9 +47,9 @@ class Protocol:
     """Of all runs, but for the learning rate, the seed and what is held out."""
     rates: tuple[float, ...]
     held_out: float
-    """Part of the training pictures on which the rate is chosen."""
+    """Part of the training images on which the rate is chosen."""
     seeds: int = 3
-    """Runs on all pictures; their seeds count up from the configuration's."""
+    """Runs on all images; their seeds count up from the configuration's."""
 
     def __post_init__(self) -> None:
         if not self.rates or min(self.rates) <= 0 or len({*self.rates}) < len(self.rates):
@@ -73,24 +73,24 @@ class Protocol:
         return replace(config, optim=replace(config.optim, lr=rate))
 
     def final(self, rate: float, seed: int) -> TrainConfig:
-        """Configure a run on all pictures."""
+        """Configure a run on all images."""
         folder = self.config.out / f"seed-{seed}"
         config = replace(self.config, out=folder, seed=seed, evaluate=_AT_THE_END)
         return replace(config, optim=replace(config.optim, lr=rate))
 
     def all_seeds(self) -> range:
-        """Give the seeds of the runs on all pictures."""
+        """Give the seeds of the runs on all images."""
         return range(self.config.seed, self.config.seed + self.seeds)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """How a run of the grid did on the held-out pictures after a step."""
+    """How a run of the grid did on the held-out images after a step."""
 
     step: int
     top1: float
     loss: float
-    pictures: int
+    images: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,17 +115,17 @@ class Outcome:
     folder: Path
     trials: tuple[Trial, ...]
     lr: float
-    """The learning rate that was best on the held-out pictures."""
+    """The learning rate that was best on the held-out images."""
     runs: tuple[Run, ...]
-    """One for each seed, measured on pictures that no choice has seen."""
+    """One for each seed, measured on images that no choice has seen."""
     top1: float
     """Their mean."""
-    deviation: float | None
+    std: float | None
     """Their sample standard deviation (over n - 1); None of a single run."""
 
 
-def find_hopeless(accuracies: Sequence[float], pictures: int) -> set[int]:
-    """Say which of some runs can be given up, by their accuracies on so many pictures.
+def find_hopeless(accuracies: Sequence[float], images: int) -> set[int]:
+    """Say which of some runs can be given up, by their accuracies on so many images.
 
     The better half always goes on; of the others, those go on that chance alone may have put
     behind: by no more than three standard errors of the difference from the best.
@@ -134,7 +134,7 @@ def find_hopeless(accuracies: Sequence[float], pictures: int) -> set[int]:
     best = max(accuracies)
 
     def is_behind(part: float) -> bool:
-        error = math.sqrt((best * (1 - best) + part * (1 - part)) / pictures)
+        error = math.sqrt((best * (1 - best) + part * (1 - part)) / images)
         return best - part > _ERRORS * error
 
     worse = order[math.ceil(len(order) / 2) :]
@@ -204,10 +204,10 @@ class _Course:
         seeds = self._protocol.all_seeds()
         rate = self._choose() if self._trials else self._protocol.rates[0]
         for number, seed in enumerate(seeds, 1):
-            self._say(f"run {number} of {len(seeds)}: lr {rate:g}, seed {seed}, all pictures")
+            self._say(f"run {number} of {len(seeds)}: lr {rate:g}, seed {seed}, all images")
             self._runs.append(train_among(self._processes, self._protocol.final(rate, seed)))
             self._write(rate)
-        mean, deviation = self._sum_up()
+        mean, std = self._sum_up()
         assert mean is not None
         return Outcome(
             folder=self._protocol.config.out,
@@ -215,18 +215,18 @@ class _Course:
             lr=rate,
             runs=tuple(self._runs),
             top1=mean,
-            deviation=deviation,
+            std=std,
         )
 
     def _sum_up(self) -> tuple[float | None, float | None]:
-        """Give mean and deviation of what all runs reached, once they are through."""
+        """Give mean and std of what all runs reached, once they are through."""
         reached = [run.top1 for run in self._runs if run.top1 is not None]
         if len(reached) < self._protocol.seeds:
             return None, None
         return fmean(reached), stdev(reached) if len(reached) > 1 else None
 
     def _choose(self) -> float:
-        """Find the rate that is best on the held-out pictures; of equals, with the least loss."""
+        """Find the rate that is best on the held-out images; of equals, with the least loss."""
         for rung, pause in enumerate((*RUNGS, None)):
             for place, trial in enumerate(self._trials):
                 if trial.ending is None and len(trial.seen) == rung:
@@ -252,7 +252,7 @@ class _Course:
             return replace(trial, ending="diverged")
         assert run.top1 is not None
         assert run.loss is not None
-        seen = Seen(step=run.steps, top1=run.top1, loss=run.loss, pictures=run.pictures)
+        seen = Seen(step=run.steps, top1=run.top1, loss=run.loss, images=run.images)
         ending = None if run.ending == "paused" else "finished"
         return replace(trial, ending=ending, seen=(*trial.seen, seen))
 
@@ -265,8 +265,8 @@ class _Course:
         if not there:
             return
         seen = [self._trials[place].seen[rung] for place in there]
-        pictures = min(each.pictures for each in seen)
-        for number in find_hopeless([each.top1 for each in seen], pictures):
+        images = min(each.images for each in seen)
+        for number in find_hopeless([each.top1 for each in seen], images):
             trial = self._trials[there[number]]
             if trial.ending is None:
                 self._say(f"grid: lr {trial.lr:g} is hopeless and ends here")
@@ -276,14 +276,14 @@ class _Course:
     def _write(self, rate: float | None = None) -> None:
         """Write all that is known so far."""
         out = self._protocol.config.out
-        mean, deviation = self._sum_up()
+        mean, std = self._sum_up()
         summary = {
             "settings": _settings(self._protocol),
             "trials": [to_dict(trial) for trial in self._trials],
             "lr": rate,
             "runs": [{**asdict(run), "folder": run.folder.name} for run in self._runs],
             "top1": mean,
-            "deviation": deviation,
+            "std": std,
         }
         text = json.dumps(summary, indent=1) + "\n"
         self._processes.first_does(lambda: write_whole(out / SUMMARY, text))

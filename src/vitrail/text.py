@@ -44,7 +44,7 @@ def show(path: Path) -> str:
     return printable(path.as_posix())
 
 
-def neighbours(path: Path) -> str:
+def neighbors(path: Path) -> str:
     """Suggest what lies where a path leads, for one that leads to nothing."""
     with suppress(OSError, ValueError):
         return suggest(path.name, (other.name for other in path.parent.iterdir()))

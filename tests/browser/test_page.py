@@ -1,4 +1,4 @@
-"""The served page in a real browser: pictures in, answers out, and nothing else runs."""
+"""The served page in a real browser: images in, answers out, and nothing else runs."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.deploy.serving import SMALL, Server, embed, picture, save_model, started, until
+from tests.deploy.serving import SMALL, Server, embed, image, save_model, started, until
 
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)
@@ -28,7 +28,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     for seed in range(12):
         file = place / "photos" / (EVIL.replace("/", "") if seed % 2 else "ash") / f"{seed}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(picture(seed))
+        file.write_bytes(image(seed))
     index = embed(place / "one", place / "photos", place / "index.safetensors")
     sources = [str(place / "one"), f"two & <b>={place / 'two'}", "--index", str(index)]
     with started(place, *sources, "--workers", "1", "--queue", "4") as running:
@@ -71,10 +71,10 @@ def visit(browser: Any, server: Server) -> Iterator[Visit]:
     assert all(url.startswith(opened.address) for url in opened.asked)
 
 
-def test_a_picture_is_classified_by_both_models(visit: Visit, server: Server) -> None:
-    visit.upload(picture(1), f"{EVIL}.png".replace("/", ""))
+def test_a_image_is_classified_by_both_models(visit: Visit, server: Server) -> None:
+    visit.upload(image(1), f"{EVIL}.png".replace("/", ""))
     page = visit.page
-    expected = server.post("/predict", picture(1))[2]["pictures"][0]["top"]
+    expected = server.post("/predict", image(1))[2]["images"][0]["top"]
     shown = page.locator(".panel").first.locator(".bars li")
     assert shown.count() == 5
     for place, guess in enumerate(expected):
@@ -87,10 +87,10 @@ def test_a_picture_is_classified_by_both_models(visit: Visit, server: Server) ->
     assert page.locator("script").count() == 1
 
 
-def test_similar_pictures_are_shown_where_there_is_an_index(visit: Visit, server: Server) -> None:
-    visit.upload(picture(4))
+def test_similar_images_are_shown_where_there_is_an_index(visit: Visit, server: Server) -> None:
+    visit.upload(image(4))
     page, (first, second) = visit.page, visit.page.locator(".panel").all()
-    expected = server.post("/similar", picture(4))[2]["pictures"][0]["similar"]
+    expected = server.post("/similar", image(4))[2]["images"][0]["similar"]
     assert expected[0]["similarity"] == 1
     shown = first.locator(".strip li")
     assert shown.count() == len(expected) == 8
@@ -98,7 +98,7 @@ def test_similar_pictures_are_shown_where_there_is_an_index(visit: Visit, server
         label, value = shown.nth(place).locator("div").all_inner_texts()
         assert (label, value) == (each["label"], f"cosine {each['similarity']:.3f}")
         canvas = shown.nth(place).locator("canvas")
-        assert canvas.get_attribute("aria-label") == f"a picture of {each['label']}"
+        assert canvas.get_attribute("aria-label") == f"an image of {each['label']}"
         assert canvas.evaluate("canvas => [canvas.width, canvas.height]") == [48, 40]
         blank = "canvas => canvas.getContext('2d').getImageData(9, 9, 1, 1).data[3]"
         assert canvas.evaluate(blank) == 255
@@ -113,16 +113,16 @@ def test_similar_pictures_are_shown_where_there_is_an_index(visit: Visit, server
     assert first.locator(".strip li").count() == 0
 
 
-def test_a_similar_picture_that_is_gone_is_said_to_be(visit: Visit, server: Server) -> None:
+def test_a_similar_image_that_is_gone_is_said_to_be(visit: Visit, server: Server) -> None:
     photos = server.log.parent / "photos"
     photos.rename(photos.with_name("elsewhere"))
     try:
-        visit.upload(picture(4))
+        visit.upload(image(4))
     finally:
         photos.with_name("elsewhere").rename(photos)
     canvas = visit.page.locator(".strip canvas").first
     assert (canvas.get_attribute("aria-label") or "").endswith(
-        ", which can't be shown: this picture is gone"
+        ", which can't be shown: this image is gone"
     )
     assert visit.page.inner_text("#error") == ""
     visit.said.clear()  # the browser itself reports answers of 404
@@ -130,7 +130,7 @@ def test_a_similar_picture_that_is_gone_is_said_to_be(visit: Visit, server: Serv
 
 def test_a_finger_chooses_a_patch_and_lets_go_of_it(browser: Any, server: Server) -> None:
     visit = Visit(browser, server, has_touch=True, viewport={"width": 360, "height": 800})
-    visit.upload(picture(2))
+    visit.upload(image(2))
     panel = visit.page.locator(".panel").first
     panel.locator(".view").tap(position={"x": 10, "y": 10})
     assert panel.locator(".patch").inner_text().startswith("The patch at row 1, column 1 attends")
@@ -142,23 +142,23 @@ def test_a_finger_chooses_a_patch_and_lets_go_of_it(browser: Any, server: Server
 
 def test_html_in_a_class_name_is_text(visit: Visit, server: Server) -> None:
     def shown(seed: int) -> list[str]:
-        top = server.post("/predict", picture(seed))[2]["pictures"][0]["top"]
+        top = server.post("/predict", image(seed))[2]["images"][0]["top"]
         return [guess["label"] for guess in top]
 
-    visit.upload(picture(next(seed for seed in range(40) if EVIL in shown(seed))))
+    visit.upload(image(next(seed for seed in range(40) if EVIL in shown(seed))))
     assert EVIL in visit.page.locator(".bars li span").all_inner_texts()
     assert visit.page.locator("img").count() == 0
 
 
 def test_sliders_and_hovering_change_what_is_seen(visit: Visit) -> None:
-    visit.upload(picture(2))
+    visit.upload(image(2))
     page, panel = visit.page, visit.page.locator(".panel").first
     seen = [visit.pixels()]
     assert panel.locator(".layer-says").inner_text() == "2 of 2"
     panel.locator(".layer").focus()
     with page.expect_response(lambda answer: "layer=0" in answer.url) as found:
         page.keyboard.press("ArrowLeft")
-    assert "weights" in found.value.json()["pictures"][0]
+    assert "weights" in found.value.json()["images"][0]
     page.wait_for_selector('.panel:first-child .layer-says:text-is("1 of 2")')
     seen.append(visit.pixels())
     panel.locator(".head").focus()
@@ -187,16 +187,16 @@ def test_sliders_and_hovering_change_what_is_seen(visit: Visit) -> None:
     assert "pixels in the first layer" in panel.locator("figcaption").inner_text()
 
 
-def test_errors_are_said_and_the_next_picture_works(visit: Visit) -> None:
-    visit.upload(b"this is no picture", done="")
-    visit.page.wait_for_selector('#error:text-is("not a picture but text")')
+def test_errors_are_said_and_the_next_image_works(visit: Visit) -> None:
+    visit.upload(b"this is no image", done="")
+    visit.page.wait_for_selector('#error:text-is("not an image but text")')
     assert visit.page.locator(".look:visible").count() == 0
-    visit.upload(picture(3))
+    visit.upload(image(3))
     assert visit.page.inner_text("#error") == ""
     visit.said.clear()  # the browser itself reports answers of 422
 
 
-def test_a_dropped_and_a_pasted_picture(visit: Visit) -> None:
+def test_a_dropped_and_a_pasted_image(visit: Visit) -> None:
     for kind, part in (("drop", "dataTransfer"), ("paste", "clipboardData")):
         visit.page.evaluate(
             """([kind, part, bytes]) => {
@@ -207,7 +207,7 @@ def test_a_dropped_and_a_pasted_picture(visit: Visit) -> None:
                 Object.defineProperty(event, part, {value: data});
                 document.body.dispatchEvent(event);
             }""",
-            [kind, part, list(picture(4))],
+            [kind, part, list(image(4))],
         )
         visit.page.wait_for_selector(f'#name:text-is("{kind}.png")')
         visit.page.wait_for_selector('#status:text-is("Done.")')
@@ -219,11 +219,11 @@ def test_a_busy_server_is_asked_again(visit: Visit, server: Server) -> None:
     clients = []
     try:
         for seed in range(6):  # one is with the worker, four wait, and there is no more room
-            data = picture(seed)
+            data = image(seed)
             head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
             clients.append(server.raw(head % len(data) + data))
             time.sleep(0.1)
-        visit.upload(picture(5), done="")
+        visit.upload(image(5), done="")
         visit.page.wait_for_selector("#status:has-text('The server is busy; trying again in')")
     finally:
         os.kill(worker, signal.SIGCONT)
@@ -240,10 +240,10 @@ def test_a_busy_server_is_asked_again(visit: Visit, server: Server) -> None:
 def test_the_page_fits(browser: Any, server: Server, width: int, scheme: str, paper: str) -> None:
     size = {"width": width, "height": 800}
     visit = Visit(browser, server, viewport=size, color_scheme=scheme)
-    visit.upload(picture(6), "n" * 120 + ".png")
+    visit.upload(image(6), "n" * 120 + ".png")
     page = visit.page
     wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
     unnamed = page.evaluate(
         "[...document.querySelectorAll('input, select, canvas')]"
         ".filter(e => !(e.labels?.length || e.ariaLabel)).map(e => e.outerHTML)"
@@ -253,7 +253,7 @@ def test_the_page_fits(browser: Any, server: Server, width: int, scheme: str, pa
     visit.context.close()
     assert visit.said == []
     assert wide[0] <= wide[1] == width
-    assert colour == paper
+    assert color == paper
     assert unnamed == []
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.inspection.reports import EVIL, save_model, save_pictures, save_set
+from tests.inspection.reports import EVIL, save_images, save_model, save_set
 from vitrail.report.report import inspect_model
 
 DARK, LIGHT = "rgb(13, 17, 23)", "rgb(255, 255, 255)"
@@ -15,10 +15,10 @@ DARK, LIGHT = "rgb(13, 17, 23)", "rgb(255, 255, 255)"
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("page")
     long = f"{EVIL.replace('/', '')}{'x' * 90}.png"
-    pictures = save_pictures(place / "pictures", long)
+    images = save_images(place / "images", long)
     data = save_set(place / "set", ("a", "b", "c" * 60))
     model = save_model(place / "model")
-    report = inspect_model(model, pictures, data=data, split="all", against=model)
+    report = inspect_model(model, images, data=data, split="all", against=model)
     return report.write(place / "out")[-1]
 
 
@@ -36,7 +36,7 @@ def test_the_page_works(browser: Any, page_file: Path, width: int, scheme: str, 
     page.goto(page_file.as_uri(), wait_until="load")
     images = page.evaluate("[...document.images].map(i => [i.complete, i.naturalWidth, i.alt])")
     wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
     overflowing = page.evaluate(
         "[...document.querySelectorAll('.card *')].filter(e => e.getBoundingClientRect().right"
         " > innerWidth + 1).length"
@@ -49,7 +49,7 @@ def test_the_page_works(browser: Any, page_file: Path, width: int, scheme: str, 
     assert all(done and across > 0 and alt for done, across, alt in images)
     assert wide[0] <= wide[1] == width
     assert overflowing == 0
-    assert colour == paper
+    assert color == paper
     assert EVIL in text
 
 

@@ -12,10 +12,10 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from tests.data.decoding.pictures import encode, photo
-from tests.deploy.serving import PREPROCESS, picture, save_model
+from tests.data.decoding.images import encode, photo
+from tests.deploy.serving import PREPROCESS, image, save_model
 from vitrail.config import InputError, to_dict
-from vitrail.data.transforms.apply import eval_picture
+from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Fit, Interpolation, Preprocess
 from vitrail.deploy.exporting.export import export
 from vitrail.deploy.exporting.web import RUNTIME, read_runtime
@@ -52,7 +52,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
 @pytest.fixture(scope="module")
 def folder(model: Predictor, runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "page"
-    export(model, out, "web", Options(runtime=runtime, quantize="float16-weights", pictures=8))
+    export(model, out, "web", Options(runtime=runtime, quantize="float16-weights", images=8))
     return out
 
 
@@ -108,8 +108,8 @@ def visit(browser: Any, address: str) -> Iterator[Visit]:
     assert all(url.startswith(opened.address) for url in opened.asked)
 
 
-@pytest.mark.parametrize("content", [picture(1, height=32, width=32), picture(2)])
-def test_a_picture_is_answered_as_by_the_predictor(
+@pytest.mark.parametrize("content", [image(1, height=32, width=32), image(2)])
+def test_a_image_is_answered_as_by_the_predictor(
     visit: Visit, model: Predictor, content: bytes
 ) -> None:
     visit.upload(content, f"{EVIL}.png".replace("/", ""))
@@ -123,7 +123,7 @@ def test_a_picture_is_answered_as_by_the_predictor(
 
 
 def test_html_in_a_class_name_is_text(visit: Visit, model: Predictor) -> None:
-    contents = (picture(seed) for seed in range(40))
+    contents = (image(seed) for seed in range(40))
     labels = (
         (content, [each.label for each in model.predict(content).top]) for content in contents
     )
@@ -132,12 +132,12 @@ def test_html_in_a_class_name_is_text(visit: Visit, model: Predictor) -> None:
     assert visit.page.locator("img").count() == 0
 
 
-def test_errors_are_said_and_the_next_picture_works(visit: Visit) -> None:
-    visit.upload(b"this is no picture", "a.txt", done=False)
-    visit.page.wait_for_selector("#error:has-text('not a picture that the browser can read')")
+def test_errors_are_said_and_the_next_image_works(visit: Visit) -> None:
+    visit.upload(b"this is no image", "a.txt", done=False)
+    visit.page.wait_for_selector("#error:has-text('not an image that the browser can read')")
     assert visit.shown() == []
     assert visit.page.locator("figure:visible").count() == 0
-    visit.upload(picture(3))
+    visit.upload(image(3))
     assert visit.page.inner_text("#error") == ""
     assert len(visit.shown()) == 5
 
@@ -179,7 +179,7 @@ def test_pixels_are_those_of_vitrail(visit: Visit) -> None:
         pixels = photo(height, width)[..., : preprocess.channels]
         given = [pixels.ravel().tolist(), height, width, to_dict(preprocess)]
         found = np.array(visit.page.evaluate(script, given))
-        expected = eval_picture(np.ascontiguousarray(pixels), preprocess).ravel().astype(int)
+        expected = eval_image(np.ascontiguousarray(pixels), preprocess).ravel().astype(int)
         ties = (
             preprocess.interpolation == "area" and not preprocess.antialias
         )  # are rounded otherwise
@@ -194,7 +194,7 @@ def test_a_jpeg_is_seen_as_by_the_predictor(visit: Visit, model: Predictor) -> N
         return [...seen.getContext("2d").getImageData(0, 0, seen.width, seen.height).data];
     }"""
     found = np.array(visit.page.evaluate(script)).reshape(32, 32, 4)[..., :3]
-    expected = eval_picture(content, PREPROCESS).astype(int)
+    expected = eval_image(content, PREPROCESS).astype(int)
     assert np.abs(found - expected).max() <= 2
 
 
@@ -203,10 +203,10 @@ def test_a_jpeg_is_seen_as_by_the_predictor(visit: Visit, model: Predictor) -> N
 )
 def test_the_page_fits(browser: Any, address: str, width: int, scheme: str, paper: str) -> None:
     visit = Visit(browser, address, viewport={"width": width, "height": 800}, color_scheme=scheme)
-    visit.upload(picture(6), "n" * 120 + ".png")
+    visit.upload(image(6), "n" * 120 + ".png")
     page = visit.page
     wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    colour = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
     unnamed = page.evaluate(
         "[...document.querySelectorAll('input, canvas')]"
         ".filter(e => !(e.labels?.length || e.ariaLabel)).map(e => e.outerHTML)"
@@ -216,7 +216,7 @@ def test_the_page_fits(browser: Any, address: str, width: int, scheme: str, pape
     visit.context.close()
     assert visit.said == []
     assert wide[0] <= wide[1] == width
-    assert colour == paper
+    assert color == paper
     assert unnamed == []
 
 

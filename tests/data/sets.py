@@ -1,4 +1,4 @@
-"""Small sets of pictures for tests: encoded, with labels, some of them unreadable."""
+"""Small sets of images for tests: encoded, with labels, some of them unreadable."""
 
 import io
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image
 
-from vitrail.data.dataset import Content, Source, Stream, Streamed
+from vitrail.data.dataset import Content, ImageDataset, ImageStream, Streamed
 from vitrail.data.transforms.preprocess import Preprocess
 
 HALF = Preprocess(
@@ -22,7 +22,7 @@ def encode(pixels: np.ndarray, kind: str = "PNG") -> bytes:
 
 
 def photo(seed: int, height: int = 20, width: int = 24) -> np.ndarray:
-    """Draw a picture of smooth colours with some noise."""
+    """Draw an image of smooth colors with some noise."""
     generator = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width] / max(height, width)
     waves = [np.sin(generator.uniform(2, 9) * (x + generator.uniform() * y)) for _ in range(3)]
@@ -30,8 +30,8 @@ def photo(seed: int, height: int = 20, width: int = 24) -> np.ndarray:
     return (127 + 90 * np.stack(waves, axis=-1) + noise).clip(0, 255).astype(np.uint8)
 
 
-class Listed(Source):
-    """Pictures given one by one; an exception in a picture's place is raised by reading it."""
+class Listed(ImageDataset):
+    """Images given one by one; an exception in an image's place is raised by reading it."""
 
     def __init__(
         self, contents: list[Content | OSError], labels: np.ndarray | None = None, classes: int = 3
@@ -51,15 +51,15 @@ class Listed(Source):
         return f"p{index}.png"
 
 
-def pictures(count: int) -> Listed:
-    """Make a set of small PNG pictures."""
+def images(count: int) -> Listed:
+    """Make a set of small PNG images."""
     return Listed([encode(photo(seed)) for seed in range(count)])
 
 
-class Counted(Stream):
-    """A stream of a listed set's pictures, in an order that seed and epoch decide."""
+class Counted(ImageStream):
+    """A stream of a listed set's images, in an order that seed and epoch decide."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ImageDataset) -> None:
         super().__init__("counted", source.classes, length=None)
         self.source = source
 

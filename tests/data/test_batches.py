@@ -1,4 +1,4 @@
-"""Batches as pure functions: order, shards, steps, mixing partners, bad pictures, evaluation."""
+"""Batches as pure functions: order, shards, steps, mixing partners, bad images, evaluation."""
 
 from dataclasses import replace
 
@@ -8,17 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.sets import HALF, Listed, encode, photo, pictures
+from tests.data.sets import HALF, Listed, encode, images, photo
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, EvalBatches, TrainBatches
 from vitrail.data.dataset import Pixels, select
-from vitrail.data.rng import Draws, shuffled
-from vitrail.data.transforms.apply import eval_picture, train_picture
+from vitrail.data.rng import CounterRNG, shuffled
+from vitrail.data.transforms.apply import eval_image, train_image
 from vitrail.data.transforms.augment import AUGMENTS, Augment
-from vitrail.data.unreadable import Ledger
+from vitrail.data.unreadable import UnreadableImages
 from vitrail.distributed import Shard
 
-SET = pictures(10)
+SET = images(10)
 PLAIN = Augment(crop="pad", flip=0.5)
 
 
@@ -27,12 +27,12 @@ def train(batch: int = 4, shard: Shard = Shard(), augment: Augment = PLAIN) -> T
 
 
 def same(one: Batch, other: Batch) -> bool:
-    names = ("pictures", "labels", "weights", "indices")
+    names = ("images", "labels", "weights", "indices")
     equal = all(torch.equal(getattr(one, name), getattr(other, name)) for name in names)
     return equal and one.mix == other.mix
 
 
-def test_each_epoch_is_every_picture_once_in_its_own_order() -> None:
+def test_each_epoch_is_every_image_once_in_its_own_order() -> None:
     batches = train(batch=4)
     row = torch.cat([batches[step].indices for step in range(15)]).tolist()  # 60 = 6 epochs of 10
     epochs = [row[start : start + 10] for start in range(0, 60, 10)]
@@ -41,12 +41,12 @@ def test_each_epoch_is_every_picture_once_in_its_own_order() -> None:
     assert epochs[1] == shuffled(10, 7, "order", 1).tolist()
 
 
-def test_a_picture_is_augmented_by_seed_epoch_and_index_alone() -> None:
+def test_a_image_is_augmented_by_seed_epoch_and_index_alone() -> None:
     batch = train(batch=4)[2]  # positions 8 and 9 are of epoch 0, the next two of epoch 1
     for row, epoch in enumerate([0, 0, 1, 1]):
         index = int(batch.indices[row])
-        alone = train_picture(SET.read(index), PLAIN, HALF, Draws(7, "picture", epoch, index))
-        assert np.array_equal(batch.pictures[row].numpy(), alone)
+        alone = train_image(SET.read(index), PLAIN, HALF, CounterRNG(7, "image", epoch, index))
+        assert np.array_equal(batch.images[row].numpy(), alone)
         assert batch.labels[row] == SET.labels[index]
     assert batch.weights.tolist() == [1, 1, 1, 1]
 
@@ -64,13 +64,13 @@ def test_shards_make_the_same_global_batch(batch: int, count: int, step: int, le
     parts = [train(batch, Shard(rank, count), augment)[step] for rank in range(count)]
     assert all(part.mix == whole.mix for part in parts)
     partner = 1 if whole.mix else 0
-    for name in ("pictures", "labels", "weights", "indices"):
+    for name in ("images", "labels", "weights", "indices"):
         rows = torch.cat([getattr(part, name)[partner:] for part in parts])
         assert torch.equal(rows, getattr(whole, name)[partner:]), name
     if whole.mix:  # each part's first row is the last of the part before it, in a circle
-        assert torch.equal(whole.pictures[0], whole.pictures[-1])
+        assert torch.equal(whole.images[0], whole.images[-1])
         for rank, part in enumerate(parts):
-            assert torch.equal(part.pictures[0], parts[rank - 1].pictures[-1])
+            assert torch.equal(part.images[0], parts[rank - 1].images[-1])
 
 
 @pytest.mark.parametrize(("batch", "count"), [(18, 4), (1, 2), (0, 1)])
@@ -86,7 +86,7 @@ def test_the_divisors_are_named() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(size=st.integers(1, 25), batch=st.integers(1, 9), count=st.integers(1, 4))
-def test_evaluation_counts_every_picture_once(size: int, batch: int, count: int) -> None:
+def test_evaluation_counts_every_image_once(size: int, batch: int, count: int) -> None:
     pixels = np.arange(size, dtype=np.uint8)[:, None, None, None] * np.ones((16, 16, 3), np.uint8)
     source = Pixels("p", ("a", "b"), np.zeros(size, np.int64), pixels)
     shards = [
@@ -96,15 +96,15 @@ def test_evaluation_counts_every_picture_once(size: int, batch: int, count: int)
     seen = [int(i) for shard in shards for n in range(len(shard)) for i in shard[n].indices]
     assert sorted(seen) == list(range(size))
     first = shards[0][0]
-    assert first.pictures[:, 0, 0, 0].tolist() == first.indices.tolist()
+    assert first.images[:, 0, 0, 0].tolist() == first.indices.tolist()
 
 
-def test_evaluation_equals_each_picture_alone() -> None:
+def test_evaluation_equals_each_image_alone() -> None:
     batch = EvalBatches(SET, HALF, batch=4)[2]
     assert batch.indices.tolist() == [8, 9]
     for row, index in enumerate([8, 9]):
-        alone = eval_picture(SET.read(index), HALF)
-        assert np.array_equal(batch.pictures[row].numpy(), alone)
+        alone = eval_image(SET.read(index), HALF)
+        assert np.array_equal(batch.images[row].numpy(), alone)
 
 
 def damaged() -> Listed:
@@ -112,32 +112,32 @@ def damaged() -> Listed:
     return Listed([whole, whole[:200], OSError(2, "No such file or directory"), whole, b"hello"])
 
 
-def test_bad_pictures_are_named_and_weigh_nothing() -> None:
+def test_bad_images_are_named_and_weigh_nothing() -> None:
     batch = EvalBatches(damaged(), HALF, batch=8)[0]
     assert batch.weights.tolist() == [1, 0, 0, 1, 0]
     assert [bad.where for bad in batch.bad] == ["p1.png", "p2.png", "p4.png"]
-    assert [bad.kind for bad in batch.bad] == ["truncated", "unreadable", "not a picture"]
+    assert [bad.kind for bad in batch.bad] == ["truncated", "unreadable", "not an image"]
     assert batch.bad[1].reason == "No such file or directory"
-    assert batch.pictures[1].sum() == 0
+    assert batch.images[1].sum() == 0
 
 
 def test_the_ledger_warns_once_and_refuses_too_many(caplog: pytest.LogCaptureFixture) -> None:
     batch = EvalBatches(damaged(), HALF, batch=8)[0]
-    lenient = Ledger("damaged", 5, allowed=0.6)
+    lenient = UnreadableImages("damaged", 5, allowed=0.6)
     lenient.note(batch.bad)
     lenient.note(batch.bad)
     assert len(lenient.bad) == 3
     assert len(caplog.records) == 1
-    assert lenient.summary().startswith("damaged: 3 of 5 pictures could not be used (1 ")
-    with pytest.raises(InputError, match=r"3 of 5 pictures could not be used .* more than the 10%"):
-        Ledger("damaged", 5).note(batch.bad)
-    Ledger("endless", None).note(batch.bad)
+    assert lenient.summary().startswith("damaged: 3 of 5 images could not be used (1 ")
+    with pytest.raises(InputError, match=r"3 of 5 images could not be used .* more than the 10%"):
+        UnreadableImages("damaged", 5).note(batch.bad)
+    UnreadableImages("endless", None).note(batch.bad)
 
 
 def test_an_empty_set_and_an_empty_batch_are_refused() -> None:
-    with pytest.raises(InputError, match="no pictures to train on"):
+    with pytest.raises(InputError, match="no images to train on"):
         TrainBatches(select(SET, np.arange(0)), PLAIN, HALF, batch=4, seed=0)
-    with pytest.raises(InputError, match="at least 1 picture"):
+    with pytest.raises(InputError, match="at least 1 image"):
         EvalBatches(SET, HALF, batch=0)
 
 
@@ -148,8 +148,8 @@ def test_a_set_smaller_than_a_batch_comes_several_times() -> None:
 
 
 @pytest.mark.parametrize(("batch", "repeats"), [(6, 3), (8, 3), (4, 2), (2, 5)])
-def test_repeated_pictures_stand_in_the_row_side_by_side(batch: int, repeats: int) -> None:
-    """Against the row written out: each picture of each epoch so many times."""
+def test_repeated_images_stand_in_the_row_side_by_side(batch: int, repeats: int) -> None:
+    """Against the row written out: each image of each epoch so many times."""
     batches = TrainBatches(SET, PLAIN, HALF, batch=batch, seed=7, repeats=repeats)
     row = [
         (epoch, int(index), copy)
@@ -164,18 +164,18 @@ def test_repeated_pictures_stand_in_the_row_side_by_side(batch: int, repeats: in
         found = list(zip(made.indices.tolist(), made.copies.tolist(), strict=True))
         assert found == [(index, copy) for _, index, copy in expected]
         for place, (epoch, index, copy) in enumerate(expected):
-            draws = Draws(7, "picture", epoch * repeats + copy, index)
-            alone = train_picture(SET.read(index), PLAIN, HALF, draws)
-            assert np.array_equal(made.pictures[place].numpy(), alone)
+            draws = CounterRNG(7, "image", epoch * repeats + copy, index)
+            alone = train_image(SET.read(index), PLAIN, HALF, draws)
+            assert np.array_equal(made.images[place].numpy(), alone)
         assert len(set(made.keys.tolist())) == batch  # each copy has noise of its own
 
 
-def test_repeated_pictures_are_shared_like_others() -> None:
+def test_repeated_images_are_shared_like_others() -> None:
     def part(shard: Shard) -> Batch:
         light = replace(AUGMENTS["light2"], randaugment=None)
         return TrainBatches(SET, light, HALF, batch=8, seed=7, shard=shard, repeats=3)[4]
 
     whole, parts = part(Shard()), [part(Shard(rank, 2)) for rank in range(2)]
     assert whole.mix is not None
-    assert torch.equal(torch.cat([one.pictures[1:] for one in parts]), whole.pictures[1:])
+    assert torch.equal(torch.cat([one.images[1:] for one in parts]), whole.images[1:])
     assert torch.equal(torch.cat([one.keys[1:] for one in parts]), whole.keys[1:])

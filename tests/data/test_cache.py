@@ -1,4 +1,4 @@
-"""Decoded pictures kept in memory and on disk: the same pixels, bounded, whole or not there."""
+"""Decoded images kept in memory and on disk: the same pixels, bounded, whole or not there."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.sets import HALF, Listed, encode, photo, pictures
+from tests.data.sets import HALF, Listed, encode, images, photo
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches, TrainBatches
 from vitrail.data.cache import CacheConfig, keep_decoded
@@ -15,7 +15,7 @@ from vitrail.data.dataset import Pixels
 from vitrail.data.transforms.augment import AUGMENTS
 
 MIXED = Listed(
-    [encode(photo(0, 20, 24)), encode(photo(1, 30, 12)), b"no picture", encode(photo(2, 9, 9))]
+    [encode(photo(0, 20, 24)), encode(photo(1, 30, 12)), b"no image", encode(photo(2, 9, 9))]
 )
 
 
@@ -29,13 +29,13 @@ def test_batches_are_the_same_with_and_without(tmp_path: Path, on_disk: bool) ->
             TrainBatches(source, AUGMENTS["none"], HALF, batch=3, seed=1)
             for source in (MIXED, kept)
         ]
-        assert torch.equal(batches[0][step].pictures, batches[1][step].pictures)
+        assert torch.equal(batches[0][step].images, batches[1][step].images)
     bad = EvalBatches(kept, HALF, batch=9)[0].bad
-    assert [picture.where for picture in bad] == ["p2.png"]
+    assert [image.where for image in bad] == ["p2.png"]
 
 
-def test_pictures_of_one_size_become_one_array() -> None:
-    source = pictures(5)
+def test_images_of_one_size_become_one_array() -> None:
+    source = images(5)
     kept = keep_decoded(source, HALF, CacheConfig(limit=1.0))
     assert isinstance(kept, Pixels)
     assert kept.pixels.shape == (5, 20, 24, 3)
@@ -45,7 +45,7 @@ def test_pictures_of_one_size_become_one_array() -> None:
 
 
 def test_what_does_not_fit_is_read_as_before() -> None:
-    source = pictures(5)  # 1,440 bytes each
+    source = images(5)  # 1,440 bytes each
     kept = keep_decoded(source, HALF, CacheConfig(limit=3_000 / 1e9))
     forms = [type(kept.read(index)) for index in range(5)]
     assert forms == [np.ndarray, np.ndarray, bytes, bytes, bytes]
@@ -60,13 +60,13 @@ def test_a_cache_on_disk_is_found_again_and_knows_its_set(tmp_path: Path) -> Non
     done.clear()
     keep_decoded(MIXED, HALF, config, report=done.append)
     assert done == []  # nothing was decoded again
-    keep_decoded(pictures(4), HALF, replace(config, short_side=8), report=done.append)
+    keep_decoded(images(4), HALF, replace(config, short_side=8), report=done.append)
     assert done[-1] == 4
     assert len(list(tmp_path.iterdir())) == 2
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_short_side_keeps_small_pictures_as_they_are() -> None:
+def test_a_short_side_keeps_small_images_as_they_are() -> None:
     kept = keep_decoded(MIXED, HALF, CacheConfig(limit=1.0, short_side=10))
     shapes = [np.asarray(kept.read(index)).shape for index in (0, 1, 3)]
     assert shapes == [(10, 12, 3), (25, 10, 3), (9, 9, 3)]

@@ -1,4 +1,4 @@
-"""`vitrail data check`: counts, bad files, duplicates, moments, and a picture that crashes."""
+"""`vitrail data check`: counts, bad files, duplicates, moments, and an image that crashes."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ def test_counts_bad_files_and_duplicates() -> None:
     train = Listed([one, two, one, b"hello", three[:300]], np.array([0, 1, 1, 0, 2]))
     val = Listed([two, OSError(13, "Permission denied")], np.array([1, 1]))
     found = check({"train": train, "val": val}, workers=2)
-    assert found.pictures == 7
+    assert found.images == 7
     assert found.splits == {"train": 3, "val": 1}
     assert found.classes == {
         "c0": {"train": 1, "val": 0},
@@ -26,7 +26,7 @@ def test_counts_bad_files_and_duplicates() -> None:
     assert found.empty == ["train: c2", "val: c0", "val: c2"]
     assert found.imbalance == 2
     assert [(bad["split"], bad["path"], bad["kind"]) for bad in found.bad] == [
-        ("train", "p3.png", "not a picture"),
+        ("train", "p3.png", "not an image"),
         ("train", "p4.png", "truncated"),
         ("val", "p1.png", "unreadable"),
     ]
@@ -37,17 +37,17 @@ def test_counts_bad_files_and_duplicates() -> None:
     assert found.sizes == {"height": [20, 20, 20], "width": [24, 24, 24]}
 
 
-def test_moments_weigh_each_picture_the_same() -> None:
-    pictures = [photo(0, 20, 24), photo(1, 40, 40), photo(2, 8, 8)]
-    found = check({"all": Listed([encode(picture) for picture in pictures])}, workers=1)
-    means = np.mean([(picture / 255).mean((0, 1)) for picture in pictures], axis=0)
-    squares = np.mean([((picture / 255) ** 2).mean((0, 1)) for picture in pictures], axis=0)
+def test_moments_weigh_each_image_the_same() -> None:
+    images = [photo(0, 20, 24), photo(1, 40, 40), photo(2, 8, 8)]
+    found = check({"all": Listed([encode(image) for image in images])}, workers=1)
+    means = np.mean([(image / 255).mean((0, 1)) for image in images], axis=0)
+    squares = np.mean([((image / 255) ** 2).mean((0, 1)) for image in images], axis=0)
     assert found.measured == 3
     assert found.mean == pytest.approx(means, abs=1e-12)
     assert found.std == pytest.approx(np.sqrt(squares - means**2), abs=1e-12)
 
 
-def test_pictures_of_one_colour_have_no_deviation() -> None:
+def test_images_of_one_color_have_no_deviation() -> None:
     plain = np.full((3, 8, 8, 3), 51, np.uint8)  # 0.2, whose mean square is below its square
     labels = np.zeros(3, np.int64)
     found = check({"all": Pixels("p", ("a",), labels, plain)}, workers=1)
@@ -67,7 +67,7 @@ def test_pixels_and_several_labels() -> None:
 
 
 class Crashing(Listed):
-    """A set with a picture whose reading kills the process."""
+    """A set with an image whose reading kills the process."""
 
     def read(self, index: int) -> Content:
         if index == 37:
@@ -75,7 +75,7 @@ class Crashing(Listed):
         return super().read(index)
 
 
-def test_a_picture_that_crashes_is_found_out() -> None:
+def test_a_image_that_crashes_is_found_out() -> None:
     whole = encode(photo(0))
     found = check({"all": Crashing([whole] * 70)}, workers=2)
     assert [(bad["path"], bad["reason"]) for bad in found.bad] == [
@@ -86,4 +86,4 @@ def test_a_picture_that_crashes_is_found_out() -> None:
 
 def test_an_empty_set() -> None:
     found = check({"all": Listed([])})
-    assert (found.pictures, found.mean, found.imbalance) == (0, [], 0.0)
+    assert (found.images, found.mean, found.imbalance) == (0, [], 0.0)

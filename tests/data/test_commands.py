@@ -25,14 +25,14 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Make two classes with a good, a truncated, a foreign and a doubled picture."""
+    """Make two classes with a good, a truncated, a foreign and a doubled image."""
     root = tmp_path / "photos"
     for split in ("train", "val"):
         for number, name in enumerate(("cat", "dog")):
             (root / split / name).mkdir(parents=True)
             for seed in range(3):
-                picture = encode(photo(100 * number + seed + 10 * (split == "val")))
-                (root / split / name / f"{seed}.png").write_bytes(picture)
+                image = encode(photo(100 * number + seed + 10 * (split == "val")))
+                (root / split / name / f"{seed}.png").write_bytes(image)
     (root / "train/cat/cut.png").write_bytes(encode(photo(7))[:250])
     (root / "train/dog/page.jpg").write_text("<html>not found</html>")
     (root / "val/dog/copy.png").write_bytes((root / "train/dog/1.png").read_bytes())
@@ -43,11 +43,11 @@ def test_check_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     code, out, err = run(capsys, "data", "check", str(folder), "--json")
     found = json.loads(out)
     assert (code, err) == (0, "")
-    assert found["pictures"] == 15
+    assert found["images"] == 15
     assert found["splits"] == {"train": 6, "val": 7}
     assert found["classes"]["dog"] == {"train": 3, "val": 4}
     paths = {bad["path"]: bad["kind"] for bad in found["bad"]}
-    assert paths == {"train/cat/cut.png": "truncated", "train/dog/page.jpg": "not a picture"}
+    assert paths == {"train/cat/cut.png": "truncated", "train/dog/page.jpg": "not an image"}
     assert found["leaks"] == [["train: train/dog/1.png", "val: val/dog/copy.png"]]
     assert not (folder / BAD_LIST).exists()
 
@@ -55,8 +55,8 @@ def test_check_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_check_as_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "data", "check", str(folder))
     assert code == 0
-    assert "15 files: 13 good, 2 bad: 1 truncated, 1 not a picture" in out
-    assert "the same picture in several splits: 1" in out
+    assert "15 files: 13 good, 2 bad: 1 truncated, 1 not an image" in out
+    assert "the same image in several splits: 1" in out
     assert "bad: train/cat/cut.png: truncated" in out
 
 
@@ -137,7 +137,7 @@ def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("level", [None, "none", "medium2"])
-def test_a_sheet_shows_pictures(
+def test_a_sheet_shows_images(
     level: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "sheet.png"
@@ -146,7 +146,7 @@ def test_a_sheet_shows_pictures(
     code, said, _ = run(capsys, *arguments, *more)
     sheet = np.asarray(Image.open(out))
     assert code == 0
-    assert "10 pictures" in said
+    assert "10 images" in said
     assert sheet.shape == (3 * 18, 4 * 18, 3)
     assert (sheet[-1] == 255).all()
     assert sheet[:16, :16].std() > 10
@@ -155,4 +155,4 @@ def test_a_sheet_shows_pictures(
 def test_a_sheet_is_told_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "sheet.png"
     _, said, _ = run(capsys, "data", "show", "digits", "--count", "3", "--out", str(out), "--json")
-    assert json.loads(said) == {"file": str(out), "pictures": 3}
+    assert json.loads(said) == {"file": str(out), "images": 3}

@@ -14,22 +14,22 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.sets import HALF, Counted, pictures
+from tests.data.sets import HALF, Counted, images
 from vitrail.config import InputError
 from vitrail.data.batches import TrainBatches
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
-from vitrail.data.streaming import Place, StreamBatches
+from vitrail.data.streaming import Cursor, StreamBatches
 from vitrail.data.transforms.augment import AUGMENTS, Augment
 from vitrail.distributed import Shard
 
-SET = pictures(11)
+SET = images(11)
 BATCHES = TrainBatches(SET, AUGMENTS["strong2"], HALF, batch=6, seed=3)
-WANTED = [BATCHES[step].pictures for step in range(12)]
+WANTED = [BATCHES[step].images for step in range(12)]
 
 
 def load(start: int, stop: int, workers: int, kind: Literal["threads", "processes"]) -> list:
     config = LoaderConfig(workers=workers, kind=kind)
-    return [batch.pictures for batch in Loader(BATCHES.__getitem__, range(start, stop), config)]
+    return [batch.images for batch in Loader(BATCHES.__getitem__, range(start, stop), config)]
 
 
 @settings(max_examples=12, deadline=None)
@@ -164,20 +164,20 @@ def stream_batches(shard: Shard, level: str = "light2") -> StreamBatches:
     return StreamBatches(STREAM, AUGMENTS[level], HALF, batch=4, seed=3, shard=shard)
 
 
-def first(batches: StreamBatches, start: Place, count: int) -> list:
+def first(batches: StreamBatches, start: Cursor, count: int) -> list:
     return list(itertools.islice(batches.portions(start), count))
 
 
 @pytest.mark.parametrize("level", ["none", "light2"])
 def test_a_stream_goes_on_from_every_step(level: str) -> None:
     batches = stream_batches(Shard(), level)
-    portions = first(batches, Place(), 9)  # 36 pictures of epochs of 11
+    portions = first(batches, Cursor(), 9)  # 36 images of epochs of 11
     made = [batches.make(portion) for portion in portions]
     for step, portion in enumerate(portions[:-1]):
         rest = first(batches, portion.after, 8 - step)
-        again = [batches.make(portion).pictures for portion in rest]
-        assert all(map(torch.equal, again, [batch.pictures for batch in made[step + 1 :]]))
-    assert portions[-1].after == Place(9, 3, 3)
+        again = [batches.make(portion).images for portion in rest]
+        assert all(map(torch.equal, again, [batch.images for batch in made[step + 1 :]]))
+    assert portions[-1].after == Cursor(9, 3, 3)
 
 
 def test_a_stream_is_shared_exactly_and_epochs_are_whole() -> None:
@@ -186,26 +186,26 @@ def test_a_stream_is_shared_exactly_and_epochs_are_whole() -> None:
     def batches(shard: Shard) -> StreamBatches:
         return StreamBatches(STREAM, plain, HALF, batch=4, seed=3, shard=shard)
 
-    whole = [batches(Shard()).make(p) for p in first(batches(Shard()), Place(), 11)]
+    whole = [batches(Shard()).make(p) for p in first(batches(Shard()), Cursor(), 11)]
     labels = torch.cat([batch.labels for batch in whole])
     counts = torch.bincount(labels, minlength=3)
     assert counts.tolist() == [4 * int((SET.labels == c).sum()) for c in range(3)]
     halves = [batches(Shard(rank, 2)) for rank in range(2)]
-    for step, pair in enumerate(zip(*(first(b, Place(), 11) for b in halves), strict=True)):
+    for step, pair in enumerate(zip(*(first(b, Cursor(), 11) for b in halves), strict=True)):
         joined = [half.make(portion) for half, portion in zip(halves, pair, strict=True)]
-        assert torch.equal(torch.cat([b.pictures for b in joined]), whole[step].pictures)
+        assert torch.equal(torch.cat([b.images for b in joined]), whole[step].images)
 
 
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_a_repeated_stream_goes_on_from_every_step(repeats: int) -> None:
-    """Also from amid a picture's copies; positions, copies and noise are those of the whole."""
+    """Also from amid an image's copies; positions, copies and noise are those of the whole."""
 
     def batches(shard: Shard) -> StreamBatches:
         level = AUGMENTS["light2"]
         return StreamBatches(STREAM, level, HALF, batch=4, seed=3, shard=shard, repeats=repeats)
 
     alone = batches(Shard())
-    portions = first(alone, Place(), 12)
+    portions = first(alone, Cursor(), 12)
     made = [alone.make(portion) for portion in portions]
     row = [(epoch, place, c) for epoch in range(5) for place in range(11) for c in range(repeats)]
     for step, batch in enumerate(made):
@@ -217,8 +217,8 @@ def test_a_repeated_stream_goes_on_from_every_step(repeats: int) -> None:
         ]
     for step in (0, 1, 4, 10):
         again = alone.make(first(alone, portions[step].after, 1)[0])
-        assert torch.equal(again.pictures, made[step + 1].pictures)
+        assert torch.equal(again.images, made[step + 1].images)
     halves = [batches(Shard(rank, 2)) for rank in range(2)]
-    parts = [half.make(first(half, Place(), 6)[5]) for half in halves]
-    assert torch.equal(torch.cat([one.pictures[1:] for one in parts]), made[5].pictures[1:])
+    parts = [half.make(first(half, Cursor(), 6)[5]) for half in halves]
+    assert torch.equal(torch.cat([one.images[1:] for one in parts]), made[5].images[1:])
     assert torch.equal(torch.cat([one.keys[1:] for one in parts]), made[5].keys[1:])

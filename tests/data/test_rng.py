@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitrail.data.rng import Draws, philox, shuffled, words
+from vitrail.data.rng import CounterRNG, philox, shuffled, words
 
 KNOWN = [  # kat_vectors of Random123: counter and key, answer
     ("00000000 " * 6, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
@@ -18,7 +18,7 @@ KNOWN = [  # kat_vectors of Random123: counter and key, answer
 ]
 
 
-def numbers(draws: Draws, count: int) -> np.ndarray:
+def numbers(draws: CounterRNG, count: int) -> np.ndarray:
     return np.stack([draws.uniform() for _ in range(count)], axis=1)
 
 
@@ -42,14 +42,16 @@ def test_words_are_philox_of_index_epoch_block_and_purpose() -> None:
 def test_numbers_are_words_by_two_to_the_32() -> None:
     index = np.arange(3)
     expected = words(1, "order", 2, index, range(20)) / 2.0**32
-    assert np.array_equal(numbers(Draws(1, "order", 2, index), 80), expected)  # 32 are drawn ahead
+    assert np.array_equal(
+        numbers(CounterRNG(1, "order", 2, index), 80), expected
+    )  # 32 are drawn ahead
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(0, 2**63), min_size=1, max_size=8), st.integers(0, 70))
-def test_a_picture_draws_the_same_in_any_company(index: list[int], before: int) -> None:
-    together = Draws(3, "picture", 1, np.array(index, np.uint64))
-    alone = [numbers(Draws(3, "picture", 1, np.array([one], np.uint64)), 75)[0] for one in index]
+def test_a_image_draws_the_same_in_any_company(index: list[int], before: int) -> None:
+    together = CounterRNG(3, "image", 1, np.array(index, np.uint64))
+    alone = [numbers(CounterRNG(3, "image", 1, np.array([one], np.uint64)), 75)[0] for one in index]
     first = [together.uniform() for _ in range(before)]
     for row, part in enumerate(together.rows()):
         assert len(part) == 1
@@ -60,42 +62,42 @@ def test_a_picture_draws_the_same_in_any_company(index: list[int], before: int) 
 
 
 def test_numbers_are_uniform() -> None:
-    drawn = numbers(Draws(0, "picture", 0, np.arange(2000)), 40)
+    drawn = numbers(CounterRNG(0, "image", 0, np.arange(2000)), 40)
     counts = np.histogram(drawn, bins=100, range=(0, 1))[0]
     assert counts.sum() == 80_000
     assert stats.chisquare(counts).pvalue > 1e-3
-    scaled = Draws(0, "picture", 0, np.arange(2000)).uniform(-3, 5)
+    scaled = CounterRNG(0, "image", 0, np.arange(2000)).uniform(-3, 5)
     assert np.array_equal(scaled, -3 + 8 * drawn[:, 0])
 
 
 def test_whole_numbers_are_uniform_and_below() -> None:
-    drawn = Draws(0, "picture", 0, np.arange(8000)).below(7)
+    drawn = CounterRNG(0, "image", 0, np.arange(8000)).below(7)
     assert drawn.dtype == np.int64
     assert stats.chisquare(np.bincount(drawn, minlength=7)).pvalue > 1e-3
-    each = Draws(0, "picture", 0, np.arange(1000)).below(np.arange(1, 1001))
+    each = CounterRNG(0, "image", 0, np.arange(1000)).below(np.arange(1, 1001))
     assert np.all((each >= 0) & (each < np.arange(1, 1001)))
 
 
 def test_seeds_purposes_epochs_and_columns_are_independent() -> None:
     index = np.arange(4000)
     columns = [
-        *numbers(Draws(0, "picture", 0, index), 3).T,
-        *numbers(Draws(1, "picture", 0, index), 1).T,
-        *numbers(Draws(1 << 32, "picture", 0, index), 1).T,
-        *numbers(Draws(0, "order", 0, index), 1).T,
-        *numbers(Draws(0, "picture", 1, index), 1).T,
-        *numbers(Draws(0, "picture", 0, index + 4000), 1).T,
+        *numbers(CounterRNG(0, "image", 0, index), 3).T,
+        *numbers(CounterRNG(1, "image", 0, index), 1).T,
+        *numbers(CounterRNG(1 << 32, "image", 0, index), 1).T,
+        *numbers(CounterRNG(0, "order", 0, index), 1).T,
+        *numbers(CounterRNG(0, "image", 1, index), 1).T,
+        *numbers(CounterRNG(0, "image", 0, index + 4000), 1).T,
     ]
     correlation = np.corrcoef(columns) - np.eye(len(columns))
     assert np.abs(correlation).max() < 4.5 / np.sqrt(len(index))
 
 
-def test_each_picture_may_be_in_an_epoch_of_its_own() -> None:
+def test_each_image_may_be_in_an_epoch_of_its_own() -> None:
     epochs, index = np.array([4, 4, 5]), np.array([8, 9, 0])
-    mixed = Draws(0, "picture", epochs, index)
+    mixed = CounterRNG(0, "image", epochs, index)
     parts = mixed.rows()
     for row, (epoch, one) in enumerate(zip(epochs, index, strict=True)):
-        alone = numbers(Draws(0, "picture", int(epoch), int(one)), 40)
+        alone = numbers(CounterRNG(0, "image", int(epoch), int(one)), 40)
         assert np.array_equal(numbers(parts[row], 40), alone)
 
 
@@ -123,4 +125,4 @@ def test_shuffles_reach_all_orders_alike() -> None:
 def test_fixed_values_stay() -> None:
     """What was once trained with a seed can be trained again."""
     assert shuffled(10, 0, "order", 3).tolist() == [7, 4, 5, 6, 1, 9, 8, 2, 3, 0]
-    assert Draws(1, "picture", 2, 3).below(2**32).tolist() == [4123427874]
+    assert CounterRNG(1, "image", 2, 3).below(2**32).tolist() == [4123427874]

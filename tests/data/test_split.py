@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.split import choose, hold_out, members, round_half_up, spell, split
 
 
-class Named(Source):
-    """Pictures that are nothing but their names."""
+class Named(ImageDataset):
+    """Images that are nothing but their names."""
 
     def __init__(self, names: Sequence[str], labels: np.ndarray, classes: int) -> None:
         super().__init__("set", [f"class {number}" for number in range(classes)], labels)
@@ -29,7 +29,7 @@ class Named(Source):
         return self.names[index]
 
 
-def names(source: Source) -> list[str]:
+def names(source: ImageDataset) -> list[str]:
     return [source.where(index) for index in range(len(source))]
 
 
@@ -63,7 +63,7 @@ def test_split_agrees_with_brute_force(labels: np.ndarray, fraction: float, seed
 
 @settings(max_examples=60)
 @given(LABELS, FRACTIONS, st.integers(0, 4), st.integers(0, 60))
-def test_one_picture_more_moves_at_most_one(
+def test_one_image_more_moves_at_most_one(
     labels: np.ndarray, fraction: float, label: int, place: int
 ) -> None:
     before = Named([f"{number}.jpg" for number in range(len(labels))], labels, 5)

@@ -6,18 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Pixels, Source
+from vitrail.data.dataset import ImageDataset, Pixels
 from vitrail.data.subsets import balanced_subset, shots, subset
 
 
 def numbered(labels: np.ndarray | list[int], classes: int = 4) -> Pixels:
-    """Make pictures whose pixel is their number."""
+    """Make images whose pixel is their number."""
     labels = np.asarray(labels, np.int64)
     pixels = np.arange(len(labels), dtype=np.uint8).reshape(-1, 1, 1, 1)
     return Pixels("set", [f"class {number}" for number in range(classes)], labels, pixels)
 
 
-def numbers(source: Source) -> list[int]:
+def numbers(source: ImageDataset) -> list[int]:
     return [int(np.asarray(source.read(index))[0, 0, 0]) for index in range(len(source))]
 
 
@@ -74,9 +74,9 @@ def test_a_part_of_the_set() -> None:
 @pytest.mark.parametrize(
     ("count", "problem"),
     [
-        (0, "set has 4 pictures; 0 of them can't be taken"),
-        (5, "set has 4 pictures; 5 of them can't be taken"),
-        (-1, "set has 4 pictures; -1 of them can't be taken"),
+        (0, "set has 4 images; 0 of them can't be taken"),
+        (5, "set has 4 images; 5 of them can't be taken"),
+        (-1, "set has 4 images; -1 of them can't be taken"),
         (0.0, "expected a part of set above 0 and up to 1.0, got 0.0"),
         (1.1, "expected a part of set above 0 and up to 1.0, got 1.1"),
     ],
@@ -115,6 +115,6 @@ def test_several_labels_have_no_balance() -> None:
     assert len(subset(source, 2, 0)) == 2
     with pytest.raises(InputError) as caught:
         balanced_subset(source, 2, 0)
-    assert str(caught.value) == "a balanced subset needs one label a picture; set has several"
-    with pytest.raises(InputError, match=r"^drawing shots needs one label a picture"):
+    assert str(caught.value) == "a balanced subset needs one label an image; set has several"
+    with pytest.raises(InputError, match=r"^drawing shots needs one label an image"):
         shots(source, 1, 0)

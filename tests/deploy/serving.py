@@ -23,27 +23,27 @@ from PIL import Image
 from vitrail.cli import main
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build, parse
-from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.checkpoint import Checkpoint, save_folder
 
 PREPROCESS = Preprocess(
     size=(32, 32), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), interpolation="bicubic", fit="crop"
 )
 NAMES = ("cat", "dog", "hen", "owl", "pig", "rat", "yak")
 RECEIVE, QUEUE = 1.5, 64
-"""Seconds and pictures that `attacked` takes."""
+"""Seconds and images that `attacked` takes."""
 HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 SMALL = "ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7"
 
 
 def save_model(folder: Path, name: str = SMALL, classes: tuple[str, ...] | None = NAMES) -> Path:
-    """Write a model of random weights that tells pictures apart."""
+    """Write a model of random weights that tells images apart."""
     torch.manual_seed(0)
     model = build(parse(name))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     tensors = {key: tensor.detach() for key, tensor in model.state_dict().items()}
     save_folder(
-        Bundle(spec=model.spec, tensors=tensors, preprocess=PREPROCESS, classes=classes), folder
+        Checkpoint(spec=model.spec, tensors=tensors, preprocess=PREPROCESS, classes=classes), folder
     )
     return folder
 
@@ -55,15 +55,15 @@ def embed(model: Path, photos: Path, out: Path, *more: str) -> Path:
 
 
 def save_photos(folder: Path, count: int) -> Path:
-    """Write pictures of three classes; the seed of each is its name."""
+    """Write images of three classes; the seed of each is its name."""
     for seed in range(count):
         file = folder / NAMES[seed % 3] / f"{seed:02}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(picture(seed))
+        file.write_bytes(image(seed))
     return folder
 
 
-def picture(seed: int = 0, *, height: int = 40, width: int = 48, **options: Any) -> bytes:
+def image(seed: int = 0, *, height: int = 40, width: int = 48, **options: Any) -> bytes:
     """Paint a PNG; each seed another one."""
     draw = np.random.default_rng(seed)
     pixels = draw.integers(0, 256, (height, width, 3), dtype=np.uint8)

@@ -43,11 +43,11 @@ def sleep_for_batches() -> None:
     threading.Thread(target=beat, daemon=True).start()
     while True:
         try:
-            _, pictures = read_frame(orders)
+            _, images = read_frame(orders)
         except EOFError:
             return
         time.sleep(nap)
-        say({"good": [True] * len(pictures)}, [json.dumps({"top": []}).encode()] * len(pictures))
+        say({"good": [True] * len(images)}, [json.dumps({"top": []}).encode()] * len(images))
 
 
 if __name__ == "__main__":

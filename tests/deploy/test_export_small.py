@@ -1,4 +1,4 @@
-"""Quantised exports and the page's folder: what they lose, when they are refused."""
+"""Quantized exports and the page's folder: what they lose, when they are refused."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.decoding.pictures import encode
+from tests.data.decoding.images import encode
 from tests.shelf import refusal
 from tests.test_predictor import NAMES, make
 from vitrail.cli import main
@@ -55,7 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     ("quantize", "apart", "ratio"),
     [("int8", 0.1, 0.6), ("int8-weights", 0.02, 0.6), ("float16-weights", 2e-3, 0.75)],
 )
-def test_a_quantised_model_is_small_and_near(
+def test_a_quantized_model_is_small_and_near(
     predictor: Predictor, data: str, tmp_path: Path, quantize: Quantize, apart: float, ratio: float
 ) -> None:
     out = tmp_path / "small.onnx"
@@ -139,7 +139,7 @@ def test_what_loses_too_much_is_not_written(
     with pytest.raises(SystemExit, match="2"):
         main([*arguments, "--quantize", "int8-weights"])
     said = capsys.readouterr().err
-    assert "of 20 pictures" in said
+    assert "of 20 images" in said
     assert "more than --loss 0.01; nothing was written; --quantize float16-weights loses" in said
     assert (tmp_path / "a.onnx").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
@@ -245,5 +245,5 @@ def test_logits_that_are_no_numbers_are_seen(
     assert "by inf" in refusal(export, predictor, tmp_path / "a.pt2", "pt2")
     headless = SimpleNamespace(**vars(predictor))
     headless.model = SimpleNamespace(spec=SimpleNamespace(classes=0))
-    quantised = Options(quantize="int8-weights")
-    assert "no classes" in refusal(export, headless, tmp_path / "a.onnx", "onnx", quantised)
+    quantized = Options(quantize="int8-weights")
+    assert "no classes" in refusal(export, headless, tmp_path / "a.onnx", "onnx", quantized)

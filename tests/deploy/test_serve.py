@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.deploy.serving import PREPROCESS, Server, form, picture, save_model, started
+from tests.deploy.serving import PREPROCESS, Server, form, image, save_model, started
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.cli.serve import name_models
-from vitrail.data.transforms.apply import normalise
+from vitrail.data.transforms.apply import normalize
 from vitrail.deploy.serving import server as server_room
 from vitrail.deploy.serving.server import ServeConfig
 from vitrail.inspection.attention import attention_masks
@@ -57,13 +57,13 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield running
 
 
-def test_a_picture_gets_the_predictors_answer(server: Server, predictor: Predictor) -> None:
-    expected = predictor.predict(picture(1), top=3)
-    for headers, body in (({}, picture(1)), form(("a.png", picture(1)))):
+def test_a_image_gets_the_predictors_answer(server: Server, predictor: Predictor) -> None:
+    expected = predictor.predict(image(1), top=3)
+    for headers, body in (({}, image(1)), form(("a.png", image(1)))):
         status, kinds, told = server.post("/predict?top=3", body, **headers)
         assert (status, told["model"]) == (200, "first")
         assert kinds["content-type"] == "application/json"
-        top = told["pictures"][0]["top"]
+        top = told["images"][0]["top"]
         assert [(guess["index"], guess["label"]) for guess in top] == [
             (guess.index, guess.label) for guess in expected.top
         ]
@@ -71,56 +71,54 @@ def test_a_picture_gets_the_predictors_answer(server: Server, predictor: Predict
         assert values == pytest.approx([guess.probability for guess in expected.top], abs=1e-6)
 
 
-def test_several_pictures_stay_in_order_and_a_bad_one_says_why(
+def test_several_images_stay_in_order_and_a_bad_one_says_why(
     server: Server, predictor: Predictor
 ) -> None:
-    files = [("a", picture(1)), ("b", b"no picture"), ("c", picture(2))]
+    files = [("a", image(1)), ("b", b"no image"), ("c", image(2))]
     status, _, told = server.send_form("/predict?model=first", *files)
     assert status == 200
-    first, bad, last = told["pictures"]
-    assert bad == {"error": "not a picture but text", "kind": "not a picture"}
+    first, bad, last = told["images"]
+    assert bad == {"error": "not an image but text", "kind": "not an image"}
     for answer, seed in ((first, 1), (last, 2)):
-        assert answer["top"][0]["label"] == predictor.predict(picture(seed)).label
-    status, _, told = server.send_form("/predict", ("b", b"no picture"), ("c", b""))
+        assert answer["top"][0]["label"] == predictor.predict(image(seed)).label
+    status, _, told = server.send_form("/predict", ("b", b"no image"), ("c", b""))
     assert status == 422
-    assert [each["kind"] for each in told["pictures"]] == ["not a picture"] * 2
+    assert [each["kind"] for each in told["images"]] == ["not an image"] * 2
 
 
 def test_many_at_once_get_each_their_own(server: Server, predictor: Predictor) -> None:
-    pictures = [picture(seed) for seed in range(128)]
-    expected = predictor.logits(pictures).double().softmax(-1).numpy()
+    images = [image(seed) for seed in range(128)]
+    expected = predictor.logits(images).double().softmax(-1).numpy()
 
     def ask(data: bytes) -> np.ndarray:
         status, _, told = server.post("/predict?top=7", data)
         assert status == 200
-        top = told["pictures"][0]["top"]
+        top = told["images"][0]["top"]
         return np.array([g["probability"] for g in sorted(top, key=lambda g: g["index"])])
 
     with ThreadPoolExecutor(32) as threads:
-        found = np.stack(list(threads.map(ask, pictures)))
+        found = np.stack(list(threads.map(ask, images)))
     np.testing.assert_allclose(found, expected, atol=1e-5)
     apart = np.abs(expected[:, None] - expected).max(-1)
-    assert apart[~np.eye(128, dtype=bool)].min() > 1e-4, "the pictures are too alike for this"
-    assert server.metric("vitrail_batch_pictures_sum") > server.metric(
-        "vitrail_batch_pictures_count"
-    )
+    assert apart[~np.eye(128, dtype=bool)].min() > 1e-4, "the images are too alike for this"
+    assert server.metric("vitrail_batch_images_sum") > server.metric("vitrail_batch_images_count")
 
 
 def test_embeddings(server: Server, predictor: Predictor) -> None:
-    _, _, told = server.post("/embed", picture(3))
-    expected = predictor.embed(picture(3)).tolist()
-    assert told["pictures"][0]["embedding"] == pytest.approx(expected, abs=1e-5)
-    _, _, told = server.post("/embed?model=second", picture(3))
-    assert len(told["pictures"][0]["embedding"]) == 1024
+    _, _, told = server.post("/embed", image(3))
+    expected = predictor.embed(image(3)).tolist()
+    assert told["images"][0]["embedding"] == pytest.approx(expected, abs=1e-5)
+    _, _, told = server.post("/embed?model=second", image(3))
+    assert len(told["images"][0]["embedding"]) == 1024
 
 
 def test_attention_is_inspections(server: Server, predictor: Predictor) -> None:
     asked = "/attention?layer=1&head=1&distances=true&view=true"
-    status, _, told = server.post(asked, picture(4))
+    status, _, told = server.post(asked, image(4))
     assert status == 200
-    found = told["pictures"][0]
-    prepared = predictor.prepare(picture(4))
-    x = normalise(prepared[None], PREPROCESS)
+    found = told["images"][0]
+    prepared = predictor.prepare(image(4))
+    x = normalize(prepared[None], PREPROCESS)
     with torch.no_grad(), record(predictor.model, attention=[1], heads=[1]) as tape:
         predictor.model(x)
     assert (found["grid"], found["prefix"]) == ([4, 4], 1)
@@ -133,9 +131,9 @@ def test_attention_is_inspections(server: Server, predictor: Predictor) -> None:
     view = np.frombuffer(base64.b64decode(found["view"]["rgb"]), np.uint8)
     np.testing.assert_array_equal(view.reshape(32, 32, 3), prepared.numpy())
     for method in ("rollout", "gradient"):
-        _, _, told = server.post(f"/attention?method={method}", picture(4))
+        _, _, told = server.post(f"/attention?method={method}", image(4))
         masks = attention_masks(predictor.model, x, method=method).values[0]
-        np.testing.assert_allclose(told["pictures"][0]["mask"], masks, atol=1e-5)
+        np.testing.assert_allclose(told["images"][0]["mask"], masks, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +153,7 @@ def test_attention_is_inspections(server: Server, predictor: Predictor) -> None:
     ],
 )
 def test_wrong_wishes_are_explained(server: Server, path: str, status: int, text: str) -> None:
-    found, _, told = server.post(path, picture(0))
+    found, _, told = server.post(path, image(0))
     assert found == status
     assert text in told["error"]
     assert "/" not in told["error"].replace("ViT/8", "")
@@ -205,7 +203,7 @@ def test_defaults_are_safe(server: Server) -> None:
 
 def test_there_is_room_for_the_queue_before_anybody_waits() -> None:
     from vitrail.deploy.serving.batching import Batcher
-    from vitrail.deploy.serving.limits import Refusal, ServeLimits
+    from vitrail.deploy.serving.limits import HTTPError, ServeLimits
     from vitrail.deploy.serving.metrics import Metrics
 
     nothing: Any = None  # no process is started
@@ -215,7 +213,7 @@ def test_there_is_room_for_the_queue_before_anybody_waits() -> None:
         taken = [batcher.run("m", "predict", {}, [b"x"]) for _ in range(3)]
         try:
             taken.append(batcher.run("m", "predict", {}, [b"x"]))
-        except Refusal as refusal:
+        except HTTPError as refusal:
             return str(refusal)
         finally:
             for each in taken:
@@ -231,7 +229,7 @@ def test_other_hosts_and_origins_are_refused(server: Server) -> None:
     for host in ("localhost", "127.0.0.1:1", "[::1]:80", "192.168.0.7"):
         assert server.ask("GET", "/models", Host=host)[0] == 200, host
     for origin in ("http://evil.example", "null", "http://127.0.0.1:1", "http://[", ""):
-        assert server.post("/predict", picture(0), Origin=origin)[0] == 403, origin
+        assert server.post("/predict", image(0), Origin=origin)[0] == 403, origin
 
 
 def test_uploads_leave_no_trace(server: Server) -> None:
@@ -239,9 +237,9 @@ def test_uploads_leave_no_trace(server: Server) -> None:
 
     info = PngInfo()
     info.add_text("GPS", "MARKER-52.5")
-    data = picture(5, pnginfo=info)
+    data = image(5, pnginfo=info)
     assert b"MARKER-52.5" in data
-    big = picture(6, height=900, width=900)
+    big = image(6, height=900, width=900)
     assert len(big) > 2**20  # above which web servers write uploads to files
     for path in ("/predict", "/embed", "/attention"):
         for content in (data, data[:-9], big):
@@ -266,7 +264,7 @@ def test_a_key_is_asked_for_and_sigterm_loses_nothing(models: Path, tmp_path: Pa
             assert server.ask("GET", path, Authorization=f"Bearer {KEY}")[0] == 200
             assert server.ask("GET", path, X_API_Key=KEY)[0] == 200
             assert server.ask("GET", path, X_API_Key=KEY[:-1])[0] == 401
-        assert server.post("/predict", picture(0), Authorization="Bearer x")[0] == 401
+        assert server.post("/predict", image(0), Authorization="Bearer x")[0] == 401
 
         # Stopped under load: what was taken is answered.
         clients = [
@@ -274,7 +272,7 @@ def test_a_key_is_asked_for_and_sigterm_loses_nothing(models: Path, tmp_path: Pa
                 b"POST /predict HTTP/1.1\r\nHost: localhost\r\nX-API-Key: %b\r\n"
                 b"Content-Length: %d\r\n\r\n%b" % (KEY.encode(), len(data), data)
             )
-            for data in [picture(0)] * 40
+            for data in [image(0)] * 40
         ]
         # Connections are taken in their order: once a later one is answered, all of these were.
         assert server.ask("GET", "/metrics", X_API_Key=KEY)[0] == 200
@@ -334,13 +332,13 @@ def test_bad_orders_get_one_line(
     assert text in told.err.splitlines()[-1]
 
 
-def test_a_request_never_has_more_pictures_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_never_has_more_images_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be told to try again for ever."""
     asked: list[ServeConfig] = []
     monkeypatch.setattr(server_room, "serve", lambda config, started: asked.append(config))
     main(["serve", "x", "--queue", "8"])
-    main(["serve", "x", "--queue", "8", "--max-pictures", "3"])
-    assert [config.limits.pictures for config in asked] == [8, 3]
+    main(["serve", "x", "--queue", "8", "--max-images", "3"])
+    assert [config.limits.images for config in asked] == [8, 3]
 
 
 def test_serving_leaves_others_logging_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from tests.deploy.serving import (
     attacked,
     flood,
     form,
-    picture,
+    image,
     read_all,
     request,
     status_of,
@@ -53,7 +53,7 @@ def test_s4_large_bodies_are_refused_early(server: Server) -> None:
     status, _, told = server.post("/predict", bytes(limit + 1))
     assert (status, told) == (
         413,
-        {"error": "the pictures are larger than 4 MB; send smaller or fewer"},
+        {"error": "the images are larger than 4 MB; send smaller or fewer"},
     )
     # A body of any length, in pieces, with no word on how long: little of it is read.
     client = server.raw(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -74,19 +74,19 @@ def test_s4_large_bodies_are_refused_early(server: Server) -> None:
 def test_s4_odd_bodies_are_refused(server: Server) -> None:
     headers, body = form(*[("a", b"x")] * 1001)
     assert server.post("/predict", body, **headers)[0] == 413
-    assert server.post("/predict", picture(0), Content_Encoding="gzip")[0] == 415
+    assert server.post("/predict", image(0), Content_Encoding="gzip")[0] == 415
     assert server.post("/predict", b"")[0] == 400
     head = HEAD + b"X: " + b"a" * 70_000 + b"\r\n\r\n"
     assert status_of(read_all(server.raw(head))) == 431
     assert status_of(read_all(server.raw(HEAD + b"X: " + b"a" * 70_000))) == 431
     # A length that is not true: too short, and it is cut; too long, and it is waited for.
-    short = HEAD + b"Content-Length: 10\r\nConnection: close\r\n\r\n" + picture(0)
+    short = HEAD + b"Content-Length: 10\r\nConnection: close\r\n\r\n" + image(0)
     assert status_of(read_all(server.raw(short))) == 422
-    long = HEAD + b"Content-Length: 99999\r\n\r\n" + picture(0)
+    long = HEAD + b"Content-Length: 99999\r\n\r\n" + image(0)
     assert status_of(read_all(server.raw(long))) == 408
     both = HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
     assert 400 <= status_of(read_all(server.raw(both))) < 500
-    good, body = form(("a", picture(0)))
+    good, body = form(("a", image(0)))
     for bad in (
         {"Content-Type": "multipart/form-data"},
         {"Content-Type": f"multipart/form-data; boundary={'b' * 71}"},
@@ -97,8 +97,8 @@ def test_s4_odd_bodies_are_refused(server: Server) -> None:
         assert server.post("/predict", cut, **good)[0] == 400, cut[:40]
 
 
-@pytest.mark.skipif(not ODD.is_dir(), reason="there are no odd pictures beside the project")
-def test_s5_odd_pictures_get_an_answer_or_a_reason(server: Server) -> None:
+@pytest.mark.skipif(not ODD.is_dir(), reason="there are no odd images beside the project")
+def test_s5_odd_images_get_an_answer_or_a_reason(server: Server) -> None:
     files = [path for path in sorted(ODD.rglob("*")) if path.is_file()]
     pids = server.workers()
 
@@ -124,7 +124,7 @@ def test_s7_nothing_is_fetched(server: Server) -> None:
         address = f"http://127.0.0.1:{trap.getsockname()[1]}/a.png"
         for body in (address.encode(), f'{{"url": "{address}"}}'.encode()):
             assert server.post(f"/predict?url={quote(address)}", body)[0] == 422
-        server.post("/predict", picture(0), Referer=address, X_Forwarded_Host=address)
+        server.post("/predict", image(0), Referer=address, X_Forwarded_Host=address)
         with pytest.raises(TimeoutError):
             trap.accept()
 
@@ -133,14 +133,14 @@ def test_s11_a_client_that_goes_takes_its_work_along(server: Server) -> None:
     worker = server.workers()[0]
     os.kill(worker, signal.SIGSTOP)
     try:
-        clients = [server.raw(request(picture(0)))]  # which the worker has
+        clients = [server.raw(request(image(0)))]  # which the worker has
         time.sleep(0.2)
-        clients += [server.raw(request(picture(seed))) for seed in range(5)]
-        until(lambda: server.metric("vitrail_queue_pictures") == 5)
+        clients += [server.raw(request(image(seed))) for seed in range(5)]
+        until(lambda: server.metric("vitrail_queue_images") == 5)
         for client in clients:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
-        until(lambda: server.metric("vitrail_queue_pictures") == 0, 2)
+        until(lambda: server.metric("vitrail_queue_images") == 0, 2)
     finally:
         os.kill(worker, signal.SIGCONT)
     assert server.workers() == [worker]
@@ -150,20 +150,20 @@ def test_s13_a_hanging_worker_is_replaced_and_its_clients_are_told(server: Serve
     worker = server.workers()[0]
     os.kill(worker, signal.SIGSTOP)
     start = time.monotonic()
-    found = asyncio.run(flood(server.port, 2 * QUEUE, request(picture(0))))
+    found = asyncio.run(flood(server.port, 2 * QUEUE, request(image(0))))
     assert set(found) == {"503", "504"}  # no room; or too late
     assert found["503"] >= QUEUE - 8
     assert not server.healthy()
     until(server.healthy)
     assert time.monotonic() - start > 3.5
     assert worker not in server.workers()
-    assert server.post("/predict", picture(0))[0] == 200
+    assert server.post("/predict", image(0))[0] == 200
 
 
 def test_s13_a_killed_worker_is_replaced_and_its_clients_are_told(server: Server) -> None:
     worker, before = server.workers()[0], server.metric("vitrail_worker_restarts_total")
     os.kill(worker, signal.SIGSTOP)
-    client = server.raw(request(picture(0)))
+    client = server.raw(request(image(0)))
     time.sleep(0.3)
     os.kill(worker, signal.SIGKILL)
     answer = read_all(client)

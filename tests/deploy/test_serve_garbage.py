@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.deploy.serving import Server, attacked, form, picture, read_all, status_of
+from tests.deploy.serving import Server, attacked, form, image, read_all, status_of
 
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)
@@ -57,10 +57,10 @@ def test_s6_no_path_leads_out(server: Server) -> None:
             answer = read_all(server.raw(f"{line}Connection: close\r\n\r\n".encode()))
             assert status_of(answer) in (400, 404), (name, answer[:80])
     for start in range(0, len(texts), 16):
-        files = [(text, picture(0)) for text in texts[start : start + 16]]
+        files = [(text, image(0)) for text in texts[start : start + 16]]
         status, _, told = server.send_form("/predict", *files)
         assert status == 200
-        assert len({str(each) for each in told["pictures"]}) == 1  # whatever it is called
+        assert len({str(each) for each in told["images"]}) == 1  # whatever it is called
 
 
 @settings(
@@ -132,15 +132,15 @@ VALUES = ["-1", "1000000000", "nan", "NaN", "inf", "1e400", "%ff%fe", "%00", ""]
 @pytest.mark.parametrize("value", VALUES)
 def test_s10_numbers_that_are_none(server: Server, value: str) -> None:
     for path in ("/predict?top=", "/similar?top=", "/attention?layer=", "/attention?head="):
-        status, _, told = server.post(path + value, picture(0))
+        status, _, told = server.post(path + value, image(0))
         if (path, value) == ("/attention?layer=", "-1"):
             assert status == 200
         else:
             assert (status, path[path.index("?") + 1 : -1] in told["error"]) == (422, True), path
-    assert server.post(f"/predict?model={value or 'x'}", picture(0))[0] == 404
+    assert server.post(f"/predict?model={value or 'x'}", image(0))[0] == 404
 
 
 def test_s10_deep_json_is_only_bytes(server: Server) -> None:
     body = b"[" * 100_000
     status, _, told = server.post("/predict", body, Content_Type="application/json")
-    assert (status, told["kind"]) == (422, "not a picture")
+    assert (status, told["kind"]) == (422, "not an image")

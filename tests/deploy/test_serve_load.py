@@ -24,7 +24,7 @@ from tests.deploy.serving import (
     attacked,
     flood,
     form,
-    picture,
+    image,
     read_all,
     request,
     save_model,
@@ -52,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def check_flood(server: Server, count: int, queue: int) -> None:
     before = server.memory()
-    found = asyncio.run(flood(server.port, count, request(picture(0))))
+    found = asyncio.run(flood(server.port, count, request(image(0))))
     assert sum(found.values()) == count
     assert set(found) <= {"200", "503"}
     assert found["200"] >= queue
@@ -150,7 +150,7 @@ def test_s3_five_hundred_slow_clients_are_closed_and_others_served(server: Serve
     alive = [*dripping, *bodies]
     end = time.monotonic() + RECEIVE + 20
     while alive and time.monotonic() < end:
-        assert server.post("/predict", picture(1))[0] == 200
+        assert server.post("/predict", image(1))[0] == 200
         for client in [*alive]:
             try:
                 client.sendall(b"x")
@@ -175,7 +175,7 @@ def misbehave(server: Server, kind: str) -> None:
     data = {
         "garbage": b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
         "half": HEAD + b"Content-Length: 100000\r\n\r\n" + bytes(5000),
-        "gone": request(picture(0)),
+        "gone": request(image(0)),
         "chunks": HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     }[kind]
     client = server.raw(data)
@@ -186,8 +186,8 @@ def misbehave(server: Server, kind: str) -> None:
 
 @pytest.mark.parametrize("count", [1_500, pytest.param(20_000, marks=SLOW)])
 def test_s14_many_requests_leave_nothing_behind(server: Server, count: int) -> None:
-    good = picture(1)
-    headers, body = form(("a", picture(2)), ("b", b"no picture"))
+    good = image(1)
+    headers, body = form(("a", image(2)), ("b", b"no image"))
     asks: dict[Ask, set[int | None]] = {
         partial(server.post, "/predict", good): {200},
         partial(server.post, "/predict", body, **headers): {200},
@@ -200,7 +200,7 @@ def test_s14_many_requests_leave_nothing_behind(server: Server, count: int) -> N
         partial(server.ask, "GET", "/metrics"): {200},
         partial(server.ask, "GET", "/nothing"): {404},
         partial(server.ask, "PUT", "/predict", b"x"): {405},
-        partial(server.post, "/predict", b"no picture"): {422},
+        partial(server.post, "/predict", b"no image"): {422},
         partial(server.post, "/predict", good[:200]): {422},
         partial(server.post, "/predict?top=-1", good): {422},
         partial(server.post, "/predict?model=x", good): {404},
@@ -224,7 +224,7 @@ def test_s14_many_requests_leave_nothing_behind(server: Server, count: int) -> N
         return server.memory() + sum(map(server.memory, server.workers()))
 
     run(300)  # what is held once, for all
-    until(lambda: server.metric("vitrail_queue_pictures") == 0)
+    until(lambda: server.metric("vitrail_queue_images") == 0)
     time.sleep(RECEIVE)  # what was cut off has been given up
     pids, before, memory = server.workers(), server.held(), all_memory()
     found = run(count)

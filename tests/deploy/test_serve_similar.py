@@ -1,4 +1,4 @@
-"""Similar pictures: the index's nearest, as small copies, and nothing else of the disk."""
+"""Similar images: the index's nearest, as small copies, and nothing else of the disk."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from tests.deploy.serving import (
     SMALL,
     Server,
     embed,
-    picture,
+    image,
     read_all,
     save_model,
     save_photos,
@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("similar")
     save_model(place / "model")
     save_photos(place / "photos", COUNT)
-    (place / "photos" / "dog" / "01.png").write_bytes(picture(1, height=600, width=400))
+    (place / "photos" / "dog" / "01.png").write_bytes(image(1, height=600, width=400))
     embed(place / "model", place / "photos", place / "index.safetensors")
     return place
 
@@ -64,13 +64,13 @@ def in_order(place: Path) -> list[Path]:
 def test_the_nearest_are_found_by_cosine(server: Server, place: Path, predictor: Predictor) -> None:
     files = in_order(place)
     known = predictor.embed([path.read_bytes() for path in files])
-    asked = predictor.embed([picture(100), picture(3)])
+    asked = predictor.embed([image(100), image(3)])
     cosines = torch.nn.functional.cosine_similarity(asked[:, None], known[None], dim=-1)
-    uploads = [("a", picture(100)), ("b", b"no picture"), ("c", picture(3))]
+    uploads = [("a", image(100)), ("b", b"no image"), ("c", image(3))]
     status, _, told = server.send_form("/similar?model=found&top=5", *uploads)
     assert (status, told["model"]) == (200, "found")
-    first, bad, last = told["pictures"]
-    assert bad["kind"] == "not a picture"
+    first, bad, last = told["images"]
+    assert bad["kind"] == "not an image"
     for answer, row in zip((first, last), cosines, strict=True):
         expected = row.topk(5)
         assert [each["id"] for each in answer["similar"]] == expected.indices.tolist()
@@ -80,13 +80,13 @@ def test_the_nearest_are_found_by_cosine(server: Server, place: Path, predictor:
         assert labels == [files[each["id"]].parent.name for each in answer["similar"]]
     assert last["similar"][0]["similarity"] == pytest.approx(1, abs=1e-5)
     assert files[last["similar"][0]["id"]].name == "03.png"
-    _, _, told = server.post("/similar?model=found&top=100", picture(3))
-    assert len(told["pictures"][0]["similar"]) == COUNT
-    assert len(server.post("/similar?model=found", picture(3))[2]["pictures"][0]["similar"]) == 8
+    _, _, told = server.post("/similar?model=found&top=100", image(3))
+    assert len(told["images"][0]["similar"]) == COUNT
+    assert len(server.post("/similar?model=found", image(3))[2]["images"][0]["similar"]) == 8
     assert server.post("/similar?model=found", b"x")[0] == 422
 
 
-def test_a_picture_of_the_index_is_shown_small(server: Server, place: Path) -> None:
+def test_a_image_of_the_index_is_shown_small(server: Server, place: Path) -> None:
     for row, path in enumerate(in_order(place)):
         status, headers, data = server.ask("GET", f"/similar/{row}?model=found")
         assert (status, headers["content-type"]) == (200, "image/jpeg")
@@ -106,7 +106,7 @@ def test_what_is_not_in_the_index_is_404(server: Server, place: Path) -> None:
     gone.unlink()
     try:
         status, _, told = server.ask("GET", "/similar/5?model=found")
-        assert (status, told["error"]) == (404, "this picture is gone")
+        assert (status, told["error"]) == (404, "this image is gone")
         gone.symlink_to(place)  # a folder by now
         assert server.ask("GET", "/similar/5?model=found")[0] == 404
     finally:
@@ -116,7 +116,7 @@ def test_what_is_not_in_the_index_is_404(server: Server, place: Path) -> None:
     assert server.ask("GET", f"/similar/{COUNT}?model=found")[0] == 404
     for path in ("/similar/0", "/similar/0?model=plain", "/similar/0?model=other"):
         assert server.ask("GET", path)[0] == 404, path
-    assert server.post("/similar?model=plain", picture(0))[0] == 404
+    assert server.post("/similar?model=plain", image(0))[0] == 404
     for row in ("-1", "1e3", "nan", "0x1", "99999999999999999999", "1.5"):
         assert server.ask("GET", f"/similar/{row}?model=found")[0] == 422, row
     for row in (
@@ -133,7 +133,7 @@ def test_what_is_not_in_the_index_is_404(server: Server, place: Path) -> None:
         assert answer[9:12] in (b"404", b"422", b"405"), row
         assert b"image/" not in answer
     for top in ("0", "-1", "101", "nan"):
-        assert server.post(f"/similar?model=found&top={top}", picture(0))[0] == 422
+        assert server.post(f"/similar?model=found&top={top}", image(0))[0] == 422
 
 
 def test_models_say_whether_they_have_one(server: Server) -> None:
@@ -162,7 +162,7 @@ def test_an_index_of_something_else_is_refused(
         told = refusal(Similar, str(place / "index.safetensors"), predictor)
     finally:
         moved.rename(place / "photos")
-    assert "its pictures aren't there: " in told
+    assert "its images aren't there: " in told
     command = [sys.executable, "-m", "vitrail", "serve", str(place / "model"), "--port", "0"]
     command += ["--workers", "1", "--index", str(index)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -171,17 +171,17 @@ def test_an_index_of_something_else_is_refused(
     assert ended.stderr.count("\n") == 1
 
 
-def test_pictures_that_are_no_files(tmp_path: Path, predictor: Predictor, place: Path) -> None:
-    """Of sets that hold pixels or few channels, too, and where pictures were added since."""
+def test_images_that_are_no_files(tmp_path: Path, predictor: Predictor, place: Path) -> None:
+    """Of sets that hold pixels or few channels, too, and where images were added since."""
     index = embed(place / "model", Path("digits"), tmp_path / "i.parquet", "--split", "test")
     similar = Similar(str(index), predictor)
     small = Image.open(io.BytesIO(similar.thumbnail(3)))
     assert (small.size, small.mode) == ((8, 8), "RGB")
-    (found,) = similar.find(predictor.embed([picture(1)]), 2)
+    (found,) = similar.find(predictor.embed([image(1)]), 2)
     assert found[0]["similarity"] >= found[1]["similarity"]
     before = Similar(str(place / "index.safetensors"), predictor)
     added = place / "photos" / "cat" / "000.png"
-    added.write_bytes(picture(77))
+    added.write_bytes(image(77))
     try:
         after = Similar(str(place / "index.safetensors"), predictor)
         for row in range(COUNT):

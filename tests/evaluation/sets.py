@@ -1,4 +1,4 @@
-"""A tiny model and a few pictures on disk, for tests of whole evaluations."""
+"""A tiny model and a few images on disk, for tests of whole evaluations."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from PIL import Image
 
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build
-from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.checkpoint import Checkpoint, save_folder
 
 CLASSES = ("a", "b", "c")
 TINY = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"
@@ -27,7 +27,7 @@ def save_tiny(
     with torch.no_grad():
         for parameter in model.head.parameters():
             parameter.normal_()
-    bundle = Bundle(
+    bundle = Checkpoint(
         spec=model.spec,
         tensors=dict(model.state_dict()),
         classes=None if classes is None else tuple(classes),
@@ -37,8 +37,8 @@ def save_tiny(
     return folder
 
 
-def write_pictures(root: Path, classes: Sequence[str] = CLASSES, *, broken: bool = True) -> Path:
-    """Write a few random pictures for each class, 13 of three, and one file that is no picture."""
+def write_images(root: Path, classes: Sequence[str] = CLASSES, *, broken: bool = True) -> Path:
+    """Write a few random images for each class, 13 of three, and one file that is no image."""
     generator = np.random.default_rng(0)
     for number, name in enumerate(classes):
         (root / name).mkdir(parents=True)
@@ -46,5 +46,5 @@ def write_pictures(root: Path, classes: Sequence[str] = CLASSES, *, broken: bool
             pixels = generator.integers(0, 256, (9, 11, 3), np.uint8)
             Image.fromarray(pixels).save(root / name / f"{index}.png")
     if broken:
-        (root / classes[1] / "broken.png").write_bytes(b"no picture")
+        (root / classes[1] / "broken.png").write_bytes(b"no image")
     return root

@@ -1,4 +1,4 @@
-"""Accuracy against brute force: partial batches, unreadable pictures, several labels, processes."""
+"""Accuracy against brute force: partial batches, unreadable images, several labels, processes."""
 
 from collections.abc import Iterator
 
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.data.batches import BadPicture, Batch, EvalBatches
+from vitrail.data.batches import Batch, EvalBatches, UnreadableImage
 from vitrail.data.dataset import Pixels
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import Shard
 from vitrail.evaluation.accuracy import Accuracy, measure
-from vitrail.evaluation.best_tracker import Measured, Standing
+from vitrail.evaluation.best_tracker import BestTracker, EvalResult
 
 CPU = torch.device("cpu")
 TINY = Preprocess(size=(2, 2), mean=(0.0,), std=(1.0,), interpolation="bilinear", fit="stretch")
@@ -35,22 +35,24 @@ class Table(nn.Module):
 
 
 def batches_of(labels: np.ndarray, size: int, bad: frozenset[int] = frozenset()) -> Iterator[Batch]:
-    """Write pictures' numbers in their pixels; a bad one is black and has weight 0."""
+    """Write images' numbers in their pixels; a bad one is black and has weight 0."""
     for start in range(0, len(labels), size):
         rows = np.arange(start, min(start + size, len(labels)))
         good = np.array([row not in bad for row in rows])
         pixels = np.broadcast_to((rows * good)[:, None, None, None], (len(rows), 2, 2, 1))
         yield Batch(
-            pictures=torch.from_numpy(pixels.astype(np.uint8)),
+            images=torch.from_numpy(pixels.astype(np.uint8)),
             labels=torch.from_numpy(labels[rows]),
             weights=torch.from_numpy(good.astype(np.float32)),
             indices=torch.from_numpy(rows),
-            bad=tuple(BadPicture(f"p{row}", "gone", "unreadable") for row in rows if row in bad),
+            bad=tuple(
+                UnreadableImage(f"p{row}", "gone", "unreadable") for row in rows if row in bad
+            ),
         )
 
 
 def brute_force(logits: np.ndarray, labels: np.ndarray, bad: frozenset[int]) -> Accuracy:
-    """Go through the pictures one by one."""
+    """Go through the images one by one."""
     top1 = top5 = loss = 0.0
     rows = [row for row in range(len(labels)) if row not in bad]
     for row in rows:
@@ -79,7 +81,7 @@ def test_accuracy_is_that_of_brute_force(
         TINY,
         device=CPU,
         micro=micro,
-        note=lambda pictures: noted.extend(picture.where for picture in pictures),
+        note=lambda images: noted.extend(image.where for image in images),
     )
     expected = brute_force(logits.astype(np.float64), labels, bad)
     assert found == pytest.approx(expected, abs=1e-6)
@@ -89,7 +91,7 @@ def test_accuracy_is_that_of_brute_force(
     assert max(model.seen) == min(size, micro or size, 40)
 
 
-def test_several_labels_a_picture_are_counted_one_by_one() -> None:
+def test_several_labels_a_image_are_counted_one_by_one() -> None:
     logits = torch.tensor([[2.0, -1.0, 3.0], [-2.0, 0.5, -0.5]])
     labels = np.array([[1, 1, 1], [0, 1, 0]], np.uint8)
     found = measure(Table(logits), batches_of(labels, 2), TINY, device=CPU)
@@ -99,7 +101,7 @@ def test_several_labels_a_picture_are_counted_one_by_one() -> None:
 
 
 def test_the_sums_of_several_processes_are_those_of_one() -> None:
-    """The last batches leave some processes without a picture."""
+    """The last batches leave some processes without an image."""
     generator = np.random.default_rng(0)
     logits = torch.from_numpy(generator.normal(size=(10, 6)).astype(np.float32))
     labels = generator.integers(6, size=10)
@@ -121,7 +123,7 @@ def test_the_sums_of_several_processes_are_those_of_one() -> None:
     assert found
     alone = EvalBatches(source, TINY, batch=10)
     assert found == pytest.approx(measure(Table(logits), [alone[0]], TINY, device=CPU))
-    assert found.pictures == 10
+    assert found.images == 10
 
 
 def test_a_model_is_left_in_the_mode_it_was_in() -> None:
@@ -135,16 +137,16 @@ def test_a_model_is_left_in_the_mode_it_was_in() -> None:
 @pytest.mark.parametrize("count", [0, 3])
 def test_nothing_to_measure_is_an_error(count: int) -> None:
     batches = batches_of(np.zeros(count, np.int64), 2, frozenset(range(count)))
-    with pytest.raises(InputError, match=f"nothing to measure: {count} pictures, none of them"):
+    with pytest.raises(InputError, match=f"nothing to measure: {count} images, none of them"):
         measure(Table(torch.zeros(4, 3)), batches, TINY, device=CPU)
 
 
 def test_a_standing_counts_what_was_worse_and_keeps_the_first_best() -> None:
-    standing, accuracies = Standing(), (0.3, 0.5, 0.5, 0.4, 0.6, 0.1)
+    standing, accuracies = BestTracker(), (0.3, 0.5, 0.5, 0.4, 0.6, 0.1)
     seen = []
     for step, top1 in enumerate(accuracies, start=1):
         found = Accuracy(top1, 1.0, 10.0 - step, 9, 1)
-        standing = standing.after(step, Measured.of_accuracy(found))
+        standing = standing.after(step, EvalResult.of_accuracy(found))
         assert standing.best
         best = standing.best.values
         seen.append((standing.evaluated, standing.worse, best["top1"], best["loss"]))

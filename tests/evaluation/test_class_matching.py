@@ -112,4 +112,4 @@ def test_a_name_that_two_outputs_have_is_not_guessed() -> None:
 @pytest.mark.parametrize("names", [None, ("a",)])
 def test_an_empty_split_is_refused(names: tuple[str, ...] | None) -> None:
     text = refusal(match_classes, source_of(["a"], count=0), names, 1)
-    assert text == "photos holds no picture to measure on"
+    assert text == "photos holds no image to measure on"

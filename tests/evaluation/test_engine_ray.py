@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.evaluation.sets import save_tiny, write_pictures
+from tests.evaluation.sets import save_tiny, write_images
 from tests.shelf import refusal
 from vitrail.evaluation.engine_ray import ask_ray, encode_on_ray
 from vitrail.evaluation.evaluate import ask, prepare
@@ -29,7 +29,7 @@ def _quiet() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_quiet")
 def test_rays_answers_are_those_of_one_process(tmp_path: Path) -> None:
-    data, model = write_pictures(tmp_path / "photos"), save_tiny(tmp_path / "model")
+    data, model = write_images(tmp_path / "photos"), save_tiny(tmp_path / "model")
     exam = prepare(str(model), str(data), split="all")
     done: list[int] = []
     parts = ask_ray(exam, batch=4, workers=2, report=done.append)
@@ -52,6 +52,6 @@ def test_rays_answers_are_those_of_one_process(tmp_path: Path) -> None:
 
 
 def test_a_crew_of_none_is_refused(tmp_path: Path) -> None:
-    data, model = write_pictures(tmp_path / "photos"), save_tiny(tmp_path / "model")
+    data, model = write_images(tmp_path / "photos"), save_tiny(tmp_path / "model")
     exam = prepare(str(model), str(data), split="all")
     assert "at least 1" in refusal(ask_ray, exam, workers=0)

@@ -75,10 +75,10 @@ def test_objectnet_keeps_the_classes_that_its_mapping_shares(
 
 def test_objectnets_red_frame_is_cut_off(objectnet: Path) -> None:
     source, _ = open_subset("objectnet", str(objectnet), "all", NAMES, 1000)
-    picture = source.read(2)
-    assert isinstance(picture, np.ndarray)
-    assert picture.shape == (2, 3, 3)
-    assert (picture == 7).all()
+    image = source.read(2)
+    assert isinstance(image, np.ndarray)
+    assert image.shape == (2, 3, 3)
+    assert (image == 7).all()
 
 
 def test_a_damaged_objectnet_is_one_line(objectnet: Path, tmp_path: Path) -> None:

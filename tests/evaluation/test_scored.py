@@ -9,8 +9,8 @@ from tests.evaluation.test_accuracy import CPU, TINY, Table, batches_of
 from tests.shelf import refusal
 from vitrail.data.dataset import Pixels
 from vitrail.evaluation.accuracy import measure
-from vitrail.evaluation.result import class_rows, make_report, picture_rows, to_json
-from vitrail.evaluation.scored import Answers, Matching, collect, join_answers
+from vitrail.evaluation.result import class_rows, image_rows, make_report, to_json
+from vitrail.evaluation.scored import Matching, Predictions, collect, join_answers
 
 COUNT, CLASSES = 40, 7
 LOGITS = np.random.default_rng(0).normal(size=(COUNT, CLASSES)).astype(np.float32)
@@ -28,7 +28,7 @@ def answers_to(
     matching: Matching,
     size: int = 9,
     bad: frozenset[int] = frozenset(),
-) -> Answers:
+) -> Predictions:
     model, batches = Table(torch.from_numpy(logits)), batches_of(labels, size, bad)
     return join_answers(collect(model, batches, TINY, matching, device=CPU))
 
@@ -51,18 +51,18 @@ def test_a_report_is_what_scikit_learn_says(bad: frozenset[int]) -> None:
     assert report.loss.value == pytest.approx(
         log_loss(labels, chances, labels=list(range(CLASSES))), abs=1e-6
     )
-    assert (report.pictures, report.skipped) == (len(good), len(bad))
+    assert (report.images, report.skipped) == (len(good), len(bad))
     predicted = chances.argmax(1)
     rows = {row["class"]: row for row in class_rows(report)}
     for number, name in enumerate(NAMES):
         own = labels == number
-        assert rows[name]["pictures"] == own.sum()
+        assert rows[name]["images"] == own.sum()
         assert rows[name]["top1"] == pytest.approx((predicted[own] == number).mean())
         taken = predicted == number
         precision = own[taken].mean() if taken.any() else None
         assert rows[name]["precision"] == pytest.approx(precision)
     np.testing.assert_allclose(answers.confidence, chances.max(1), atol=1e-6)
-    shown = "on 36 of 40 pictures (4 unreadable)" if bad else "on 40 pictures"
+    shown = "on 36 of 40 images (4 unreadable)" if bad else "on 40 images"
     assert report.on() == shown
 
 
@@ -127,12 +127,12 @@ def test_reassessed_labels_count_any_of_their_classes_and_leave_empty_sets_out()
     hits = [best[row] in real[row] for row in range(COUNT) if real[row] and row != 3]
     assert report.real is not None
     assert report.real.value == pytest.approx(np.mean(hits))
-    assert report.real_pictures == len(hits) == to_json(report)["real_pictures"]
+    assert report.real_images == len(hits) == to_json(report)["real_images"]
 
 
-def test_several_labels_a_picture_have_average_precisions() -> None:
+def test_several_labels_a_image_have_average_precisions() -> None:
     labels = (np.random.default_rng(4).uniform(size=(COUNT, 3)) < 0.3).astype(np.uint8)
-    labels[:, 2] = 0  # a class without pictures
+    labels[:, 2] = 0  # a class without images
     owner = np.array([-1, 2, 0, -1, 1, -1, -1])
     answers = answers_to(LOGITS, labels, Matching(owner), bad=frozenset({5}))
     report = make_report(answers, source_of(labels, ("x", "y", "z")), resamples=30)
@@ -150,25 +150,25 @@ def test_several_labels_a_picture_have_average_precisions() -> None:
     assert "classes" in to_json(report)
 
 
-def test_rows_of_pictures_name_the_unreadable_too() -> None:
+def test_rows_of_images_name_the_unreadable_too() -> None:
     bad = frozenset({2})
     answers = answers_to(LOGITS, LABELS, Matching(np.arange(CLASSES)), bad=bad)
-    rows = picture_rows(answers, source_of(LABELS))
+    rows = image_rows(answers, source_of(LABELS))
     assert len(rows) == COUNT
-    assert rows[0]["picture"] == "photos[0]"
+    assert rows[0]["image"] == "photos[0]"
     assert rows[0]["class"] == NAMES[LABELS[0]]
     assert rows[0]["predicted"] == NAMES[LOGITS[0].argmax()]
-    assert rows[-1] == {**dict.fromkeys(rows[0], ""), "picture": "p2", "error": "gone"}
+    assert rows[-1] == {**dict.fromkeys(rows[0], ""), "image": "p2", "error": "gone"}
 
 
 def test_nothing_readable_is_refused() -> None:
     everything = frozenset(range(3))
     text = refusal(answers_to, LOGITS, LABELS[:3], Matching(np.arange(CLASSES)), bad=everything)
-    assert text == "there is nothing to measure: 3 pictures, none of them readable"
+    assert text == "there is nothing to measure: 3 images, none of them readable"
 
 
 def test_answers_that_are_no_numbers_are_refused() -> None:
     logits = LOGITS.copy()
     logits[3, 2] = np.nan
     text = refusal(answers_to, logits, LABELS, Matching(np.arange(CLASSES)))
-    assert "answers to 1 of 40 pictures are NaN or infinite" in text
+    assert "answers to 1 of 40 images are NaN or infinite" in text

@@ -45,8 +45,8 @@ def test_confusion_is_scikit_learns(classes: int, count: int, seed: int) -> None
         found, peer_confusion(labels, predicted, labels=list(range(classes)))
     )
     cells = list_confusion(found)
-    assert sum(cell.pictures for cell in cells) == count
-    assert all(found[cell.label, cell.predicted] == cell.pictures > 0 for cell in cells)
+    assert sum(cell.images for cell in cells) == count
+    assert all(found[cell.label, cell.predicted] == cell.images > 0 for cell in cells)
 
 
 def test_predictions_of_no_class_have_a_column_of_their_own() -> None:
@@ -97,18 +97,18 @@ def test_calibration_is_that_of_brute_force(count: int, bins: int, seed: int) ->
     right = generator.uniform(size=count) < confidence
     found = calibrate(confidence, right, bins=bins, resamples=2)
     assert found.ece.value == pytest.approx(brute_calibration(confidence, right, bins), abs=1e-12)
-    assert sum(each.pictures for each in found.bins) == count
-    assert all((each.accuracy is None) == (each.pictures == 0) for each in found.bins)
+    assert sum(each.images for each in found.bins) == count
+    assert all((each.accuracy is None) == (each.images == 0) for each in found.bins)
 
 
 def test_a_model_that_is_always_sure_and_half_right_is_off_by_a_half() -> None:
     right = np.array([True, False] * 200)
     found = calibrate(np.ones(400), right)
     assert found.ece.value == pytest.approx(0.5)
-    # Off by 0.5 with a deviation of 0.5 / sqrt(400) = 0.025.
+    # Off by 0.5 with a std of 0.5 / sqrt(400) = 0.025.
     assert found.ece.low == pytest.approx(0.5 - 1.96 * 0.025, abs=0.006)
     assert found.ece.high == pytest.approx(0.5 + 1.96 * 0.025, abs=0.006)
-    assert [each.pictures for each in found.bins] == [0] * 14 + [400]
+    assert [each.images for each in found.bins] == [0] * 14 + [400]
 
 
 def test_bootstrap_of_a_mean_is_scipys() -> None:

@@ -130,7 +130,7 @@ def test_two_processes_train_as_one_does(peace: Callable[[str], Path], many: str
     assert_close(two[:1], one[:1], 1e-6)
     assert_close(two, one, 1e-4)
     results = [json.loads((peace(out) / "result.json").read_text()) for out in ("long-1", many)]
-    assert [each["pictures"] for each in results] == [355, 355]  # each one once
+    assert [each["images"] for each in results] == [355, 355]  # each one once
 
 
 def test_the_first_process_alone_writes(peace: Callable[[str], Path]) -> None:
@@ -172,7 +172,7 @@ def test_other_settings_in_a_process_are_found(tmp_path: Path) -> None:
         assert "process 0 has settings.optim.lr 0.001" in each.error
 
 
-def test_other_pictures_in_a_process_are_found(tmp_path: Path) -> None:
+def test_other_images_in_a_process_are_found(tmp_path: Path) -> None:
     for name in ("0", "1"):
         for split, label in (("train", "a"), ("train", "b"), ("val", "a"), ("val", "b")):
             folder = tmp_path / name / split / label
@@ -186,8 +186,8 @@ def test_other_pictures_in_a_process_are_found(tmp_path: Path) -> None:
         train(group(tmp_path / "run", data="folder:."))
 
     for each in in_processes(work):
-        assert "process 1 has sets.train.pictures 7" in each.error
-        assert "process 0 has sets.train.pictures 8" in each.error
+        assert "process 1 has sets.train.images 7" in each.error
+        assert "process 0 has sets.train.images 8" in each.error
 
 
 def test_three_processes_go_on_to_the_same_bytes(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.faults.disk import mounted
 from tests.faults.toy import in_child, print_of, steps, toy, train_in_child
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, TrainBatches
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.loader import LoaderConfig
 from vitrail.distributed import Processes
 from vitrail.run import Session, TrainConfig, train
@@ -26,7 +26,7 @@ from vitrail.signals import Signals
 from vitrail.training.checkpoints import resume
 from vitrail.training.checkpoints.checkpoint_files import SaveError, newest_state
 from vitrail.training.checkpoints.run_lock import claim
-from vitrail.training.loop import DivergedError, Taken, Trainer
+from vitrail.training.loop import DivergedError, StepResult, Trainer
 from vitrail.training.optim import OptimConfig
 from vitrail.training.tasks import Classify
 
@@ -97,7 +97,7 @@ def test_a_stop_that_could_not_be_saved_says_so(tmp_path: Path) -> None:
             fail_saves(patch, 2)
             real = Trainer.step
 
-            def step(self: Trainer, step: int, batch: Batch, signals: Signals) -> Taken:
+            def step(self: Trainer, step: int, batch: Batch, signals: Signals) -> StepResult:
                 if step == 1:
                     signal.raise_signal(signal.SIGTERM)
                 return real(self, step, batch, signals)
@@ -150,7 +150,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(
         with pytest.raises(
             DivergedError,
             match=rf"^the loss is not finite at step 5 \(loss {value}, gradient norm nan, lr "
-            r"2\.\de-03\); the weights of step 4 are kept, and its pictures are listed in "
+            r"2\.\de-03\); the weights of step 4 are kept, and its images are listed in "
             r".*bad_batch_5\.txt; try a lower --lr, a longer warm-up or --optim\.clip 1$",
         ):
             train(config)
@@ -167,9 +167,9 @@ def blamed(config: TrainConfig, step: int) -> list[str]:
 
 
 def names_of(config: TrainConfig, step: int) -> list[str]:
-    """Name the pictures of a step, counted from 1."""
+    """Name the images of a step, counted from 1."""
     session = Session(config, Processes(0, 1, torch.device("cpu")))
-    assert isinstance(session.train_set, Source)
+    assert isinstance(session.train_set, ImageDataset)
     batches = TrainBatches(
         session.train_set,
         config.augment,
@@ -204,16 +204,14 @@ def test_a_run_short_of_memory_goes_on_with_the_same_losses(
     assert losses_of(out) != losses_of(peace)
     said = (out / "log.txt").read_text()
     for micro, smaller in ((16, 8), (8, 4)):
-        assert (
-            f"memory with {micro} of 16 pictures at a time; going on with {smaller}, same" in said
-        )
+        assert f"memory with {micro} of 16 images at a time; going on with {smaller}, same" in said
     saved = newest_state(out / "states")
     assert saved
     assert saved.facts["micro"] == 4
 
 
 def limit_memory(patch: pytest.MonkeyPatch, step: int, most: int, error: Exception) -> None:
-    """Let no more than some pictures fit into memory from a step on."""
+    """Let no more than some images fit into memory from a step on."""
     real, calls = Classify.losses, 0
 
     def losses(self: Classify, model: torch.nn.Module, example: Any) -> torch.Tensor:
@@ -232,7 +230,7 @@ def test_a_model_that_does_not_fit_at_all_is_refused_in_one_line(
     limit_memory(monkeypatch, 3, 0, MemoryError())
     with pytest.raises(
         InputError,
-        match=r"^out of memory with 1 of 16 pictures at a time in ViT/4@8,.*; try a smaller one, "
+        match=r"^out of memory with 1 of 16 images at a time in ViT/4@8,.*; try a smaller one, "
         r"or --checkpointing$",
     ):
         train(toy(tmp_path / "run"))

@@ -1,4 +1,4 @@
-"""Folders of pictures as people have them: bad files are left out and counted, in every way."""
+"""Folders of images as people have them: bad files are left out and counted, in every way."""
 
 import re
 from dataclasses import replace
@@ -12,7 +12,7 @@ from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
 from tests.material import ODD_IMAGES
 from vitrail.config import InputError
 from vitrail.data.cache import CacheConfig
-from vitrail.data.decoding.decode import PictureError, decode
+from vitrail.data.decoding.decode import ImageError, decode
 from vitrail.data.transforms.augment import Augment
 from vitrail.run import TrainConfig, describe, train
 from vitrail.training.loop import Trainer
@@ -29,7 +29,7 @@ BAD = [
 
 
 def make_folder(root: Path, train_bad: int = 5, val_bad: int = 2) -> Path:
-    """Write 60 pictures to train on and 20 to evaluate on, some of them bad, of three classes."""
+    """Write 60 images to train on and 20 to evaluate on, some of them bad, of three classes."""
     for split, count, bad in (("train", 60, train_bad), ("val", 20, val_bad)):
         for number in range(count):
             folder = root / split / "abc"[number % 3]
@@ -43,30 +43,30 @@ def make_folder(root: Path, train_bad: int = 5, val_bad: int = 2) -> Path:
 
 
 def config_of(data: Path, out: Path, **changes: Any) -> TrainConfig:
-    """Train two epochs, so that each picture is met twice."""
+    """Train two epochs, so that each image is met twice."""
     model = MODEL.replace("channels=1", "channels=3")
     settings = {"data": str(data), "model": model, "length": steps(8), "batch": 15}
     return toy(out, **{**settings, "augment": Augment(mixup=0.2), **changes})
 
 
 def summaries(out: Path) -> list[str]:
-    """Give what a run said of pictures that could not be used, without its times."""
+    """Give what a run said of images that could not be used, without its times."""
     lines = (out / "log.txt").read_text().splitlines()
     return [line.split("WARNING ")[1] for line in lines if "could not be used" in line]
 
 
-def test_bad_pictures_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_bad_images_are_left_out_and_counted(tmp_path: Path) -> None:
     config = config_of(make_folder(tmp_path / "photos"), tmp_path / "run")
     result = train(config)
-    assert (result.pictures, result.skipped) == (18, 2)
-    assert describe(result).endswith("on 18 of 20 pictures")
+    assert (result.images, result.skipped) == (18, 2)
+    assert describe(result).endswith("on 18 of 20 images")
     total, val = summaries(config.out)
-    assert total.startswith(f"{tmp_path}/photos/train: 5 of 60 pictures could not be used (")
+    assert total.startswith(f"{tmp_path}/photos/train: 5 of 60 images could not be used (")
     assert sum(map(int, re.findall(r"(\d+) [a-z]", total.partition("(")[2]))) == 5
-    assert val.startswith(f"{tmp_path}/photos/val: 2 pictures could not be used (")
+    assert val.startswith(f"{tmp_path}/photos/val: 2 images could not be used (")
 
 
-def test_the_result_does_not_depend_on_what_bad_pictures_hold(tmp_path: Path) -> None:
+def test_the_result_does_not_depend_on_what_bad_images_hold(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "photos")
     train(config_of(folder, tmp_path / "one"))
     for path in folder.rglob("bad*"):
@@ -75,27 +75,25 @@ def test_the_result_does_not_depend_on_what_bad_pictures_hold(tmp_path: Path) ->
     assert print_of(tmp_path / "one") == print_of(tmp_path / "two")
 
 
-def test_accuracy_is_of_the_readable_pictures_only(tmp_path: Path) -> None:
-    """A bad picture counts neither as wrong nor as another one twice."""
+def test_accuracy_is_of_the_readable_images_only(tmp_path: Path) -> None:
+    """A bad image counts neither as wrong nor as another one twice."""
     folder = make_folder(tmp_path / "photos")
     with_bad = train(config_of(folder, tmp_path / "one"))
     for path in (folder / "val").rglob("bad*"):
         path.unlink()
     without = train(config_of(folder, tmp_path / "two"))
-    assert (without.top1, without.top5, without.pictures) == (
+    assert (without.top1, without.top5, without.images) == (
         with_bad.top1,
         with_bad.top5,
-        with_bad.pictures,
+        with_bad.images,
     )
     assert without.loss == pytest.approx(with_bad.loss, abs=1e-6)
     assert without.skipped == 0
 
 
-def test_too_many_bad_pictures_end_the_run_in_one_line(tmp_path: Path) -> None:
+def test_too_many_bad_images_end_the_run_in_one_line(tmp_path: Path) -> None:
     config = config_of(make_folder(tmp_path / "photos", train_bad=7), tmp_path / "run")
-    said = (
-        r"photos/train: 7 of 60 pictures could not be used .*, more than the 10% that are allowed"
-    )
+    said = r"photos/train: 7 of 60 images could not be used .*, more than the 10% that are allowed"
     with pytest.raises(InputError, match=said) as caught:
         train(config)
     assert len(str(caught.value).splitlines()) == 1
@@ -128,14 +126,14 @@ def test_a_refused_run_leaves_nothing_and_takes_nothing(
     assert (good.out / "result.json").exists()
 
 
-def test_no_readable_picture_to_evaluate_on_is_an_error(tmp_path: Path) -> None:
+def test_no_readable_image_to_evaluate_on_is_an_error(tmp_path: Path) -> None:
     config = config_of(make_folder(tmp_path / "photos", val_bad=20), tmp_path / "run")
-    with pytest.raises(InputError, match=r"nothing to measure: 20 pictures, none of them readable"):
+    with pytest.raises(InputError, match=r"nothing to measure: 20 images, none of them readable"):
         train(config)
 
 
 @pytest.mark.parametrize("cache", [CacheConfig(), CacheConfig(limit=1.0)])
-def test_a_resumed_run_remembers_the_bad_pictures(tmp_path: Path, cache: CacheConfig) -> None:
+def test_a_resumed_run_remembers_the_bad_images(tmp_path: Path, cache: CacheConfig) -> None:
     data = make_folder(tmp_path / "photos")
     whole, config = (config_of(data, tmp_path / name, cache=cache) for name in ("whole", "run"))
     train(whole)
@@ -148,7 +146,7 @@ def test_a_resumed_run_remembers_the_bad_pictures(tmp_path: Path, cache: CacheCo
     assert print_of(config.out) == print_of(whole.out)
 
 
-def test_pictures_that_vanish_are_counted_and_stop_no_run(tmp_path: Path) -> None:
+def test_images_that_vanish_are_counted_and_stop_no_run(tmp_path: Path) -> None:
     data = make_folder(tmp_path / "photos", train_bad=0, val_bad=0)
     config = config_of(data, tmp_path / "run")
     real = Trainer.step
@@ -165,10 +163,10 @@ def test_pictures_that_vanish_are_counted_and_stop_no_run(tmp_path: Path) -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Trainer, "step", step)
         result = train(config)
-    assert (result.pictures, result.skipped) == (19, 1)
+    assert (result.images, result.skipped) == (19, 1)
     assert summaries(config.out) == [
-        f"{data}/train: 3 of 60 pictures could not be used (3 unreadable)",
-        f"{data}/val: 1 pictures could not be used (1 unreadable)",
+        f"{data}/train: 3 of 60 images could not be used (3 unreadable)",
+        f"{data}/val: 1 images could not be used (1 unreadable)",
     ]
 
 
@@ -184,7 +182,7 @@ def test_a_changed_set_is_refused_with_the_numbers(tmp_path: Path) -> None:
     contents = [path.read_bytes() for path in moved]
     for path in moved:
         path.unlink()
-    refused = r"photos/train had 60 pictures when the run began and has {} now \({}\); put back"
+    refused = r"photos/train had 60 images when the run began and has {} now \({}\); put back"
     with pytest.raises(InputError, match=refused.format(57, "3 are gone")):
         train(config)
     for path, content in zip(moved, contents, strict=True):
@@ -199,7 +197,7 @@ def test_a_changed_set_is_refused_with_the_numbers(tmp_path: Path) -> None:
         path.with_name(f"new-{path.name}").unlink()
     extra = data / "val" / "a" / "x.png"
     extra.write_bytes(contents[0])
-    with pytest.raises(InputError, match=r"photos/val had 20 pictures .* 21 now \(1 are new\)"):
+    with pytest.raises(InputError, match=r"photos/val had 20 images .* 21 now \(1 are new\)"):
         train(config)
     extra.unlink()
     kept = {path: content for path, content in before.items() if path.name != ".lock"}
@@ -207,8 +205,8 @@ def test_a_changed_set_is_refused_with_the_numbers(tmp_path: Path) -> None:
     assert train(config).steps == 8
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason="the odd pictures are not here")
-def test_odd_pictures_mixed_into_a_set_are_used_or_counted(tmp_path: Path) -> None:
+@pytest.mark.skipif(not CORPUS.is_dir(), reason="the odd images are not here")
+def test_odd_images_mixed_into_a_set_are_used_or_counted(tmp_path: Path) -> None:
     data = make_folder(tmp_path / "photos", train_bad=0, val_bad=0)
     odd = sorted(path for path in CORPUS.rglob("*") if path.is_file() and path.suffix != ".tsv")
     for number, path in enumerate(odd):
@@ -220,12 +218,12 @@ def test_odd_pictures_mixed_into_a_set_are_used_or_counted(tmp_path: Path) -> No
     config = config_of(data, tmp_path / "run", length=epoch, allow_bad=1.0)
     train(config)
     (said,) = summaries(config.out)
-    assert f"{bad:,} of {len(files):,} pictures could not be used" in said
+    assert f"{bad:,} of {len(files):,} images could not be used" in said
 
 
 def is_readable(path: Path) -> bool:
     try:
         decode(path.read_bytes(), channels=3)
-    except PictureError:
+    except ImageError:
         return False
     return True

@@ -23,7 +23,7 @@ from vitrail.run import Session, TrainConfig, train
 from vitrail.signals import Signals
 from vitrail.training.checkpoints import resume
 from vitrail.training.checkpoints.checkpoint_files import newest_state
-from vitrail.training.loop import Taken, Trainer
+from vitrail.training.loop import StepResult, Trainer
 from vitrail.training.optim import OptimConfig
 
 
@@ -232,7 +232,7 @@ def test_a_killed_data_worker_changes_no_byte(tmp_path: Path, peace: dict[str, s
     config = toy(tmp_path / "run", loader=LoaderConfig(workers=2, kind="processes"))
     real = Trainer.step
 
-    def step(self: Trainer, step: int, batch: Batch, signals: Signals) -> Taken:
+    def step(self: Trainer, step: int, batch: Batch, signals: Signals) -> StepResult:
         if step == 1:  # when not all batches are made, or even asked for
             os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
         return real(self, step, batch, signals)

@@ -18,7 +18,7 @@ from vitrail.data.batches import Batch
 from vitrail.data.loader import LoaderConfig
 from vitrail.run import TrainConfig, train
 from vitrail.signals import Signals
-from vitrail.training.loop import Taken, Trainer
+from vitrail.training.loop import StepResult, Trainer
 
 
 def group(out: Path, **changes: Any) -> TrainConfig:
@@ -36,7 +36,7 @@ def main(out: str, sharding: str, rank: str, step: str, signal_number: str) -> N
     chosen = os.environ["RANK"] == rank and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     real = Trainer.step
 
-    def disturbed(self: Trainer, at: int, batch: Batch, signals: Signals) -> Taken:
+    def disturbed(self: Trainer, at: int, batch: Batch, signals: Signals) -> StepResult:
         if chosen and at == int(step):
             Path(out, "struck").write_text(f"{os.getpid()} {time.time()}")
             if number == signal.SIGTERM:  # the launcher gets it, and passes it on

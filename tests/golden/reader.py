@@ -22,8 +22,8 @@ def arrays(name: str) -> Arrays:
         return {key.removeprefix("params/"): file[key] for key in file.files}
 
 
-def pictures(name: str) -> tuple[Tensor, dict[str, Tensor]]:
-    """Give a golden file's pictures, channels first, and its recorded outputs."""
+def images(name: str) -> tuple[Tensor, dict[str, Tensor]]:
+    """Give a golden file's images, channels first, and its recorded outputs."""
     outputs = {key: torch.from_numpy(value) for key, value in arrays(f"{name}.io").items()}
     return outputs.pop("x").permute(0, 3, 1, 2).contiguous(), outputs
 

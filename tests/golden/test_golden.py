@@ -9,7 +9,7 @@ import json
 import pytest
 import torch
 
-from tests.golden.reader import FOLDER, arrays, pictures, spec, state
+from tests.golden.reader import FOLDER, arrays, images, spec, state
 from vitrail.models import build, resize_positions
 
 MODELS = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -24,7 +24,7 @@ def test_outputs_equal_the_official_code(name: str) -> None:
     wanted = spec(name)
     model = build(wanted).eval()
     model.load_state_dict(state(name, getattr(wanted, "stages", ())))
-    x, outputs = pictures(name)
+    x, outputs = images(name)
     with torch.no_grad():
         tokens = model.tokens(x)
         features = model.features(x)

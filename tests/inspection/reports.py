@@ -1,4 +1,4 @@
-"""A tiny model, tiny pictures and a tiny run, which the report's tests look at."""
+"""A tiny model, tiny images and a tiny run, which the report's tests look at."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitrail.data.transforms.preprocess import plain_preprocess
 from vitrail.models import build, parse
-from vitrail.weights.checkpoint import Bundle, Provenance, save_folder
+from vitrail.weights.checkpoint import Checkpoint, Provenance, save_folder
 
 EVIL = "<script>alert('x')</script>"
 """A name of a class, and of a file, that must come out as text."""
@@ -30,7 +30,7 @@ def save_model(
     torch.manual_seed(0)
     spec = replace(parse(name), classes=len(classes) if classes else 0)
     model = build(spec)
-    bundle = Bundle(
+    bundle = Checkpoint(
         spec=spec,
         tensors={k: torch.randn_like(v).mul(0.3).to(dtype) for k, v in model.state_dict().items()},
         classes=classes,
@@ -43,8 +43,8 @@ def save_model(
     return str(folder)
 
 
-def save_pictures(folder: Path, *names: str, size: tuple[int, int] = (24, 16)) -> list[Path]:
-    """Save pictures (height, width) of noise."""
+def save_images(folder: Path, *names: str, size: tuple[int, int] = (24, 16)) -> list[Path]:
+    """Save images (height, width) of noise."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(0)
     paths = [folder / name for name in names]
@@ -57,5 +57,5 @@ def save_pictures(folder: Path, *names: str, size: tuple[int, int] = (24, 16)) -
 def save_set(folder: Path, classes: tuple[str, ...] = ("a", "b", "c"), count: int = 4) -> str:
     """Save a data set of noise, a folder a class."""
     for name in classes:
-        save_pictures(folder / name, *(f"{name}{n}.png" for n in range(count)))
+        save_images(folder / name, *(f"{name}{n}.png" for n in range(count)))
     return str(folder)

@@ -12,8 +12,8 @@ from tests.inspection.test_record import (
     compile_blocks,
     compile_in_place,
     compile_whole,
+    images,
     make,
-    pictures,
 )
 from tests.shelf import refusal
 from vitrail.inspection import record
@@ -32,7 +32,7 @@ def attention_of(model: ViT, x: Tensor) -> tuple[list[Tensor], Tensor | None]:
 
 
 def multiply_out(maps: list[Tensor]) -> Tensor:
-    """Multiply (maps + identity), rows normalised, in the order of the layers."""
+    """Multiply (maps + identity), rows normalized, in the order of the layers."""
     product = torch.eye(maps[0].shape[-1], dtype=torch.float64).expand(maps[0].shape).clone()
     for weights in maps:
         mixed = weights.double() + torch.eye(weights.shape[-1], dtype=torch.float64)
@@ -55,7 +55,7 @@ def read_of(model: ViT, product: Tensor, pooling: Tensor | None) -> Tensor:
 def test_rollout_multiplies_all_layers(name: str) -> None:
     model = make(name)
     assert isinstance(model, ViT)
-    x = pictures(model)
+    x = images(model)
     maps, pooling = attention_of(model, x)
     expected = read_of(model, multiply_out([each.mean(1) for each in maps]), pooling)
     found = attention_masks(model, x).values
@@ -67,7 +67,7 @@ def test_rollout_multiplies_all_layers(name: str) -> None:
 def test_rollout_of_each_head_follows_that_head_alone(name: str) -> None:
     model = make(name)
     assert isinstance(model, ViT)
-    x = pictures(model)
+    x = images(model)
     maps, pooling = attention_of(model, x)
     found = attention_masks(model, x, by_head=True).values
     for head in range(model.spec.heads):
@@ -80,7 +80,7 @@ def test_rollout_of_each_head_follows_that_head_alone(name: str) -> None:
 def test_raw_is_what_the_head_reads_of_one_layer(name: str, layer: int) -> None:
     model = make(name)
     assert isinstance(model, ViT)
-    x = pictures(model)
+    x = images(model)
     maps, pooling = attention_of(model, x)
     found = attention_masks(model, x, method="raw", layer=layer, by_head=True).values
     for head in range(model.spec.heads):
@@ -93,7 +93,7 @@ def test_raw_is_what_the_head_reads_of_one_layer(name: str, layer: int) -> None:
         np.testing.assert_allclose(found[:, head].reshape(2, -1), expected, atol=1e-6)
 
 
-class Written(nn.Module):
+class ConversionResult(nn.Module):
     """Attention with its weights written out, so that autograd knows their gradient."""
 
     def __init__(self, site: SelfAttention) -> None:
@@ -114,13 +114,13 @@ class Written(nn.Module):
 def test_gradient_is_autograds_of_weights_written_out(name: str, target: Any) -> None:
     model = make(name).double()
     assert isinstance(model, ViT)
-    x = pictures(model).double()
+    x = images(model).double()
     found, read = gradient_maps(model, x, target=target)
     assert all(parameter.grad is None for parameter in model.parameters())
     masks = attention_masks(model, x, method="gradient", target=target).values
     written = []
     for block in model.blocks:
-        written.append(Written(block.get_submodule("attention")))  # type: ignore[arg-type]
+        written.append(ConversionResult(block.get_submodule("attention")))  # type: ignore[arg-type]
         block.attention = written[-1]
     logits = model(x)
     classes = logits.argmax(1) if target is None else torch.tensor(target).expand(2)
@@ -137,7 +137,7 @@ def test_gradient_of_axial_blocks_is_numerical_ones() -> None:
     """The logit's change, when one weight of one layer is nudged, is weight times gradient."""
     model = make("axial").double()
     assert isinstance(model, ViT)
-    x = pictures(model, 1).double()
+    x = images(model, 1).double()
     maps, _ = gradient_maps(model, x, target=2, by_head=True)
     site: Any = model.blocks[1].get_submodule("column").get_submodule("attention")
     with torch.no_grad():
@@ -167,7 +167,7 @@ def test_gradient_of_axial_blocks_is_numerical_ones() -> None:
 
 def test_gradient_works_under_inference_and_leaves_the_model_as_it_was() -> None:
     model = make("plain").requires_grad_(requires_grad=False)
-    x = pictures(model)
+    x = images(model)
     expected = attention_masks(model, x, method="gradient").values
     with torch.no_grad():
         found = attention_masks(model, x, method="gradient").values
@@ -179,14 +179,14 @@ def test_gradient_works_under_inference_and_leaves_the_model_as_it_was() -> None
 def test_gradient_of_a_compiled_model_is_that_of_the_model(how: Any) -> None:
     torch.compiler.reset()
     model = make("pooling")
-    x = pictures(model)
+    x = images(model)
     expected = attention_masks(model, x, method="gradient").values
     found = attention_masks(how(model), x, method="gradient").values
     np.testing.assert_array_equal(found, expected)
     torch.compiler.reset()
 
 
-def test_masks_have_the_grid_of_a_picture_of_any_size() -> None:
+def test_masks_have_the_grid_of_a_image_of_any_size() -> None:
     model = make("registers")
     masks = attention_masks(model, torch.randn(1, 3, 24, 56))
     assert masks.values.shape == (1, 3, 7)
@@ -214,14 +214,14 @@ def test_rollout_of_no_attention_but_to_oneself_stays_where_it_was() -> None:
         ("plain", {"method": "rolout"}, "no attention mask 'rolout'; there are: rollout, gradi"),
         ("plain", {"method": "raw", "layer": 7}, "has no attention layer 7"),
         ("plain", {"method": "gradient", "target": 5}, "no class 5; the model has 0 to 4"),
-        ("plain", {"method": "gradient", "target": [1]}, "1 target classes for 2 pictures"),
+        ("plain", {"method": "gradient", "target": [1]}, "1 target classes for 2 images"),
         (f"{MODELS['plain']},classes=0", {"method": "gradient"}, "has no head, so no class"),
         ("BiT-R50x1@32,stages=1,width=32", {}, "has no patches; take a ViT"),
     ],
 )
 def test_bad_requests_are_refused(name: str, options: dict[str, Any], said: str) -> None:
     model = make(name)
-    assert said in refusal(attention_masks, model, pictures(model), **options)
+    assert said in refusal(attention_masks, model, images(model), **options)
 
 
 @pytest.mark.parametrize("by_head", [False, True])
@@ -238,7 +238,7 @@ def test_masks_show_themselves_in_a_notebook(by_head: bool) -> None:
 @pytest.mark.parametrize("method", ["rollout", "gradient", "raw"])
 def test_autocast_is_the_models_not_the_masks(method: Any) -> None:
     model = make("plain")
-    x = pictures(model)
+    x = images(model)
     exact = attention_masks(model, x, method=method).values
     with torch.autocast("cpu", torch.bfloat16):
         found = attention_masks(model, x, method=method).values

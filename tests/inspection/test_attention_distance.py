@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import vitrail
-from tests.inspection.test_record import make, pictures
+from tests.inspection.test_record import images, make
 from tests.shelf import refusal
 from vitrail.inspection import record
 from vitrail.inspection.distance import attention_distance, grid_distances
@@ -19,7 +19,7 @@ from vitrail.models import ViT
 def test_distance_is_the_mean_over_all_pairs_of_patches(name: str) -> None:
     model = make(name)
     assert isinstance(model, ViT)
-    x = pictures(model, 3)
+    x = images(model, 3)
     with torch.no_grad(), record(model, attention="all") as tape:
         model(x)
     (rows, columns), (down, across), prefix = model.spec.grid, model.spec.stride, model.spec.prefix
@@ -34,7 +34,7 @@ def test_distance_is_the_mean_over_all_pairs_of_patches(name: str) -> None:
                 sums[layer] += far * patches[:, :, q, k].mean(0).numpy() / (rows * columns)
     found = attention_distance(model, [x[:2], x[2:]])
     np.testing.assert_allclose(found.pixels, sums, rtol=1e-5)
-    assert (found.pictures, found.name) == (3, model.spec.name)
+    assert (found.images, found.name) == (3, model.spec.name)
 
 
 def test_heads_that_look_everywhere_have_the_grids_mean_distance() -> None:
@@ -45,7 +45,7 @@ def test_heads_that_look_everywhere_have_the_grids_mean_distance() -> None:
     np.testing.assert_allclose(far, np.full((1, 3), expected), rtol=1e-6)
 
 
-def test_every_picture_counts_once_whatever_its_size_and_batch() -> None:
+def test_every_image_counts_once_whatever_its_size_and_batch() -> None:
     model = make("plain")
     small, large = torch.randn(1, 3, 32, 32), torch.randn(2, 3, 48, 40)
     apart = [attention_distance(model, [x]).pixels for x in (small, large)]
@@ -57,7 +57,7 @@ def test_axial_resnet_measures_pixels_at_every_stage() -> None:
     model = make("AxialResNet-50@32,stages=1-1,width=32,heads=2,classes=3")
     for parameter in model.parameters():
         nn.init.zeros_(parameter)  # each cell of a line looks at all of it alike
-    far = attention_distance(model, [pictures(model)]).pixels
+    far = attention_distance(model, [images(model)]).pixels
     line = np.abs(np.subtract.outer(np.arange(8), np.arange(8))).mean() * 4
     np.testing.assert_allclose(far, np.full((4, 2), line), rtol=1e-6)
 
@@ -71,8 +71,8 @@ def test_grid_distances_are_euclidean() -> None:
 
 def test_what_has_no_distance_is_refused() -> None:
     model = make("BiT-R50x1@32,stages=1,width=32,classes=3")
-    assert "has no attention" in refusal(attention_distance, model, [pictures(model)])
-    assert "no picture" in refusal(attention_distance, make("plain"), [])
+    assert "has no attention" in refusal(attention_distance, model, [images(model)])
+    assert "no image" in refusal(attention_distance, make("plain"), [])
 
 
 def test_a_model_in_training_is_measured_without_its_noise_and_left_as_it_was() -> None:
@@ -86,14 +86,14 @@ def test_a_model_in_training_is_measured_without_its_noise_and_left_as_it_was() 
 
 def test_the_result_shows_itself_in_a_notebook() -> None:
     model = make("plain")
-    shown = attention_distance(model, [pictures(model)])._repr_html_()
+    shown = attention_distance(model, [images(model)])._repr_html_()
     assert shown is not None
     assert "<img" in shown
 
 
 def test_autocast_is_the_models_not_the_measures() -> None:
     model = make("registers")
-    x = pictures(model)
+    x = images(model)
     with torch.autocast("cpu", torch.bfloat16):
         found = attention_distance(model, [x]).pixels
         with torch.no_grad(), record(model, attention="all") as tape:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitrail.data.transforms.apply import eval_picture
+from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Fit, Preprocess
-from vitrail.inspection.overlay import colour_heat, overlay, place_mask, seen_part
+from vitrail.inspection.overlay import color_heat, overlay, place_mask, seen_part
 
 
 def preprocess(fit: Fit, size: tuple[int, int] = (64, 64), crop: float = 1.0) -> Preprocess:
@@ -31,7 +31,7 @@ SHAPES = [(100, 100), (80, 200), (211, 90), (40, 50)]
 @pytest.mark.parametrize("rule", FITS, ids=lambda rule: f"{rule.fit}-{rule.size}-{rule.crop}")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_spot_comes_back_to_where_it_was(rule: Preprocess, shape: tuple[int, int]) -> None:
-    """Draw a bright spot, find it in the model's input, and put its patch back on the picture."""
+    """Draw a bright spot, find it in the model's input, and put its patch back on the image."""
     height, width = shape
     seen = seen_part(height, width, rule)
     for part in ((0.3, 0.3), (0.7, 0.45), (0.5, 0.8)):
@@ -39,11 +39,11 @@ def test_a_spot_comes_back_to_where_it_was(rule: Preprocess, shape: tuple[int, i
         x = seen.left + part[1] * seen.width
         rows, columns = np.ogrid[:height, :width]
         spot = np.exp(-((rows + 0.5 - y) ** 2 + (columns + 0.5 - x) ** 2) / 50)
-        picture = np.repeat((255 * spot[..., None]).astype(np.uint8), 3, axis=2)
-        input = eval_picture(picture, rule)[..., 0].astype(np.float32)
+        image = np.repeat((255 * spot[..., None]).astype(np.uint8), 3, axis=2)
+        input = eval_image(image, rule)[..., 0].astype(np.float32)
         back = place_mask(input, height, width, rule)  # a mask as fine as the input itself
         assert back.shape == shape
-        was, now = seen.cut(picture[..., 0]).astype(float), seen.cut(back)
+        was, now = seen.cut(image[..., 0]).astype(float), seen.cut(back)
         np.testing.assert_allclose(now, was, atol=45)  # resizing has blurred it
         for axis in (0, 1):
             places = np.arange(was.shape[axis])
@@ -72,7 +72,7 @@ def test_a_mask_is_bilinear_between_its_cells_centres() -> None:
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_turned_file_is_overlaid_upright(orientation: int) -> None:
-    """A mask of the top left corner lights the top left corner of the upright picture."""
+    """A mask of the top left corner lights the top left corner of the upright image."""
     upright = np.zeros((60, 100, 3), np.uint8)
     upright[:20, :30] = 255
     undo = {
@@ -91,7 +91,7 @@ def test_a_turned_file_is_overlaid_upright(orientation: int) -> None:
     file = io.BytesIO()
     image.save(file, "PNG", exif=exif)
     rule = preprocess("stretch")
-    input = eval_picture(file.getvalue(), rule)[..., 0]
+    input = eval_image(file.getvalue(), rule)[..., 0]
     mask = input.reshape(8, 8, 8, 8).mean((1, 3))  # what is bright for the model
     found = overlay(file.getvalue(), mask, rule, opacity=1.0)
     assert found.shape == upright.shape
@@ -101,17 +101,17 @@ def test_a_turned_file_is_overlaid_upright(orientation: int) -> None:
 
 
 def test_overlay_blends_heat_into_pixels() -> None:
-    picture = np.full((8, 8, 1), 100, np.uint8)
+    image = np.full((8, 8, 1), 100, np.uint8)
     mask = np.zeros((1, 2), np.float32)
     mask[0, 1] = 3
-    found = overlay(picture, mask, preprocess("stretch", size=(8, 8)), opacity=0.5)
-    np.testing.assert_array_equal(found[0, 0], [50, 50, 52])  # half the coldest colour
+    found = overlay(image, mask, preprocess("stretch", size=(8, 8)), opacity=0.5)
+    np.testing.assert_array_equal(found[0, 0], [50, 50, 52])  # half the coldest color
     np.testing.assert_array_equal(found[0, -1], [176, 178, 132])  # half the hottest
-    clear = overlay(picture, mask, preprocess("stretch", size=(8, 8)), opacity=0.0)
+    clear = overlay(image, mask, preprocess("stretch", size=(8, 8)), opacity=0.0)
     np.testing.assert_array_equal(clear, np.full((8, 8, 3), 100))
-    assert overlay(picture, 0 * mask, preprocess("stretch"), opacity=1).max() == 4
+    assert overlay(image, 0 * mask, preprocess("stretch"), opacity=1).max() == 4
 
 
 def test_heat_rises_from_dark_to_bright() -> None:
-    brightness = colour_heat(np.linspace(0, 1, 64)) @ [0.299, 0.587, 0.114]
+    brightness = color_heat(np.linspace(0, 1, 64)) @ [0.299, 0.587, 0.114]
     assert (np.diff(brightness) > 0).all()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.material import SHARED
 from vitrail.data.decoding.decode import decode
-from vitrail.data.transforms.apply import eval_picture, normalise
+from vitrail.data.transforms.apply import eval_image, normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.inspection.attention import Method, attention_masks
 from vitrail.inspection.distance import attention_distance
@@ -17,15 +17,15 @@ from vitrail.inspection.embeddings import position_similarity
 from vitrail.inspection.overlay import place_mask, seen_part
 from vitrail.inspection.token_features import token_norms
 from vitrail.plotting.tiles import stretch
-from vitrail.weights.load import Loaded, load
+from vitrail.weights.load import LoadedModel, load
 
 WEIGHTS = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-PICTURES = SHARED / "data" / "pets-mini" / "test"
+IMAGES = SHARED / "data" / "pets-mini" / "test"
 pytestmark = pytest.mark.skipif(
-    not (WEIGHTS.exists() and PICTURES.exists()), reason="needs ViT-Ti/16 and pets-mini"
+    not (WEIGHTS.exists() and IMAGES.exists()), reason="needs ViT-Ti/16 and pets-mini"
 )
 
-ANIMALS = {  # by the picture's number: top, bottom, left and right of the animal, as parts of it
+ANIMALS = {  # by the image's number: top, bottom, left and right of the animal, as parts of it
     74: (0.22, 0.88, 0.32, 0.82),
     148: (0.10, 1.00, 0.23, 0.53),
     222: (0.33, 0.78, 0.12, 0.65),
@@ -33,7 +33,7 @@ ANIMALS = {  # by the picture's number: top, bottom, left and right of the anima
 
 
 @cache
-def real() -> Loaded:
+def real() -> LoadedModel:
     return load(str(WEIGHTS))
 
 
@@ -44,13 +44,13 @@ def preprocess() -> Preprocess:
 
 
 def contents(*numbers: int) -> list[bytes]:
-    files = sorted(PICTURES.glob("*/*.jpg"))
+    files = sorted(IMAGES.glob("*/*.jpg"))
     return [files[number].read_bytes() for number in numbers]
 
 
 def inputs(*numbers: int) -> Tensor:
-    pixels = np.stack([eval_picture(each, preprocess()) for each in contents(*numbers)])
-    return normalise(torch.from_numpy(pixels), preprocess())
+    pixels = np.stack([eval_image(each, preprocess()) for each in contents(*numbers)])
+    return normalize(torch.from_numpy(pixels), preprocess())
 
 
 @pytest.mark.parametrize("method", ["rollout", "gradient"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.inspection.reports import BIT, TINY, save_model, save_pictures, save_set
+from tests.inspection.reports import BIT, TINY, save_images, save_model, save_set
 from tests.material import ROOT
 from tests.test_cli import run
 from vitrail.cli.inspect import inspect
@@ -20,11 +20,11 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keep a ViT, a BiT and a picture."""
+    """Keep a ViT, a BiT and an image."""
     place = tmp_path_factory.mktemp("inspect")
     save_model(place / "vit")
     save_model(place / "bit", BIT)
-    save_pictures(place, "a.png")
+    save_images(place, "a.png")
     (place / "broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 no more")
     save_set(place / "set", count=2)
     return place
@@ -52,26 +52,26 @@ def test_a_bit_is_reported_as_far_as_it_goes(place: Path, tmp_path: Path, capsys
     page = f"{tmp_path / 'report.html'}: "
     assert said.startswith(page)
     names = {path.stem for path in (tmp_path / "figures").iterdir()}
-    both = {"filters", "neighbours", "similarity", "distances"}
-    assert names == {*(f"picture-{n}" for n in range(4)), *both}
+    both = {"filters", "neighbors", "similarity", "distances"}
+    assert names == {*(f"image-{n}" for n in range(4)), *both}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["vit"], "no picture to look at; name some files, or give --data"),
+        (["vit"], "no image to look at; name some files, or give --data"),
         (
             ["vit", "a.png", "--split", "test"],
             "--split test is of --data, which is lacking",
         ),
         (["vit", "none.png"], "none.png: No such file or directory"),
         (["vit", "broken.jpg"], "broken.jpg: "),
-        (["vit", "set"], "set is a folder; give pictures, or --data "),
+        (["vit", "set"], "set is a folder; give images, or --data "),
         (["vit", "a.png", "--layers", "2"], "has no attention layer 2; it has 2: 0 to 1"),
         (["bit", "a.png", "--layers", "0"], "has no tokens that heads could be drawn of"),
         (["vit", "a.png", "--image", "18"], "does not split into 4x4 patches"),
         (["vit", "--data", "nowhere"], "no folder or data set"),
-        (["vit", "--data", "digits", "--count", "0"], "at least 1 picture is measured, not 0"),
+        (["vit", "--data", "digits", "--count", "0"], "at least 1 image is measured, not 0"),
         (["vit", "a.png", "--against", "none"], "none"),
         (["none", "a.png"], "none"),
     ],
@@ -117,7 +117,7 @@ def test_training_leaves_a_report_once(tmp_path: Path, capsys: Capture) -> None:
     page.write_text("seen")
     assert run(capsys, *command)[0] == 0
     assert page.read_text() == "seen"
-    # Its own pictures do for a look at it, too.
+    # Its own images do for a look at it, too.
     code, _, err = run(capsys, "inspect", str(out), "--count", "8", "--out", str(tmp_path / "look"))
     assert code == 0, err
     assert (tmp_path / "look" / "figures" / "curves.svg").exists()
@@ -131,13 +131,13 @@ def test_no_report_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture
     assert "\n" not in line
 
 
-def test_the_page_of_the_docs_knows_all_options_and_has_its_pictures() -> None:
+def test_the_page_of_the_docs_knows_all_options_and_has_its_images() -> None:
     docs = ROOT / "docs"
     text = (docs / "inspection.md").read_text(encoding="utf-8")
-    options = set(signature(inspect).parameters) - {"model", "pictures", "out"}
+    options = set(signature(inspect).parameters) - {"model", "images", "out"}
     assert all(f"`--{option}" in text for option in options)
-    pictures = re.findall(r"!\[(.+?)\]\((.+?)\)", text)
-    assert len(pictures) == 7
-    assert all((docs / path).stat().st_size < 150_000 for _, path in pictures)
-    drawn = {f"draw_{name}" for name in CAPTIONS} - {"draw_confusion", "draw_pictures"}
+    images = re.findall(r"!\[(.+?)\]\((.+?)\)", text)
+    assert len(images) == 7
+    assert all((docs / path).stat().st_size < 150_000 for _, path in images)
+    drawn = {f"draw_{name}" for name in CAPTIONS} - {"draw_confusion", "draw_images"}
     assert all(name in text for name in drawn)

@@ -23,8 +23,8 @@ from vitrail.models.positions import sincos_2d
 def test_components_are_eigenvectors_of_the_covariance() -> None:
     rows = torch.randn(40, 6, dtype=torch.float64) @ torch.randn(6, 6, dtype=torch.float64) + 3
     found, variance = principal_components(rows, 4)
-    centred = rows - rows.mean(0)
-    values, vectors = torch.linalg.eigh(centred.T @ centred)
+    centerd = rows - rows.mean(0)
+    values, vectors = torch.linalg.eigh(centerd.T @ centerd)
     torch.testing.assert_close(variance, values.flip(0)[:4] / values.sum())
     torch.testing.assert_close((found @ vectors.flip(1)[:, :4]).abs(), torch.eye(4).double())
     assert (found.gather(1, found.abs().argmax(1, keepdim=True)) > 0).all()
@@ -68,8 +68,8 @@ def test_what_sees_pixels_is_shown_for_every_family(name: str, side: int) -> Non
 
 
 def test_grey_filters_are_grey_and_other_channels_are_refused() -> None:
-    grey = embedding_filters(make(f"{PLAIN},channels=1"), count=3).tiles
-    assert (grey == grey[..., :1]).all()
+    gray = embedding_filters(make(f"{PLAIN},channels=1"), count=3).tiles
+    assert (gray == gray[..., :1]).all()
     assert "takes 5 channels" in refusal(embedding_filters, make(f"{PLAIN},channels=5"))
     said = refusal(embedding_filters, make(PLAIN), count=24)
     assert said == "its 24 filters have 1 to 23 components, not 24"

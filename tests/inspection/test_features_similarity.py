@@ -12,7 +12,7 @@ from vitrail.inspection.similarity import compare_layers, covariances, linear_ck
 
 
 def unbiased(x: Tensor, y: Tensor) -> float:
-    """Estimate HSIC by its definition: means over all tuples of different pictures."""
+    """Estimate HSIC by its definition: means over all tuples of different images."""
     k, m = (part.double() @ part.double().T for part in (x, y))
     n = len(k)
     pairs = triples = quads = 0.0
@@ -30,7 +30,7 @@ def unbiased(x: Tensor, y: Tensor) -> float:
     return pairs / two + quads / (three * (n - 3)) - 2 * triples / three
 
 
-def test_covariance_is_the_mean_over_different_pictures() -> None:
+def test_covariance_is_the_mean_over_different_images() -> None:
     x, y = torch.randn(6, 3) + 1, torch.randn(6, 4) - 2
     grams = [(part.double() @ part.double().T)[None] for part in (x, y)]
     assert float(covariances(grams[0], grams[1])) == pytest.approx(unbiased(x, y), rel=1e-9)
@@ -81,15 +81,15 @@ def test_a_model_is_like_itself_and_stages_of_any_width_compare() -> None:
     assert compare_layers(model, other, [x]).cka.shape == (3, 2)
 
 
-def test_too_few_or_different_pictures_are_refused() -> None:
+def test_too_few_or_different_images_are_refused() -> None:
     model = make("plain")
     said = refusal(compare_layers, model, model, [torch.randn(3, 3, 32, 32)])
-    assert "at least four pictures" in said
+    assert "at least four images" in said
     pair = (torch.randn(4, 3, 32, 32), torch.randn(5, 3, 32, 32))
-    assert "4 pictures for the first, 5 for the second" in refusal(
+    assert "4 images for the first, 5 for the second" in refusal(
         compare_layers, model, model, [pair]
     )
-    assert "four pictures, not 3" in refusal(linear_cka, torch.randn(3, 2), torch.randn(3, 2))
+    assert "four images, not 3" in refusal(linear_cka, torch.randn(3, 2), torch.randn(3, 2))
 
 
 def test_the_result_shows_itself_in_a_notebook() -> None:

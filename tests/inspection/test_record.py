@@ -43,7 +43,7 @@ def make(name: str) -> ViT | BiT:
     return model.eval()
 
 
-def pictures(model: ViT | BiT, count: int = 2) -> Tensor:
+def images(model: ViT | BiT, count: int = 2) -> Tensor:
     return torch.randn(count, 3, *model.spec.image)
 
 
@@ -93,7 +93,7 @@ def hooks(module: nn.Module) -> int:
 def test_attention_equals_an_explicit_softmax(name: str) -> None:
     model = make(name)
     assert isinstance(model, ViT)
-    x = pictures(model)
+    x = images(model)
     with torch.no_grad(), record(model, attention="all", tokens="all") as tape:
         logits = model(x)
     for layer, weights in enumerate(explicit(model, x)):
@@ -106,7 +106,7 @@ def test_attention_equals_an_explicit_softmax(name: str) -> None:
 def test_axial_attention_is_a_softmax_over_rows_then_columns() -> None:
     model = make("axial")
     assert isinstance(model, ViT)
-    x = pictures(model)
+    x = images(model)
     with torch.no_grad(), record(model, attention="all", tokens=[0]) as tape:
         model(x)
     tokens, (rows, columns) = model.embed(x)
@@ -116,7 +116,7 @@ def test_axial_attention_is_a_softmax_over_rows_then_columns() -> None:
     after = block.row(tokens)
     lines = after.transpose(1, 2).flatten(0, 1)
     column = plain_attention(block.column.attention, lines).unflatten(0, (2, columns))
-    whole = torch.zeros(2, 2, 2, rows, columns, rows, columns)  # which, picture, head, …
+    whole = torch.zeros(2, 2, 2, rows, columns, rows, columns)  # which, image, head, …
     for r in range(rows):
         for c in range(columns):
             whole[0, :, :, r, c, r, :] = row[:, r, :, c, :]
@@ -128,9 +128,9 @@ def test_axial_attention_is_a_softmax_over_rows_then_columns() -> None:
     assert len(tape.attention) == 4
 
 
-def test_axial_resnet_rows_of_one_picture() -> None:
+def test_axial_resnet_rows_of_one_image() -> None:
     model = make("AxialResNet-50@32,stages=1-1,width=32,heads=2,classes=3")
-    x = pictures(model)
+    x = images(model)
     with torch.no_grad(), record(model, attention="all", tokens="all", rows=[5]) as tape:
         model(x)
     assert [tuple(tape.attention[layer].shape) for layer in (0, 3)] == [(2, 2, 1, 64)] * 2
@@ -144,7 +144,7 @@ def test_axial_resnet_rows_of_one_picture() -> None:
 @pytest.mark.parametrize("how", ["float32", "bfloat16", "autocast", "inference"])
 def test_outputs_keep_their_bits(name: str, how: str) -> None:
     model = make(name)
-    x = pictures(model)
+    x = images(model)
     if how == "bfloat16":
         model, x = model.bfloat16(), x.bfloat16()
     with (
@@ -163,7 +163,7 @@ def test_outputs_keep_their_bits(name: str, how: str) -> None:
 
 def test_half_precision_is_that_of_its_own_queries_and_keys() -> None:
     model = make("plain").bfloat16()
-    x = pictures(model).bfloat16()
+    x = images(model).bfloat16()
     heard: dict[str, Tensor] = {}
     site: Any = model.blocks[1].get_submodule("attention")
     for name in ("query_norm", "key_norm"):
@@ -183,7 +183,7 @@ def test_layers_heads_and_rows_are_parts_of_the_whole(
     name: str, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make(name)
-    x = pictures(model, 3)
+    x = images(model, 3)
     with torch.no_grad(), record(model, attention="all") as whole:
         model(x)
     monkeypatch.setattr(MODULE, "_CHUNK", chunk)
@@ -211,12 +211,12 @@ def test_attention_equals_transformers_eager_one() -> None:
     options = {"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 3}
     options |= {"image_size": 32, "patch_size": 8, "intermediate_size": 32, "num_labels": 5}
     config = hf.ViTConfig(**options, attn_implementation="eager")
-    peer = peers.randomise(hf.ViTForImageClassification(config), torch.float32)
+    peer = peers.randomize(hf.ViTForImageClassification(config), torch.float32)
     from tests.parity.test_transformers import RULES
 
     model = vitrail.build(f"{PLAIN},activation=gelu,norm_eps=1e-12")
     peers.fill(model, peers.translate(peer.state_dict(), RULES))
-    x = pictures(model)
+    x = images(model)
     with torch.no_grad(), record(model, attention="all") as tape:
         logits = model(x)
     with torch.no_grad():
@@ -247,7 +247,7 @@ def compile_blocks(model: nn.Module) -> nn.Module:
 def test_compiled_models_are_recorded(how: Callable[[nn.Module], nn.Module], first: bool) -> None:
     torch.compiler.reset()
     model = make("plain")
-    x = pictures(model)
+    x = images(model)
     with torch.no_grad():
         with record(model, attention="all", tokens=[1]) as expected:
             before = model(x)
@@ -268,7 +268,7 @@ def test_compiled_models_are_recorded(how: Callable[[nn.Module], nn.Module], fir
 
 def test_training_noise_goes_on_as_without_a_tape() -> None:
     model = vitrail.build(f"{PLAIN},dropout=0.3,attention_dropout=0.3,stochastic_depth=0.3").train()
-    x = pictures(model)
+    x = images(model)
     outputs = []
     for attention in (None, "all"):
         torch.manual_seed(1)
@@ -283,14 +283,14 @@ def test_checkpointing_is_as_before_and_no_block_is_heard_twice() -> None:
     model.checkpointing = True
     layers: list[int] = []
     with record(model, attention="all", each=lambda chunk: layers.append(chunk.layer)):
-        model(pictures(model)).sum().backward()
+        model(images(model)).sum().backward()
     assert layers == [0, 1, 2]
     assert model.checkpointing
 
 
 def test_a_wrapped_model_is_found() -> None:
     model = make("plain")
-    x = pictures(model)
+    x = images(model)
     with torch.no_grad(), record(nn.Sequential(nn.Identity(), model), attention=[0]) as tape:
         model(x)
     assert tape.attention[0].shape == (2, 3, 17, 17)
@@ -305,7 +305,7 @@ def test_nothing_stays_behind_after_an_exception() -> None:
         raise RuntimeError("no more")
 
     with pytest.raises(RuntimeError, match="no more"), record(model, attention="all", each=fail):
-        model(pictures(model))
+        model(images(model))
     assert hooks(model) == 0
     assert model.checkpointing
     with pytest.raises(ValueError, match="patches"), record(model, attention="all"):
@@ -331,15 +331,15 @@ def test_what_is_out_of_range_is_refused(asked: dict[str, Any], said: str) -> No
 def test_rows_out_of_range_are_refused() -> None:
     model = make("plain")
     with record(model, attention=[0], rows=[17]):
-        assert "has no token 17; it has 17" in refusal(model, pictures(model))
+        assert "has no token 17; it has 17" in refusal(model, images(model))
 
 
 def test_a_tape_says_what_it_holds() -> None:
     model = make("plain")
     with torch.no_grad(), record(model, attention=[1]) as tape:
         said = refusal(tape.attention.__getitem__, 1)
-        assert said.endswith("it holds nothing: no picture has run")
-        model(pictures(model))
+        assert said.endswith("it holds nothing: no image has run")
+        model(images(model))
     assert torch.equal(tape.attention[-2], tape.attention[1])
     assert refusal(tape.attention.__getitem__, 0).endswith("it holds those of 1")
     assert refusal(tape.attention.__getitem__, -1).endswith("it holds those of 1")
@@ -350,5 +350,5 @@ def test_a_model_without_attention_says_what_is_possible() -> None:
     said = refusal(record(model, attention="all").__enter__)
     assert said.endswith("has no attention to record; its blocks' outputs can be: tokens='all'")
     with torch.no_grad(), record(model, tokens="all") as tape:
-        model(pictures(model))
+        model(images(model))
     assert [tuple(t.shape) for t in tape.tokens.values()] == [(2, 64, 128), (2, 16, 256)]

@@ -1,4 +1,4 @@
-"""Colours of patches, nearest neighbours, token norms and the logit lens against plain versions."""
+"""Colors of patches, nearest neighbors, token norms and the logit lens against plain versions."""
 
 import io
 
@@ -9,67 +9,67 @@ from PIL import Image
 from torch import Tensor
 
 import vitrail
-from tests.inspection.test_record import MODELS, PLAIN, make, pictures
+from tests.inspection.test_record import MODELS, PLAIN, images, make
 from tests.shelf import refusal
 from vitrail.inspection.token_features import (
     logit_lens,
     nearest,
     otsu,
-    patch_colours,
+    patch_colors,
     patch_tokens,
     token_norms,
 )
 from vitrail.models import ViT
 
 
-def blobs(pictures: int, side: int) -> tuple[Tensor, np.ndarray]:
+def blobs(images: int, side: int) -> tuple[Tensor, np.ndarray]:
     """Make tokens whose middle differs from their edge, and among itself; and say where it is."""
     inside = torch.zeros(side, side, dtype=torch.bool)
     inside[2:-2, 2:-2] = True
-    tokens = 0.1 * torch.randn(pictures, side * side, 20)
+    tokens = 0.1 * torch.randn(images, side * side, 20)
     tokens[:, inside.flatten(), 0] += 10
-    tokens[:, inside.flatten(), 1:4] += 1.0 * torch.randn(pictures, int(inside.sum()), 3)
-    return tokens, np.broadcast_to(inside.numpy(), (pictures, side, side))
+    tokens[:, inside.flatten(), 1:4] += 1.0 * torch.randn(images, int(inside.sum()), 3)
+    return tokens, np.broadcast_to(inside.numpy(), (images, side, side))
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("threshold", ["otsu", 0.5])
 def test_foreground_is_what_differs_from_the_edges(sign: int, threshold: float) -> None:
     tokens, inside = blobs(2, 8)
-    found = patch_colours(sign * tokens, (8, 8), threshold=threshold)
+    found = patch_colors(sign * tokens, (8, 8), threshold=threshold)
     np.testing.assert_array_equal(found.foreground, inside)
-    assert np.isnan(found.colours[~inside]).all()
-    np.testing.assert_allclose(found.colours[inside].min(0), 0)
-    np.testing.assert_allclose(found.colours[inside].max(0), 1)
+    assert np.isnan(found.colors[~inside]).all()
+    np.testing.assert_allclose(found.colors[inside].min(0), 0)
+    np.testing.assert_allclose(found.colors[inside].max(0), 1)
 
 
-def test_colours_are_the_foregrounds_own_components() -> None:
+def test_colors_are_the_foregrounds_own_components() -> None:
     tokens, inside = blobs(3, 8)
-    found = patch_colours(tokens, (8, 8)).colours[inside]
+    found = patch_colors(tokens, (8, 8)).colors[inside]
     rows = tokens.view(3, 8, 8, -1)[torch.from_numpy(inside.copy())].double()
-    centred = rows - rows.mean(0)
-    _, vectors = torch.linalg.eigh(centred.T @ centred)
-    places = (centred @ vectors[:, -3:].flip(1)).numpy()
+    centerd = rows - rows.mean(0)
+    _, vectors = torch.linalg.eigh(centerd.T @ centerd)
+    places = (centerd @ vectors[:, -3:].flip(1)).numpy()
     for component in range(3):
-        expected, colour = places[:, component], found[:, component]
-        correlation = np.corrcoef(expected, colour)[0, 1]
+        expected, color = places[:, component], found[:, component]
+        correlation = np.corrcoef(expected, color)[0, 1]
         assert abs(correlation) == pytest.approx(1, abs=1e-6)
 
 
-def test_a_token_has_one_colour_in_whichever_picture() -> None:
+def test_a_token_has_one_color_in_whichever_image() -> None:
     tokens = torch.randn(2, 12, 8)
     tokens[1] = tokens[0].flip(0)
-    found = patch_colours(tokens, (3, 4), threshold=None)
+    found = patch_colors(tokens, (3, 4), threshold=None)
     assert found.foreground.all()
-    np.testing.assert_allclose(found.colours[1], found.colours[0][::-1, ::-1], atol=1e-6)
+    np.testing.assert_allclose(found.colors[1], found.colors[0][::-1, ::-1], atol=1e-6)
 
 
-def test_colours_show_themselves_in_a_notebook() -> None:
+def test_colors_show_themselves_in_a_notebook() -> None:
     tokens, inside = blobs(2, 8)
-    shown = np.array(Image.open(io.BytesIO(patch_colours(tokens, (8, 8))._repr_png_())))
+    shown = np.array(Image.open(io.BytesIO(patch_colors(tokens, (8, 8))._repr_png_())))
     assert shown.shape == (64, 8 * 17, 4)
     np.testing.assert_array_equal(shown[4::8, 4:64:8, 3] > 0, inside[0])
-    assert shown[:, 64:72, 3].max() == 0  # between the pictures
+    assert shown[:, 64:72, 3].max() == 0  # between the images
 
 
 def test_otsu_is_the_best_of_all_thresholds() -> None:
@@ -83,10 +83,10 @@ def test_otsu_is_the_best_of_all_thresholds() -> None:
     assert otsu(values) == pytest.approx(float(ordered[best - 1] + ordered[best]) / 2)
 
 
-def test_colours_of_what_is_no_grid_are_refused() -> None:
-    said = refusal(patch_colours, torch.randn(1, 17, 8), (4, 4))
+def test_colors_of_what_is_no_grid_are_refused() -> None:
+    said = refusal(patch_colors, torch.randn(1, 17, 8), (4, 4))
     assert said == "17 tokens are no 4 x 4 grid; leave out the class token and registers"
-    said = refusal(patch_colours, torch.randn(1, 16, 8), (4, 4), threshold=1.0)
+    said = refusal(patch_colors, torch.randn(1, 16, 8), (4, 4), threshold=1.0)
     assert "only 0 patches are foreground" in said
 
 
@@ -94,7 +94,7 @@ def test_colours_of_what_is_no_grid_are_refused() -> None:
 def test_patch_tokens_are_the_models_own(name: str) -> None:
     model = make(name)
     assert isinstance(model, ViT)
-    x = pictures(model)
+    x = images(model)
     tokens, grid = patch_tokens(model, x)
     assert grid == model.spec.grid
     with torch.no_grad():
@@ -112,13 +112,13 @@ def test_nearest_are_the_largest_cosines(part: int, monkeypatch: pytest.MonkeyPa
     order = np.argsort(-near, axis=1)[:, :5]
     np.testing.assert_array_equal(found.indices, order)
     np.testing.assert_allclose(found.similarities, np.take_along_axis(near, order, 1), atol=1e-6)
-    assert "41 neighbours of 40 pictures" in refusal(nearest, queries, bank, 41)
+    assert "41 neighbors of 40 images" in refusal(nearest, queries, bank, 41)
 
 
 def test_norms_are_of_each_token_after_each_block() -> None:
     model = make("registers")
     assert isinstance(model, ViT)
-    x = pictures(model)
+    x = images(model)
     found = token_norms(model, x)
     with torch.no_grad():
         last = model.encode(x).norm(dim=-1).numpy()
@@ -129,7 +129,7 @@ def test_norms_are_of_each_token_after_each_block() -> None:
 
 def test_outliers_are_patches_far_above_the_median() -> None:
     model = make("plain")
-    found = token_norms(model, pictures(model))
+    found = token_norms(model, images(model))
     found.norms[:] = 1
     found.norms[-1, 1, 1 + 6] = 5
     found.norms[-1, :, 0] = 100  # the class token is none
@@ -144,7 +144,7 @@ def test_outliers_are_patches_far_above_the_median() -> None:
 def test_lens_ends_with_the_models_own_answer(name: str) -> None:
     model = make({"distilled": f"{PLAIN},distilled=true"}.get(name, name))
     assert isinstance(model, ViT)
-    x = pictures(model)
+    x = images(model)
     found = logit_lens(model, x)
     with torch.no_grad():
         np.testing.assert_array_equal(found.logits[-1], model(x).numpy())
@@ -155,7 +155,7 @@ def test_lens_ends_with_the_models_own_answer(name: str) -> None:
 def test_lens_after_a_layer_is_the_answer_of_a_model_that_ends_there() -> None:
     model = make("plain")
     assert isinstance(model, ViT)
-    x = pictures(model)
+    x = images(model)
     found = logit_lens(model, x, ["a", "b", "c", "d", "e"])
     short = vitrail.build(MODELS["plain"].replace("depth=3", "depth=2")).eval()
     short.load_state_dict({k: v for k, v in model.state_dict().items() if "blocks.2." not in k})
@@ -166,14 +166,14 @@ def test_lens_after_a_layer_is_the_answer_of_a_model_that_ends_there() -> None:
 
 def test_lens_of_what_has_no_common_head_is_refused() -> None:
     model = make("BiT-R50x1@32,stages=1-1,width=32")
-    assert "other widths than its head" in refusal(logit_lens, model, pictures(model))
+    assert "other widths than its head" in refusal(logit_lens, model, images(model))
     model = make(f"{PLAIN},classes=0")
-    assert "has no head" in refusal(logit_lens, model, pictures(model))
+    assert "has no head" in refusal(logit_lens, model, images(model))
 
 
 def test_results_show_themselves_in_a_notebook() -> None:
     model = make("plain")
-    x = pictures(model)
+    x = images(model)
     for result in (token_norms(model, x), logit_lens(model, x)):
         shown = result._repr_html_()
         assert shown is not None

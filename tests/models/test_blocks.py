@@ -20,7 +20,7 @@ from vitrail.models.layers import (
 )
 
 
-def randomise(module: nn.Module) -> None:
+def randomize(module: nn.Module) -> None:
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.4)
     module.double().eval()
@@ -44,7 +44,7 @@ def attend(attention: SelfAttention, x: Tensor, bias: Tensor | None = None) -> T
 @pytest.mark.parametrize("bias", [True, False])
 def test_attention_is_softmax_of_queries_and_keys(bias: bool, norm_eps: float | None) -> None:
     attention = SelfAttention(12, 3, norm=nn.LayerNorm(12), bias=bias, qk_norm_eps=norm_eps)
-    randomise(attention)
+    randomize(attention)
     x = torch.randn(2, 7, 12, dtype=torch.float64)
     torch.testing.assert_close(attention(x), attend(attention, x))
 
@@ -53,7 +53,7 @@ def test_block_is_equations_2_and_3() -> None:
     spec = parse("ViT/8@16,depth=1,width=12,heads=3,mlp=20,layer_scale=0.5")
     assert isinstance(spec, ViTSpec)
     block = Block(spec, 0.0)
-    randomise(block)
+    randomize(block)
     x = torch.randn(2, 5, 12, dtype=torch.float64)
     scale1, scale2 = (m.factor for m in block.modules() if isinstance(m, LayerScale))
     middle = x + scale1 * attend(block.attention, x)
@@ -80,7 +80,7 @@ def test_axial_block_is_rows_then_columns() -> None:
     spec = parse("AxialViT/8@24x32,depth=1,width=12,heads=3,mlp=20")
     assert isinstance(spec, ViTSpec)
     block = AxialBlock(spec, 0.0)
-    randomise(block)
+    randomize(block)
     x = torch.randn(2, 3, 4, 12, dtype=torch.float64)
     rows = torch.stack([block.row(x[:, row]) for row in range(3)], dim=1)
     columns = torch.stack([block.column(rows[:, :, column]) for column in range(4)], dim=2)
@@ -90,7 +90,7 @@ def test_axial_block_is_rows_then_columns() -> None:
 def test_axial_vit_sees_rows_and_columns_only() -> None:
     """One axial block mixes a patch with its row and its column's rows; two blocks see all."""
     model = build("AxialViT/8@32,depth=1,width=12,heads=3,mlp=20")
-    randomise(model)
+    randomize(model)
     x = torch.randn(1, 3, 32, 32, dtype=torch.float64, requires_grad=True)
     assert isinstance(model, ViT)
     x0, _ = model.embed(x)
@@ -102,7 +102,7 @@ def test_axial_vit_sees_rows_and_columns_only() -> None:
 
 def test_axial_mixing_is_relative_attention_along_each_axis() -> None:
     mixing = AxialMixing(8, 2, (3, 4), stride=1)
-    randomise(mixing)
+    randomize(mixing)
     x = torch.randn(2, 8, 3, 4, dtype=torch.float64)
     cells = x.permute(0, 2, 3, 1)
     rows = torch.stack(
@@ -140,7 +140,7 @@ def test_attention_pooling_is_one_query_and_an_mlp() -> None:
     spec = parse("ViT/8@16,depth=1,width=12,heads=3,mlp=20,pool=map")
     assert isinstance(spec, ViTSpec)
     pool = AttentionPool(spec)
-    randomise(pool)
+    randomize(pool)
     x = torch.randn(2, 5, 12, dtype=torch.float64)
     query, (key, value) = pool.query(pool.probe), pool.key_value(x).chunk(2, dim=-1)
     heads = []
@@ -175,11 +175,11 @@ def test_attention_dropout_acts_in_training_only() -> None:
     assert torch.equal(attention(x), attention(x))
 
 
-def test_stochastic_depth_drops_whole_pictures_and_keeps_the_mean() -> None:
+def test_stochastic_depth_drops_whole_images_and_keeps_the_mean() -> None:
     layer = StochasticDepth(0.25)
     dropped = layer(torch.ones(4000, 3, 2))
     assert dropped.unique().tolist() == [0.0, pytest.approx(4 / 3)]
-    assert dropped.flatten(1).unique(dim=1).shape[1] == 1  # a picture as a whole
+    assert dropped.flatten(1).unique(dim=1).shape[1] == 1  # an image as a whole
     assert dropped.mean().item() == pytest.approx(1, abs=0.05)
     assert torch.equal(layer.eval()(torch.ones(4, 3)), torch.ones(4, 3))
 
@@ -207,8 +207,8 @@ def test_bit_is_a_pre_activation_resnet() -> None:
         weight = layer.weight
         assert isinstance(weight, Tensor)
         flat = weight.flatten(1)
-        deviation = (flat.var(1, unbiased=False) + 1e-10).sqrt()
-        weight = ((flat - flat.mean(1, keepdim=True)) / deviation[:, None]).view_as(weight)
+        std = (flat.var(1, unbiased=False) + 1e-10).sqrt()
+        weight = ((flat - flat.mean(1, keepdim=True)) / std[:, None]).view_as(weight)
         return F.conv2d(y, weight, stride=stride, padding=padding)
 
     y = F.max_pool2d(conv(model.root, x, 2, 3), 3, 2, 1)

@@ -20,10 +20,10 @@ def is_uniform(weight: Tensor, limit: float) -> bool:
 
 def is_lecun_normal(weight: Tensor) -> bool:
     """Check a truncated normal of variance 1 / inputs."""
-    deviation = math.sqrt(1 / weight[0].numel())
-    cut = 2 * deviation / 0.87962566103423978
+    std = math.sqrt(1 / weight[0].numel())
+    cut = 2 * std / 0.87962566103423978
     inside = 0.9 * cut < weight.abs().max().item() <= cut
-    return inside and weight.std().item() == pytest.approx(deviation, rel=0.03)
+    return inside and weight.std().item() == pytest.approx(std, rel=0.03)
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +149,8 @@ def test_a_meta_model_is_made_real_with_the_same_values(name: str) -> None:
     for parameter in model.parameters():
         parameter.data.fill_(float("nan"))
     torch.manual_seed(5)
-    wanted.initialise()
+    wanted.initialize()
     torch.manual_seed(5)
-    model.initialise()
+    model.initialize()
     for key, value in wanted.state_dict().items():
         assert torch.equal(model.state_dict()[key], value), key

@@ -115,7 +115,7 @@ def test_axial_models_are_written_with_their_options() -> None:
         pytest.param(f"ViT-B/16@{'9' * 5000}", "is not a size", id="a size of 5000 digits"),
         pytest.param(f"BiT-R50x{'9' * 5000}", "unknown model", id="a width of 5000 digits"),
         ("BiT,stages=²-1", "stages[0]: expected int, got '²'"),
-        ("ViT-B/15", "a 224x224 picture does not split into 15x15 patches; the nearest size"),
+        ("ViT-B/15", "a 224x224 image does not split into 15x15 patches; the nearest size"),
         ("ViT-B/16@390", "the nearest size that does is 384x384"),
         ("ViT-B/16,gap", "'gap' is not of the form field=value"),
         ("ViT-B/16,pol=gap", "unknown key 'pol'; did you mean 'pool'?"),
@@ -209,7 +209,7 @@ def test_every_spec_has_a_name(shape: dict[str, Any]) -> None:
     assert parse(str(spec)) == spec
 
 
-def test_sizes_of_pictures() -> None:
+def test_sizes_of_images() -> None:
     assert parse_size("384") == (384, 384)
     assert parse_size("384x512") == (384, 512)
     with pytest.raises(InputError, match="'384,512' is not a size"):

@@ -64,8 +64,8 @@ def test_the_reference_generator_is_the_published_one() -> None:
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_masks_have_their_rate_and_are_independent(rate: float) -> None:
     kept, chance = draw_kept(torch.arange(50), 4000, rate)
-    deviation = (rate * (1 - rate) / kept.numel()) ** 0.5
-    assert kept.double().mean().item() == pytest.approx(chance, abs=4 * deviation)
+    std = (rate * (1 - rate) / kept.numel()) ** 0.5
+    assert kept.double().mean().item() == pytest.approx(chance, abs=4 * std)
     assert chance == pytest.approx(1 - rate, abs=1e-5)
     correlations = torch.corrcoef(kept.double()) - torch.eye(50)
     assert correlations.abs().max() < 5.5 / 4000**0.5  # of 1225 pairs

@@ -24,7 +24,7 @@ from vitrail.models.spec import ResizeRule
 TINY = "ViT/8@24x32,depth=3,width=16,heads=2,mlp=24,classes=5"
 
 
-def randomised(name: str) -> ViT:
+def randomized(name: str) -> ViT:
     """Build a tiny model whose every parameter is random."""
     model = build(name)
     assert isinstance(model, ViT)
@@ -63,7 +63,7 @@ def table_2d(positions: Positions) -> Tensor:
 @pytest.mark.parametrize("at", ["input", "every-layer", "shared"])
 @pytest.mark.parametrize("kind", ["learned-1d", "learned-2d", "sincos-2d"])
 def test_positions_are_added_where_the_spec_says(kind: str, at: str) -> None:
-    model = randomised(f"{TINY},position={kind},position_at={at}")
+    model = randomized(f"{TINY},position={kind},position_at={at}")
     x = torch.randn(2, 3, 24, 32, dtype=torch.float64)
     tables: list[Tensor] = []
     for positions in model.positions:
@@ -80,20 +80,20 @@ def test_positions_are_added_where_the_spec_says(kind: str, at: str) -> None:
 
 
 def test_no_positions_makes_the_encoder_blind_to_order() -> None:
-    model = randomised(f"{TINY},position=none,pool=gap")
+    model = randomized(f"{TINY},position=none,pool=gap")
     x = torch.randn(2, 3, 24, 32, dtype=torch.float64)
     torch.testing.assert_close(model(x), model(x.roll(8, dims=2)))
     torch.testing.assert_close(model.tokens(x), encode_slowly(model, x, [None] * 3))
 
 
 def test_tokens_without_position_are_left_alone() -> None:
-    model = randomised(f"{TINY},registers=2,class_position=false")
+    model = randomized(f"{TINY},registers=2,class_position=false")
     x = torch.randn(1, 3, 24, 32, dtype=torch.float64)
     positions = model.positions[0]
     assert isinstance(positions, Positions)
     table = torch.cat([torch.zeros(3, 16).double(), positions.table])
     torch.testing.assert_close(model.tokens(x), encode_slowly(model, x, [table, None, None]))
-    covered = randomised(f"{TINY},registers=2")
+    covered = randomized(f"{TINY},registers=2")
     positions = covered.positions[0]
     assert isinstance(positions, Positions)
     parts = [positions.table[:1], torch.zeros(2, 16).double(), positions.table[1:]]
@@ -104,7 +104,7 @@ def test_tokens_without_position_are_left_alone() -> None:
 @pytest.mark.parametrize("at", ["every-layer", "shared"])
 def test_relative_attention_is_the_papers(at: str) -> None:
     """Each query also meets an embedding of the offset p_q - p_k; both logits are summed."""
-    model = randomised(f"{TINY},position=relative,position_at={at},depth=2")
+    model = randomized(f"{TINY},position=relative,position_at={at},depth=2")
     x = torch.randn(2, 3, 24, 32, dtype=torch.float64)
     assert len(model.positions) == (2 if at == "every-layer" else 1)
     tokens, _ = model.embed(x)
@@ -191,7 +191,7 @@ RELATIVE = [("relative", "every-layer"), ("relative", "shared")]
 
 @pytest.mark.parametrize(("kind", "at"), [*ABSOLUTE, *RELATIVE])
 def test_another_size_than_trained_works(kind: str, at: str) -> None:
-    model = randomised(f"{TINY},position={kind},position_at={at}")
+    model = randomized(f"{TINY},position={kind},position_at={at}")
     for height, width in [(24, 32), (32, 24), (8, 8), (40, 16)]:
         x = torch.randn(1, 3, height, width, dtype=torch.float64)
         assert model.tokens(x).shape == (1, 1 + height * width // 64, 16)
@@ -199,7 +199,7 @@ def test_another_size_than_trained_works(kind: str, at: str) -> None:
 
 
 def test_resized_model_equals_a_model_with_resized_table() -> None:
-    small, large = randomised(TINY), randomised(TINY.replace("24x32", "40x48"))
+    small, large = randomized(TINY), randomized(TINY.replace("24x32", "40x48"))
     state = small.state_dict()
     state["positions.0.table"] = resize_positions(
         state["positions.0.table"], (3, 4), (5, 6), prefix=1
@@ -210,9 +210,7 @@ def test_resized_model_equals_a_model_with_resized_table() -> None:
 
 
 @given(st.integers(2, 6), st.integers(2, 6), st.integers(0, 6), st.integers(0, 6))
-def test_resized_patches_embed_enlarged_pictures_alike(
-    p: int, q: int, more: int, wider: int
-) -> None:
+def test_resized_patches_embed_enlarged_images_alike(p: int, q: int, more: int, wider: int) -> None:
     """FlexiViT's promise for larger patches: the embedding of the resized patch is the same."""
     weight = torch.randn(5, 3, p, q, dtype=torch.float64)
     patch = torch.randn(1, 3, p, q, dtype=torch.float64)

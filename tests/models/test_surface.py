@@ -39,7 +39,7 @@ families = pytest.mark.parametrize("name", FAMILIES.values(), ids=FAMILIES.keys(
 
 
 def make(name: str) -> tuple[ViT | BiT, Tensor]:
-    """Build a model whose head is not zero, and pictures for it."""
+    """Build a model whose head is not zero, and images for it."""
     model = build(name)
     for name, parameter in model.named_parameters():
         if "head.output" in name:
@@ -67,10 +67,10 @@ def test_tokens_features_and_logits(name: str) -> None:
 
 
 @families
-def test_a_picture_does_not_depend_on_its_batch(name: str) -> None:
+def test_a_image_does_not_depend_on_its_batch(name: str) -> None:
     model, x = make(name)
     model.eval()
-    alone = torch.cat([model(picture[None]) for picture in x])
+    alone = torch.cat([model(image[None]) for image in x])
     torch.testing.assert_close(alone, model(x), rtol=1e-4, atol=1e-5)
 
 
@@ -225,8 +225,8 @@ def test_compile_with_checkpointing_and_another_size() -> None:
     model, x = make(FAMILIES["token"])
     model.checkpointing = True
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    for pictures in (x, torch.randn(2, 3, 48, 64)):
-        torch.testing.assert_close(compiled(pictures), model(pictures))
+    for images in (x, torch.randn(2, 3, 48, 64)):
+        torch.testing.assert_close(compiled(images), model(images))
 
 
 def test_the_fused_kernel_is_always_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,17 +248,17 @@ def test_the_fused_kernel_is_always_on(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((3, 32, 32), "expected (batch, 3, height, width) pictures, got (3, 32, 32)"),
-        ((1, 1, 3, 32, 32), "expected (batch, 3, height, width) pictures, got (1, 1, 3, 32, 32)"),
+        ((3, 32, 32), "expected (batch, 3, height, width) images, got (3, 32, 32)"),
+        ((1, 1, 3, 32, 32), "expected (batch, 3, height, width) images, got (1, 1, 3, 32, 32)"),
         ((1, 4, 32, 32), "expected 3 channels, got 4 in (1, 4, 32, 32)"),
         ((1, 32, 32, 3), "expected 3 channels, got 32 in (1, 32, 32, 3); channels come second"),
-        ((1, 3, 32, 33), "a 32x33 picture does not split into 8x8 patches; the nearest size that "
+        ((1, 3, 32, 33), "a 32x33 image does not split into 8x8 patches; the nearest size that "
                          "does is 32x32"),
-        ((1, 3, 4, 32), "a 4x32 picture does not split into 8x8 patches; the nearest size that "
+        ((1, 3, 4, 32), "a 4x32 image does not split into 8x8 patches; the nearest size that "
                         "does is 8x32"),
     ],
 )  # fmt: skip
-def test_bad_pictures_get_one_clear_line(shape: tuple[int, ...], message: str) -> None:
+def test_bad_images_get_one_clear_line(shape: tuple[int, ...], message: str) -> None:
     model, _ = make(FAMILIES["token"])
     with pytest.raises(InputError) as caught:
         model(torch.randn(shape))
@@ -268,12 +268,12 @@ def test_bad_pictures_get_one_clear_line(shape: tuple[int, ...], message: str) -
 
 def test_whole_numbers_are_refused() -> None:
     model, _ = make(FAMILIES["bit"])
-    with pytest.raises(InputError, match=r"expected floating-point pictures, got torch\.uint8"):
+    with pytest.raises(InputError, match=r"expected floating-point images, got torch\.uint8"):
         model(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
 
 
 @families
-def test_nan_is_passed_through_and_stays_in_its_picture(name: str) -> None:
+def test_nan_is_passed_through_and_stays_in_its_image(name: str) -> None:
     model, x = make(name)
     model.eval()
     x[1, 0, 5, 5] = float("nan")

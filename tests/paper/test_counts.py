@@ -105,7 +105,7 @@ def test_published_gmacs(name: str, gmacs: float) -> None:
     assert round(cost_of(parse(name)).macs / 1e9, 3) == gmacs
 
 
-JFT = 303_000_000  # pictures (section 4.1)
+JFT = 303_000_000  # images (section 4.1)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from vitrail.models import Spec, ViT
 
 M = TypeVar("M", bound=nn.Module)
 Rules = Iterable[tuple[str, str]]
-Place = tuple[nn.Module, Literal["input", "output"]]
+Cursor = tuple[nn.Module, Literal["input", "output"]]
 
 PRECISIONS = pytest.mark.parametrize(
     ("dtype", "tolerance"),
@@ -58,17 +58,17 @@ def mend_torchvision() -> torch.library.Library | None:
     return None
 
 
-def randomise(peer: M, dtype: torch.dtype) -> M:
+def randomize(peer: M, dtype: torch.dtype) -> M:
     """Fill all parameters from a seeded normal, so that none is zero, one or without effect."""
     generator = torch.Generator().manual_seed(0)
     for parameter in peer.parameters():
         matrix = parameter.ndim > 1 and len(parameter) > 1
-        deviation = 1.5 * parameter[0].numel() ** -0.5 if matrix else 0.5
-        nn.init.normal_(parameter, std=deviation, generator=generator)
+        std = 1.5 * parameter[0].numel() ** -0.5 if matrix else 0.5
+        nn.init.normal_(parameter, std=std, generator=generator)
     return peer.to(dtype).eval()
 
 
-def pictures(spec: Spec, dtype: torch.dtype, size: tuple[int, int] | None = None) -> Tensor:
+def images(spec: Spec, dtype: torch.dtype, size: tuple[int, int] | None = None) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     shape = (2, spec.channels, *(size or spec.image))
     return torch.randn(shape, generator=generator).to(dtype)
@@ -96,7 +96,7 @@ def fill(model: M, state: Mapping[str, Tensor]) -> M:
 
 
 def climb(
-    places: Mapping[str, Place], call: Callable[[Tensor], Tensor], x: Tensor
+    places: Mapping[str, Cursor], call: Callable[[Tensor], Tensor], x: Tensor
 ) -> dict[str, Tensor]:
     """Run a model once and give what passed the named places on the way, and its result."""
     seen: dict[str, Tensor] = {}
@@ -118,7 +118,7 @@ def climb(
     return {**{name: seen[name] for name in places}, "result": result}
 
 
-def places(first: nn.Module, norm: nn.Module, **heads: nn.Module | None) -> dict[str, Place]:
+def places(first: nn.Module, norm: nn.Module, **heads: nn.Module | None) -> dict[str, Cursor]:
     """Say where an encoder's rungs are: its first block, its last norm, its head's layers."""
     return {
         "embedding": (first, "input"),
@@ -128,12 +128,12 @@ def places(first: nn.Module, norm: nn.Module, **heads: nn.Module | None) -> dict
     }
 
 
-def climb_ours(model: ViT, x: Tensor, **more: Place) -> dict[str, Tensor]:
+def climb_ours(model: ViT, x: Tensor, **more: Cursor) -> dict[str, Tensor]:
     """Give our ViT's rungs; without classes, its result is the features."""
     head = model.head
     ours = places(model.blocks[0], model.norm, pooled=head.hidden, features=head.output)
     rungs = climb({**more, **ours}, model, x)
-    # Classifying normalises the class token alone, so all tokens are asked for apart.
+    # Classifying normalizes the class token alone, so all tokens are asked for apart.
     with torch.no_grad():
         return {**rungs, "tokens": model.tokens(x)}
 

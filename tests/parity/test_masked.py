@@ -38,8 +38,8 @@ def test_mae_predicts_as_transformers(dtype: torch.dtype, tolerance: float) -> N
         norm_pix_loss=True,
         mask_ratio=0.75,
     )
-    peer = peers.randomise(hf_mae.ViTMAEForPreTraining(config), dtype)
-    ours = MaskedAutoencoder(ViT(SPEC), "normalised-pixels", LIGHT)
+    peer = peers.randomize(hf_mae.ViTMAEForPreTraining(config), dtype)
+    ours = MaskedAutoencoder(ViT(SPEC), "normalized-pixels", LIGHT)
     table = ours.positions(SPEC.grid, torch.empty(1, LIGHT.width, dtype=dtype))
     # MAE's own fixed table differs from big_vision's in its frequencies; both get ours.
     peer.decoder.decoder_pos_embed.data = F.pad(table, (0, 0, 1, 0))[None]
@@ -50,17 +50,17 @@ def test_mae_predicts_as_transformers(dtype: torch.dtype, tolerance: float) -> N
     translated |= peers.translate(decoder, [*DECODER, *RULES])
     peers.fill(ours, translated)
 
-    pictures = torch.rand(2, 3, *SPEC.image, dtype=dtype)
+    images = torch.rand(2, 3, *SPEC.image, dtype=dtype)
     corruption = draw_corruption(torch.arange(2), SPEC.grid, MaskConfig(ratio=0.75))
     noise = torch.zeros(2, 16).scatter(1, corruption.chosen, 1.0) + torch.arange(16) / 100
     with torch.no_grad():
-        theirs = peer(pictures, noise=noise)
-        predictions = ours(pictures, corruption)
+        theirs = peer(images, noise=noise)
+        predictions = ours(images, corruption)
     assert theirs.mask.bool().sum() == corruption.chosen.numel()
     peers.assert_near(predictions, take(theirs.logits, corruption.chosen), tolerance)
-    patches = take(to_patches(pictures.permute(0, 2, 3, 1), SPEC.patch), corruption.chosen)
+    patches = take(to_patches(images.permute(0, 2, 3, 1), SPEC.patch), corruption.chosen)
     loss = distance(
-        predictions, targets_of(patches, SPEC.patch, "normalised-pixels"), "normalised-pixels"
+        predictions, targets_of(patches, SPEC.patch, "normalized-pixels"), "normalized-pixels"
     )
     torch.testing.assert_close(loss.mean(), theirs.loss.float(), rtol=1e-5, atol=0)
 
@@ -69,8 +69,8 @@ def test_mae_predicts_as_transformers(dtype: torch.dtype, tolerance: float) -> N
 def test_masked_patches_encode_as_transformers(dtype: torch.dtype, tolerance: float) -> None:
     config = hf_vit.ViTConfig(**shape(SPEC), intermediate_size=SPEC.mlp, qkv_bias=True)
     peer = hf_vit.ViTModel(config, add_pooling_layer=False, use_mask_token=True)
-    peers.randomise(peer, dtype)
-    ours = MaskedViT(ViT(SPEC), "colour")
+    peers.randomize(peer, dtype)
+    ours = MaskedViT(ViT(SPEC), "color")
     translated = peers.translate(peer.state_dict(), RULES)
     mask = translated.pop("embeddings.mask_token")
     translated = {f"encoder.{name}": tensor for name, tensor in translated.items()}
@@ -78,10 +78,10 @@ def test_masked_patches_encode_as_transformers(dtype: torch.dtype, tolerance: fl
     translated |= {"mask": mask, "predict.weight": head, "predict.bias": torch.ones(512)}
     peers.fill(ours, translated)
 
-    pictures = torch.randn(2, 3, *SPEC.image, dtype=dtype)
+    images = torch.randn(2, 3, *SPEC.image, dtype=dtype)
     corruption = draw_corruption(torch.arange(2), SPEC.grid, MaskConfig(masked=1, replaced=0))
     hidden = torch.zeros(2, 16).scatter(1, corruption.chosen, 1.0).bool()
     with torch.no_grad():
-        tokens = peer(pictures, bool_masked_pos=hidden).last_hidden_state[:, 1:]
+        tokens = peer(images, bool_masked_pos=hidden).last_hidden_state[:, 1:]
         expected = take(tokens, corruption.chosen) @ head.T + 1
-        peers.assert_near(ours(pictures, corruption), expected, tolerance)
+        peers.assert_near(ours(images, corruption), expected, tolerance)

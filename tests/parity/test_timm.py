@@ -34,7 +34,7 @@ BASE = ViTSpec(
     activation="gelu",
     position_resize="timm",
 )
-STEM: dict[str, Any] = {"stem_width": 32, "stem_norm_eps": 1e-5, "standardise": "timm"}
+STEM: dict[str, Any] = {"stem_width": 32, "stem_norm_eps": 1e-5, "standardize": "timm"}
 SPECS: dict[str, ViTSpec] = {
     "class token": BASE,
     "not square": replace(BASE, image=(24, 40), patch=(8, 4)),
@@ -59,7 +59,7 @@ SPECS: dict[str, ViTSpec] = {
         **{**vars(BASE), "patch": (2, 2), "image": (40, 24)}, **STEM
     ),
 }
-BIT = BiTSpec(stages=(1, 2, 1, 1), width=32, image=(64, 64), classes=7, standardise="timm")
+BIT = BiTSpec(stages=(1, 2, 1, 1), width=32, image=(64, 64), classes=7, standardize="timm")
 
 RULES = [
     (r"^cls_token$", "class_token"),
@@ -93,7 +93,7 @@ BIT_RULES = [
 
 
 def timm_vit(spec: ViTSpec, dtype: torch.dtype, *, dynamic: bool = False) -> Any:
-    """Build timm's model of the same meaning; a dynamic one takes pictures of any size."""
+    """Build timm's model of the same meaning; a dynamic one takes images of any size."""
     gated = spec.activation == "swiglu"
     activations = {"gelu": None, "gelu-tanh": "gelu_tanh", "swiglu": "silu"}
     embed = timm_layers.PatchEmbed
@@ -122,7 +122,7 @@ def timm_vit(spec: ViTSpec, dtype: torch.dtype, *, dynamic: bool = False) -> Any
         act_layer=activations[spec.activation],
         mlp_layer=timm_layers.SwiGLUPacked if gated else timm_layers.Mlp,
     )
-    return peers.randomise(peer, dtype)
+    return peers.randomize(peer, dtype)
 
 
 def timm_stem(spec: HybridSpec) -> Any:
@@ -154,7 +154,7 @@ def timm_bit(spec: BiTSpec, dtype: torch.dtype) -> Any:
         stem_type={"none": "", "zeros": "fixed"}[spec.pool_padding],
         conv_layer=partial(timm_layers.StdConv2d, eps=1e-8),
     )
-    return peers.randomise(peer, dtype)
+    return peers.randomize(peer, dtype)
 
 
 def channels(stages: tuple[int, ...], width: int) -> tuple[int, ...]:
@@ -177,7 +177,7 @@ def ours_of(peer: nn.Module, spec: ViTSpec) -> ViT:
 
 
 def climb_both(peer: Any, model: ViT, x: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    ours: dict[str, peers.Place] = {}
+    ours: dict[str, peers.Cursor] = {}
     theirs = peers.places(peer.blocks[0], peer.norm, features=peer.head)
     if isinstance(model.spec, HybridSpec) and model.stem is not None:
         stages, backbone = model.spec.stages, peer.patch_embed.backbone
@@ -187,12 +187,12 @@ def climb_both(peer: Any, model: ViT, x: Tensor) -> tuple[dict[str, Tensor], dic
     return peers.climb_ours(model, x, **ours), peers.climb(theirs, peer, x)
 
 
-def our_stages(stages: tuple[int, ...], blocks: nn.ModuleList) -> dict[str, peers.Place]:
+def our_stages(stages: tuple[int, ...], blocks: nn.ModuleList) -> dict[str, peers.Cursor]:
     ends = [sum(stages[: stage + 1]) for stage in range(len(stages))]
     return {f"stage {stage}": (blocks[end - 1], "output") for stage, end in enumerate(ends)}
 
 
-def timm_stages(stages: tuple[int, ...], resnet: Any) -> dict[str, peers.Place]:
+def timm_stages(stages: tuple[int, ...], resnet: Any) -> dict[str, peers.Cursor]:
     return {f"stage {stage}": (resnet.stages[stage], "output") for stage in range(len(stages))}
 
 
@@ -201,7 +201,7 @@ def timm_stages(stages: tuple[int, ...], resnet: Any) -> dict[str, peers.Place]:
 def test_rungs_equal_timm(name: str, dtype: torch.dtype, tolerance: float) -> None:
     spec = SPECS[name]
     peer = timm_vit(spec, dtype)
-    rungs = climb_both(peer, ours_of(peer, spec), peers.pictures(spec, dtype))
+    rungs = climb_both(peer, ours_of(peer, spec), peers.images(spec, dtype))
     peers.assert_equal_rungs(*rungs, tolerance)
 
 
@@ -223,7 +223,7 @@ def test_rungs_at_another_resolution_equal_timm(
 ) -> None:
     spec = SPECS[name]
     peer = timm_vit(spec, dtype, dynamic=True)
-    rungs = climb_both(peer, ours_of(peer, spec), peers.pictures(spec, dtype, size))
+    rungs = climb_both(peer, ours_of(peer, spec), peers.images(spec, dtype, size))
     peers.assert_equal_rungs(*rungs, max(tolerance, peers.FLOAT32_RESIZE))
 
 
@@ -265,10 +265,10 @@ def test_rungs_of_drawn_specs_equal_timm(seed: int, dtype: torch.dtype, toleranc
     spec = draw(seed)
     peer = timm_vit(spec, dtype, dynamic=True)
     model = ours_of(peer, spec)
-    rungs = climb_both(peer, model, peers.pictures(spec, dtype))
+    rungs = climb_both(peer, model, peers.images(spec, dtype))
     peers.assert_equal_rungs(*rungs, tolerance)
     larger = (spec.image[0] + spec.patch[0], spec.image[1] + 2 * spec.patch[1])
-    rungs = climb_both(peer, model, peers.pictures(spec, dtype, larger))
+    rungs = climb_both(peer, model, peers.images(spec, dtype, larger))
     peers.assert_equal_rungs(*rungs, max(tolerance, peers.FLOAT32_RESIZE))
 
 
@@ -285,7 +285,7 @@ def test_rungs_of_drawn_specs_equal_timm(seed: int, dtype: torch.dtype, toleranc
 def test_another_option_shows_at_its_rung(size: Size, changes: dict[str, Any], rung: str) -> None:
     peer = timm_vit(BASE, torch.float64, dynamic=True)
     model = ours_of(peer, replace(BASE, **changes))
-    rungs = climb_both(peer, model, peers.pictures(BASE, torch.float64, size))
+    rungs = climb_both(peer, model, peers.images(BASE, torch.float64, size))
     tolerance = 1e-10 if size == BASE.image else peers.FLOAT32_RESIZE
     with pytest.raises(AssertionError, match=rf"^{rung}: off by"):
         peers.assert_equal_rungs(*rungs, tolerance)
@@ -302,19 +302,19 @@ def test_stages_of_bit_equal_timm(
     rules = [*count_through(spec.stages), *BIT_RULES]
     model = peers.fill(BiT(spec), peers.translate(peer.state_dict(), rules))
     assert model.head.output is not None
-    ours: dict[str, peers.Place] = {
+    ours: dict[str, peers.Cursor] = {
         "convolution": (model.root, "output"),
         "root": (model.blocks[0], "input"),
         **our_stages(spec.stages, model.blocks),
         "features": (model.head.output, "input"),
     }
-    theirs: dict[str, peers.Place] = {
+    theirs: dict[str, peers.Cursor] = {
         "convolution": (peer.stem.conv, "output"),
         "root": (peer.stem, "output"),
         **timm_stages(spec.stages, peer),
         "features": (peer.head.global_pool, "output"),
     }
-    x = peers.pictures(spec, dtype, size)
+    x = peers.images(spec, dtype, size)
     rungs = peers.climb(theirs, peer, x)
     rungs["features"] = rungs["features"].flatten(1)
     peers.assert_equal_rungs(peers.climb(ours, model, x), rungs, tolerance)

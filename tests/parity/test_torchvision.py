@@ -55,10 +55,10 @@ def torchvision_vit(spec: ViTSpec, dtype: torch.dtype) -> Any:
         num_classes=spec.classes,
         representation_size=spec.representation or None,
     )
-    return peers.randomise(peer, dtype)
+    return peers.randomize(peer, dtype)
 
 
-def places(peer: Any) -> dict[str, peers.Place]:
+def places(peer: Any) -> dict[str, peers.Cursor]:
     pooled = getattr(peer.heads, "pre_logits", None)
     return peers.places(
         peer.encoder.layers[0], peer.encoder.ln, pooled=pooled, features=peer.heads.head
@@ -80,7 +80,7 @@ def test_rungs_equal_torchvision(
         peer = torchvision_vit(spec, dtype)
         resized = torchvision.interpolate_embeddings(spec.image[0], spec.patch[0], state)
         peer.load_state_dict(resized)
-    x = peers.pictures(spec, dtype)
+    x = peers.images(spec, dtype)
     ours = peers.climb_ours(model, x)
     peers.assert_equal_rungs(ours, peers.climb(places(peer), peer, x), tolerance)
 

@@ -71,11 +71,11 @@ RULES = [
 
 
 class Peer(NamedTuple):
-    """A model of transformers: its parts, and how it runs on pictures of any size."""
+    """A model of transformers: its parts, and how it runs on images of any size."""
 
     model: Any
     embeddings: Any
-    places: dict[str, peers.Place]
+    places: dict[str, peers.Cursor]
     call: Callable[[Tensor], Tensor]
 
 
@@ -106,7 +106,7 @@ def vit(spec: ViTSpec, dtype: torch.dtype) -> Peer:
         return output.logits if spec.classes else output.pooler_output
 
     kind = hf_vit.ViTForImageClassification if spec.classes else hf_vit.ViTModel
-    model = peers.randomise(kind(config), dtype)
+    model = peers.randomize(kind(config), dtype)
     inner = model.vit if spec.classes else model
     heads = {"features": model.classifier} if spec.classes else {"pooled": model.pooler.dense}
     places = peers.places(inner.layers[0], inner.layernorm, **heads)
@@ -122,7 +122,7 @@ def dino(spec: ViTSpec, dtype: torch.dtype) -> Peer:
         model = hf_registers.Dinov2WithRegistersModel(config)
     else:
         model = hf_dino.Dinov2Model(hf_dino.Dinov2Config(**options))
-    peers.randomise(model, dtype)
+    peers.randomize(model, dtype)
     places = peers.places(model.encoder.layer[0], model.layernorm)
     return Peer(model, model.embeddings, places, lambda x: model(x).pooler_output)
 
@@ -141,7 +141,7 @@ def siglip(spec: ViTSpec, dtype: torch.dtype) -> Peer:
         model = hf_siglip.SiglipForImageClassification(config)
     else:
         model = hf_siglip.SiglipVisionModel(hf_siglip.SiglipVisionConfig(**options))
-    peers.randomise(model, dtype)
+    peers.randomize(model, dtype)
     inner = model.vision_model if spec.classes else model
     features = model.classifier if spec.classes else None
     places = peers.places(inner.encoder.layers[0], inner.post_layernorm, features=features)
@@ -183,7 +183,7 @@ def ours_of(peer: Peer, spec: ViTSpec) -> ViT:
 def test_rungs_equal_transformers(name: str, dtype: torch.dtype, tolerance: float) -> None:
     build, spec = {**CASES, **NOT_SQUARE}[name]
     peer = build(spec, dtype)
-    model, x = ours_of(peer, spec), peers.pictures(spec, dtype)
+    model, x = ours_of(peer, spec), peers.images(spec, dtype)
     ours = peers.climb_ours(model, x)
     peers.assert_equal_rungs(ours, peers.climb(peer.places, peer.call, x), tolerance)
 
@@ -196,7 +196,7 @@ def test_rungs_at_another_resolution_equal_transformers(
 ) -> None:
     build, spec = CASES[name]
     peer = build(spec, dtype)
-    model, x = ours_of(peer, spec), peers.pictures(spec, dtype, size)
+    model, x = ours_of(peer, spec), peers.images(spec, dtype, size)
     ours = peers.climb_ours(model, x)
     if build is dino:
         tolerance = max(tolerance, peers.FLOAT32_RESIZE)

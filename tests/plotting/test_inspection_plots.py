@@ -26,7 +26,7 @@ def noise(*shape: int) -> np.ndarray:
     return np.random.default_rng(0).random(shape)
 
 
-def picture(height: int = 20, width: int = 30) -> np.ndarray:
+def image(height: int = 20, width: int = 30) -> np.ndarray:
     return (255 * noise(height, width, 3)).astype(np.uint8)
 
 
@@ -44,21 +44,21 @@ def heights(line: Any) -> list[float]:
 
 
 EXAMPLES: dict[str, Callable[[], Plot]] = {
-    "overlays": lambda: plots.draw_overlays([picture()], [noise(20, 30)], WILD[:1]),
-    "pictures": lambda: plots.draw_pictures([picture()], WILD[:1]),
+    "overlays": lambda: plots.draw_overlays([image()], [noise(20, 30)], WILD[:1]),
+    "images": lambda: plots.draw_images([image()], WILD[:1]),
     "heads": lambda: plots.draw_heads(noise(2, 3, 4, 5), [0, 7]),
     "distances": lambda: plots.draw_distances({WILD[1]: 100 * noise(4, 3), "b": noise(3, 2)}),
     "filters": lambda: plots.draw_filters(noise(10, 4, 4, 3)),
     "positions": lambda: plots.draw_positions({"3 x 4": noise(3, 4, 3, 4)}),
-    "components": lambda: plots.draw_components([picture()], [noise(4, 5, 3)]),
-    "neighbours": lambda: plots.draw_neighbours(
-        [picture()], [[picture(), picture()]], noise(1, 2), [WILD[1:3]]
+    "components": lambda: plots.draw_components([image()], [noise(4, 5, 3)]),
+    "neighbors": lambda: plots.draw_neighbors(
+        [image()], [[image(), image()]], noise(1, 2), [WILD[1:3]]
     ),
     "similarity": lambda: plots.draw_similarity(noise(3, 4), (WILD[0], WILD[1])),
     "norms": lambda: plots.draw_norms(1 + noise(3, 2, 6), 1),
     "lens": lambda: plots.draw_lens(noise(3, 4), WILD),
     "curves": lambda: plots.draw_curves(curves()),
-    "predictions": lambda: plots.draw_predictions(np.tile(picture(), (2, 3, 1))),
+    "predictions": lambda: plots.draw_predictions(np.tile(image(), (2, 3, 1))),
     "confusion": lambda: plots.draw_confusion(np.eye(4, dtype=int), WILD),
 }
 
@@ -106,8 +106,8 @@ def test_distances_are_a_dot_a_head_and_a_line_for_their_mean() -> None:
     assert "ViT from 10 to 100 pixels, in layer 0 from 10 to 60" in plot.alt
 
 
-def test_overlays_show_picture_mask_and_both() -> None:
-    shown, mask = picture(4, 6), np.zeros((4, 6))
+def test_overlays_show_image_mask_and_both() -> None:
+    shown, mask = image(4, 6), np.zeros((4, 6))
     mask[1, 2] = 0.5
     plot = plots.draw_overlays([shown], [mask], ["a"])
     first, second, third = map(shown_on, plot.axes)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.inspection.reports import BIT, EVIL, TINY, save_model, save_pictures, save_set
+from tests.inspection.reports import BIT, EVIL, TINY, save_images, save_model, save_set
 from tests.shelf import refusal
 from vitrail.data.transforms.preprocess import plain_preprocess
 from vitrail.inspection.attention import attention_masks
@@ -66,9 +66,9 @@ def model(place: Path) -> str:
 
 @pytest.fixture(scope="module")
 def report(place: Path, model: str) -> Report:
-    pictures = save_pictures(place / "pictures", "<b>&.png", "plain.png")
+    images = save_images(place / "images", "<b>&.png", "plain.png")
     data = save_set(place / "set")
-    return inspect_model(model, pictures, data=data, split="all", layers=[-1], against=model)
+    return inspect_model(model, images, data=data, split="all", layers=[-1], against=model)
 
 
 def test_a_page_holds_everything_itself(report: Report) -> None:
@@ -96,7 +96,7 @@ def test_names_come_out_as_text(report: Report) -> None:
 
 def test_answers_are_the_models_own(report: Report, model: str, place: Path) -> None:
     part = report.parts[0].data
-    view = open_view(model, [place / "pictures" / "<b>&.png"])
+    view = open_view(model, [place / "images" / "<b>&.png"])
     with torch.no_grad():
         expected = view.model(view.batches(view.shown)[0]).softmax(-1)[0]
     values, indices = expected.sort(descending=True)
@@ -111,7 +111,7 @@ def test_the_numbers_are_those_of_the_figures(report: Report) -> None:
     first, second = parts["Attention"]["distances"].values()
     assert first == second  # the model beside itself
     assert np.shape(first) == (2, 2)
-    assert parts["Attention"]["pictures"] == 12
+    assert parts["Attention"]["images"] == 12
     assert np.allclose(np.diag(parts["Features"]["similarity"]), 1, atol=1e-5)
     assert parts["Model card"]["model"].startswith("ViT/4@16")
     keys = [figure["key"] for figure in report.data["figures"]]
@@ -134,13 +134,13 @@ def test_a_second_report_is_the_same_and_replaces_the_first(
     report.write(tmp_path)
     note = tmp_path / "figures" / "mine.png"
     note.write_text("keep")
-    again = inspect_model(model, [place / "pictures" / "plain.png"])
+    again = inspect_model(model, [place / "images" / "plain.png"])
     again.write(tmp_path)
     page = (tmp_path / "report.html").read_bytes()
     assert page == again.html().encode()
     there = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert there == {plot.key for plot in again.plots} | {"mine"}
-    once_more = inspect_model(model, [place / "pictures" / "plain.png"])
+    once_more = inspect_model(model, [place / "images" / "plain.png"])
     assert once_more.html().encode() == page
 
 
@@ -164,8 +164,8 @@ def test_a_notebook_shows_the_page(report: Report) -> None:
 
 
 def test_a_mask_lies_on_the_part_that_was_seen(model: str, tmp_path: Path) -> None:
-    """Of an upright 24 x 16 picture, stretched to the input, all is seen and nothing is turned."""
-    (path,) = save_pictures(tmp_path, "tall.png")
+    """Of an upright 24 x 16 image, stretched to the input, all is seen and nothing is turned."""
+    (path,) = save_images(tmp_path, "tall.png")
     report = inspect_model(model, [path])
     shown, mask, _ = (axes.images[0].get_array() for axes in report.plots[0].axes)
     assert shown is not None
@@ -179,7 +179,7 @@ def test_a_mask_lies_on_the_part_that_was_seen(model: str, tmp_path: Path) -> No
 
 
 def test_a_turned_photograph_is_shown_upright(tmp_path: Path) -> None:
-    """Orientation 6 is stored lying on its side; its white edge is the upright picture's top."""
+    """Orientation 6 is stored lying on its side; its white edge is the upright image's top."""
     pixels = np.zeros((16, 32, 3), np.uint8)
     pixels[:, :4] = 255
     exif = Image.Exif()
@@ -193,8 +193,8 @@ def test_a_turned_photograph_is_shown_upright(tmp_path: Path) -> None:
     assert (subject.input[0] == 255).all()
 
 
-def test_large_pictures_are_shown_small_and_seen_whole(tmp_path: Path) -> None:
-    (path,) = save_pictures(tmp_path, "wide.png", size=(300, 900))
+def test_large_images_are_shown_small_and_seen_whole(tmp_path: Path) -> None:
+    (path,) = save_images(tmp_path, "wide.png", size=(300, 900))
     (subject,) = read_subjects([path], plain_preprocess((16, 16), 3))
     assert subject.shown.shape == (107, 320, 3)
     assert subject.input.shape == (16, 16, 3)
@@ -202,14 +202,14 @@ def test_large_pictures_are_shown_small_and_seen_whole(tmp_path: Path) -> None:
 
 def test_weights_in_half_precision_are_looked_at_in_full(tmp_path: Path) -> None:
     model = save_model(tmp_path / "model", dtype=torch.float16)
-    report = inspect_model(model, save_pictures(tmp_path, "a.png"))
+    report = inspect_model(model, save_images(tmp_path, "a.png"))
     assert sum(row["probability"] for row in report.parts[0].data["top"]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
     ("name", "figures"),
     [
-        (BIT, {"pictures", "filters", "neighbours"}),
+        (BIT, {"images", "filters", "neighbors"}),
         (f"{TINY},pool=gap,position=none", {"overlays", "heads", "lens", "distances", "filters"}),
         (f"{TINY},pool=map,registers=2", {"overlays", "heads", "lens", "distances", "positions"}),
         (f"{TINY},attention=axial,pool=gap", {"overlays", "heads", "distances", "norms"}),
@@ -220,8 +220,8 @@ def test_weights_in_half_precision_are_looked_at_in_full(tmp_path: Path) -> None
 def test_every_kind_of_model_has_a_report(name: str, figures: set[str], tmp_path: Path) -> None:
     model = save_model(tmp_path / "model", name)
     if "channels=5" in name:
-        np.save(tmp_path / "picture.npy", np.zeros((16, 16, 5), np.uint8))
-        report = inspect_model(model, [tmp_path / "picture.npy"])
+        np.save(tmp_path / "image.npy", np.zeros((16, 16, 5), np.uint8))
+        report = inspect_model(model, [tmp_path / "image.npy"])
     else:
         report = inspect_model(model, data=save_set(tmp_path / "set"), split="all", count=9)
     assert figures <= {plot.name for plot in report.plots}
@@ -234,7 +234,7 @@ def test_a_vit_stands_beside_a_hybrid_in_one_plot(tmp_path: Path) -> None:
         save_model(tmp_path / name, f"{prefix}ViT/{shape}")
         for name, prefix in (("vit", ""), ("hybrid", "R+"))
     )
-    report = inspect_model(vit, save_pictures(tmp_path, *"abcd"), against=hybrid)
+    report = inspect_model(vit, save_images(tmp_path, *"abcd"), against=hybrid)
     numbers = report.data["parts"][4]["distances"]
     assert list(numbers) == ["ViT/16@64", "R+ViT/16@64"]
     for name, text in (("ViT/16@64", vit), ("R+ViT/16@64", hybrid)):
@@ -248,13 +248,13 @@ def test_a_vit_stands_beside_a_hybrid_in_one_plot(tmp_path: Path) -> None:
 
 def test_a_model_without_a_head_has_no_answers(tmp_path: Path) -> None:
     model = save_model(tmp_path / "model", classes=None)
-    report = inspect_model(model, save_pictures(tmp_path, "a.png"))
+    report = inspect_model(model, save_images(tmp_path, "a.png"))
     assert "top" not in report.parts[0].data
     assert "lens" not in {plot.name for plot in report.plots}
 
 
 def test_positions_are_shown_before_and_after_resizing(model: str, tmp_path: Path) -> None:
-    report = inspect_model(model, save_pictures(tmp_path, "a.png"), image=(24, 32))
+    report = inspect_model(model, save_images(tmp_path, "a.png"), image=(24, 32))
     (plot,) = (plot for plot in report.plots if plot.name == "positions")
     assert "4 by 4 and 6 by 8 tiles" in plot.alt
 
@@ -284,7 +284,7 @@ def test_a_run_without_labels_shows_what_it_predicts(tmp_path: Path) -> None:
     train(from_text(config))
     text = report_run(out).read_text()
     (shown,) = (i for i in read(text).find("img") if "was predicted" in (i["alt"] or ""))
-    assert "6 pictures" in (shown["alt"] or "")
+    assert "6 images" in (shown["alt"] or "")
     assert "val/right ends at" in text
     (out / "predictions.png").write_bytes((out / "predictions.png").read_bytes()[:60])
     assert "predictions.png is damaged" in refusal(report_run, out)

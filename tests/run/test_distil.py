@@ -14,28 +14,28 @@ import torch.nn.functional as F
 from tests.faults.toy import MODEL, steps, toy
 from tests.shelf import refusal
 from vitrail.data.batches import TrainBatches
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
-from vitrail.data.transforms.apply import normalise
+from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build
 from vitrail.run import TrainConfig, train
 from vitrail.training.optim import OptimConfig
-from vitrail.training.tasks import DistilConfig, DistilToken, Example, LossConfig
-from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.training.tasks import DeviceBatch, DistillationToken, DistillConfig, LossConfig
+from vitrail.weights.checkpoint import Checkpoint, save_folder
 from vitrail.weights.load import load, read
 
 PLAIN = Augment(crop="whole", flip=0.0, mixup=0.5)
 
 
-def student(out: Path, distil: DistilConfig | None, **changes: Any) -> TrainConfig:
+def student(out: Path, distill: DistillConfig | None, **changes: Any) -> TrainConfig:
     settings: dict[str, Any] = {
         "length": steps(1),
         "augment": PLAIN,
         "optim": OptimConfig(lr=0.0),
-        "distil": distil,
+        "distill": distill,
         "log": 1,
         "loader": LoaderConfig(workers=0),
         "average": 0.0,
@@ -45,7 +45,7 @@ def student(out: Path, distil: DistilConfig | None, **changes: Any) -> TrainConf
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train a little, then say that pictures are taken with another mean and deviation."""
+    """Train a little, then say that images are taken with another mean and std."""
     out = tmp_path_factory.mktemp("teacher")
     learns = OptimConfig(lr=1e-2)
     train(student(out / "run", None, length=steps(8), batch=64, optim=learns))
@@ -62,15 +62,15 @@ def first_loss(config: TrainConfig) -> float:
 
 
 def taught(teacher: Path, config: TrainConfig) -> np.ndarray:
-    """Give the teacher's logits for the first batch, mixed pixels with its own normalisation."""
+    """Give the teacher's logits for the first batch, mixed pixels with its own normalization."""
     loaded = load(str(teacher))
     source = open_data("digits", split="train")
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     half = Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,), interpolation="bilinear", fit="stretch")
     batch = TrainBatches(source, PLAIN, half, batch=config.batch, seed=config.seed)[0]
     assert batch.mix is not None
     assert loaded.preprocess is not None
-    inputs = normalise(batch.pictures, loaded.preprocess, device=torch.device("cpu"))
+    inputs = normalize(batch.images, loaded.preprocess, device=torch.device("cpu"))
     mixed = batch.mix.share * inputs[1:] + (1 - batch.mix.share) * inputs[:-1]
     with torch.inference_mode():
         return loaded.model(mixed).double().numpy()
@@ -79,7 +79,7 @@ def taught(teacher: Path, config: TrainConfig) -> np.ndarray:
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_the_first_loss_is_the_closed_form(teacher: Path, tmp_path: Path, share: float) -> None:
     """A head of zeros says that all classes are as likely, so that all but the teacher is known."""
-    config = student(tmp_path / "run", DistilConfig(teacher=str(teacher), share=share))
+    config = student(tmp_path / "run", DistillConfig(teacher=str(teacher), share=share))
     logits = taught(teacher, config) / 3
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     apart = 9 * (p * (np.log(p) - math.log(0.1))).sum(1).mean()
@@ -97,10 +97,10 @@ def test_a_distillation_token_learns_from_the_teacher_alone(teacher: Path, hard:
     known = load(str(teacher))
     preprocess = known.preprocess
     assert preprocess is not None
-    config = DistilConfig(teacher=str(teacher), share=0.25, temperature=2.0, hard=hard)
-    task = DistilToken(LossConfig(), 10, preprocess, config, teach=known.model.eval())
+    config = DistillConfig(teacher=str(teacher), share=0.25, temperature=2.0, hard=hard)
+    task = DistillationToken(LossConfig(), 10, preprocess, config, teach=known.model.eval())
     inputs, labels = torch.rand(4, 1, 8, 8), torch.tensor([1, 0, 9, 4])
-    example = Example(inputs, F.one_hot(labels, 10).float(), torch.ones(4), torch.arange(4))
+    example = DeviceBatch(inputs, F.one_hot(labels, 10).float(), torch.ones(4), torch.arange(4))
     found = task.losses(model.eval(), example)
     first, second = model(inputs, each=True).unbind(1)
     torch.testing.assert_close((first + second) / 2, model(inputs))
@@ -112,7 +112,9 @@ def test_a_distillation_token_learns_from_the_teacher_alone(teacher: Path, hard:
     distance = 4 * apart.sum(1) if distance is None else distance
     expected = 0.75 * F.cross_entropy(first, labels, reduction="none") + 0.25 * distance
     torch.testing.assert_close(found, expected)
-    task = DistilToken(LossConfig(), 10, preprocess, replace(config, share=1.0), teach=known.model)
+    task = DistillationToken(
+        LossConfig(), 10, preprocess, replace(config, share=1.0), teach=known.model
+    )
     task.losses(model, example).sum().backward()
     heads = {name: p.grad for name, p in model.named_parameters() if "head." in name}
     assert {name for name, grad in heads.items() if grad is not None and grad.abs().sum() > 0} == {
@@ -124,8 +126,8 @@ def test_a_distillation_token_learns_from_the_teacher_alone(teacher: Path, hard:
 def test_a_model_with_a_distillation_token_trains_by_it(teacher: Path, tmp_path: Path) -> None:
     model = MODEL + ",distilled=true"
     learns = OptimConfig(lr=1e-2)
-    distil = DistilConfig(teacher=str(teacher), share=0.5, hard=True)
-    config = student(tmp_path / "run", distil, model=model, optim=learns, length=steps(3))
+    distill = DistillConfig(teacher=str(teacher), share=0.5, hard=True)
+    config = student(tmp_path / "run", distill, model=model, optim=learns, length=steps(3))
     train(config)
     weights = load(str(config.out)).model.state_dict()
     own, taught = (weights[f"{head}.output.weight"] for head in ("head", "distillation_head"))
@@ -133,7 +135,7 @@ def test_a_model_with_a_distillation_token_trains_by_it(teacher: Path, tmp_path:
     assert not torch.equal(own, taught)
 
 
-def reordered(bundle: Bundle, order: list[int]) -> Bundle:
+def reordered(bundle: Checkpoint, order: list[int]) -> Checkpoint:
     """Give a model's classes other numbers."""
     assert bundle.classes is not None
     names = ("head.output.weight", "head.output.bias")
@@ -147,21 +149,21 @@ def test_classes_are_known_by_their_names(teacher: Path, tmp_path: Path) -> None
     order = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
     save_folder(reordered(read(str(teacher)), order), tmp_path / "other")
     losses = [
-        first_loss(student(tmp_path / name, DistilConfig(teacher=str(source))))
+        first_loss(student(tmp_path / name, DistillConfig(teacher=str(source))))
         for name, source in {"a": teacher, "b": tmp_path / "other"}.items()
     ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
     save_folder(reordered(read(str(teacher)), order[:9]), tmp_path / "nine")
-    distil = DistilConfig(teacher=str(tmp_path / "nine"))
-    said = refusal(train, student(tmp_path / "c", distil))
+    distill = DistillConfig(teacher=str(tmp_path / "nine"))
+    said = refusal(train, student(tmp_path / "c", distill))
     assert "tells 9 classes apart, but not '7'; fine-tune it on the data first" in said
 
 
 def test_a_teacher_of_other_channels_or_patches_is_refused(teacher: Path, tmp_path: Path) -> None:
     model = MODEL.replace("channels=1", "channels=3")
-    distil = DistilConfig(teacher=str(teacher))
-    said = refusal(train, student(tmp_path / "a", distil, model=model))
+    distill = DistillConfig(teacher=str(teacher))
+    said = refusal(train, student(tmp_path / "a", distill, model=model))
     assert "takes 1 channels, the student 3" in said
     model = MODEL.replace("ViT/4@8", "ViT/3@9")
-    said = refusal(train, student(tmp_path / "b", distil, model=model))
-    assert "9x9 picture does not split into 4x4 patches" in said
+    said = refusal(train, student(tmp_path / "b", distill, model=model))
+    assert "9x9 image does not split into 4x4 patches" in said

@@ -62,14 +62,14 @@ def rows_of(out: Path) -> list[dict[str, float]]:
     ("task", "pretext"),
     [
         ("masked-patches", PretextConfig()),
-        ("masked-patches", PretextConfig(target="colours")),
+        ("masked-patches", PretextConfig(target="colors")),
         ("masked-patches", PretextConfig(target="pixels", distance="absolute")),
         (
             "mae",
-            PretextConfig(mask=MaskConfig(ratio=0.75), target="normalised-pixels", decoder=LIGHT),
+            PretextConfig(mask=MaskConfig(ratio=0.75), target="normalized-pixels", decoder=LIGHT),
         ),
     ],
-    ids=["colour", "colours", "pixels", "mae"],
+    ids=["color", "colors", "pixels", "mae"],
 )
 def test_a_run_keeps_its_encoder_apart(tmp_path: Path, task: Any, pretext: PretextConfig) -> None:
     run = train(configure(tmp_path / "run", task=task, pretext=pretext))
@@ -77,7 +77,7 @@ def test_a_run_keeps_its_encoder_apart(tmp_path: Path, task: Any, pretext: Prete
     rows = rows_of(tmp_path / "run")
     last = [row for row in rows if "val/loss" in row]
     assert run.loss == last[-1]["val/loss"] < last[0]["val/loss"]
-    assert ("val/right" in last[0]) == pretext.target.startswith("colour")
+    assert ("val/right" in last[0]) == pretext.target.startswith("color")
 
     loaded = vitrail.load(str(tmp_path / "run")).model
     assert loaded.spec == replace(parse(MODEL), classes=0)
@@ -116,8 +116,8 @@ def test_all_that_is_trained_has_a_gradient(tmp_path: Path, task: Any) -> None:
 
 
 def test_losses_are_those_of_the_chosen_patches(tmp_path: Path) -> None:
-    """The task's loss, a picture at a time, from the pixels before any mean and deviation."""
-    config, spec = PretextConfig(target="colour"), encoder_spec(parse(MODEL))
+    """The task's loss, an image at a time, from the pixels before any mean and std."""
+    config, spec = PretextConfig(target="color"), encoder_spec(parse(MODEL))
     batch = EvalBatches(open_data("shapes", split="val"), TINY, batch=5)[0]  # type: ignore[arg-type]
     task = Predict(config, spec, TINY)
     example = task.prepare(batch, torch.device("cpu"))
@@ -125,9 +125,9 @@ def test_losses_are_those_of_the_chosen_patches(tmp_path: Path) -> None:
     found = task.losses(lambda inputs, corruption: logits, example)  # type: ignore[arg-type]
     chosen = draw_corruption(example.keys, (4, 4), config.mask).chosen
     for number in range(5):
-        patches = to_patches(batch.pictures[number : number + 1] / 255, (4, 4))
-        true = targets_of(patches[:, chosen[number]], (4, 4), "colour")
-        expected = distance(logits[number : number + 1], true, "colour")
+        patches = to_patches(batch.images[number : number + 1] / 255, (4, 4))
+        true = targets_of(patches[:, chosen[number]], (4, 4), "color")
+        expected = distance(logits[number : number + 1], true, "color")
         torch.testing.assert_close(found[number : number + 1], expected)
 
 
@@ -157,12 +157,12 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"augment": Augment(mixup=0.2)}, "can't predict mixed pictures"),
+        ({"augment": Augment(mixup=0.2)}, "can't predict mixed images"),
         ({"model": "BiT-R50x1@32"}, "has no patch tokens"),
         (
             {
                 "model": "ViT/5@15,depth=1,width=16,heads=2,mlp=24",
-                "pretext": PretextConfig(target="colours"),
+                "pretext": PretextConfig(target="colors"),
             },
             "sides 4 divides, not 5x5",
         ),

@@ -15,7 +15,7 @@ from tests.faults.toy import in_child, steps, toy
 from tests.forks import Ended
 from vitrail import recipes
 from vitrail.config import InputError, read_file
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.split import split
@@ -51,7 +51,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "pictures", "hopeless"),
+    ("accuracies", "images", "hopeless"),
     [
         ([0.9, 0.5, 0.88, 0.2], 100, {1, 3}),  # 3 errors: 0.175 and 0.150
         ([0.9, 0.5, 0.88, 0.2], 3, set()),  # 3 errors: more than 1
@@ -66,9 +66,9 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     ],
 )
 def test_hopeless_is_in_the_worse_half_and_three_errors_behind(
-    accuracies: list[float], pictures: int, hopeless: set[int]
+    accuracies: list[float], images: int, hopeless: set[int]
 ) -> None:
-    assert find_hopeless(accuracies, pictures) == hopeless
+    assert find_hopeless(accuracies, images) == hopeless
 
 
 def test_the_hopeless_are_cut_and_the_best_is_trained_on_all(followed: Outcome) -> None:
@@ -83,13 +83,13 @@ def test_the_hopeless_are_cut_and_the_best_is_trained_on_all(followed: Outcome) 
         [4, 8, 16],
         [4],
     ]
-    assert all(seen.pictures == 145 for trial in followed.trials for seen in trial.seen)
+    assert all(seen.images == 145 for trial in followed.trials for seen in trial.seen)
     finished = [trial for trial in followed.trials if trial.ending == "finished"]
     assert followed.lr == max(finished, key=lambda trial: trial.top1).lr
     reached = [run.top1 for run in followed.runs]
     assert followed.top1 == pytest.approx(np.mean(reached))  # pyright: ignore
-    assert followed.deviation == pytest.approx(np.std(reached, ddof=1))  # pyright: ignore
-    assert [run.pictures for run in followed.runs] == [355, 355]
+    assert followed.std == pytest.approx(np.std(reached, ddof=1))  # pyright: ignore
+    assert [run.images for run in followed.runs] == [355, 355]
 
 
 def test_each_run_is_an_ordinary_one(followed: Outcome, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_each_run_is_an_ordinary_one(followed: Outcome, tmp_path: Path) -> None:
 def test_the_summary_says_all(followed: Outcome) -> None:
     summary = read_file(followed.folder / SUMMARY)
     assert (summary["lr"], summary["top1"]) == (followed.lr, followed.top1)
-    assert summary["deviation"] == followed.deviation
+    assert summary["std"] == followed.std
     assert [run["folder"] for run in summary["runs"]] == ["seed-5", "seed-6"]
     assert [trial["ending"] for trial in summary["trials"]] == [
         "finished",
@@ -166,7 +166,7 @@ def test_a_rate_that_diverges_is_left_out(tmp_path: Path) -> None:
     protocol = replace(protocol, config=replace(protocol.config, optim=sgd, length=steps(4)))
     found = follow(protocol)
     assert [trial.ending for trial in found.trials] == ["diverged", "finished"]
-    assert (found.lr, found.deviation, len(found.runs)) == (0.1, None, 1)
+    assert (found.lr, found.std, len(found.runs)) == (0.1, None, 1)
     assert follow(protocol) == found
     with pytest.raises(DivergedError, match=r"every run of the grid diverged \(1e\+30, 1e\+31\)"):
         follow(replace(protocol, rates=(1e30, 1e31)), restart=True)
@@ -180,7 +180,7 @@ def test_one_rate_needs_no_grid(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "grid").exists()
 
 
-def test_what_is_held_out_is_of_each_class_alike_and_no_test_picture(
+def test_what_is_held_out_is_of_each_class_alike_and_no_test_image(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
@@ -191,11 +191,11 @@ def test_what_is_held_out_is_of_each_class_alike_and_no_test_picture(
 
     monkeypatch.setattr(start, "open_data", note)
     whole = open_data("digits", split="train")
-    assert isinstance(whole, Source)
+    assert isinstance(whole, ImageDataset)
     names = {whole.where(index) for index in range(len(whole))}
     for seed in (0, 1):  # which changes nothing
         rest, held_out = open_sets(toy(tmp_path, hold_out=0.1, seed=seed))
-        assert isinstance(rest, Source)
+        assert isinstance(rest, ImageDataset)
         assert held_out is not None
         theirs = {held_out.where(index) for index in range(len(held_out))}
         assert {rest.where(index) for index in range(len(rest))} == names - theirs
@@ -217,7 +217,7 @@ def test_what_is_held_out_is_of_each_class_alike_and_no_test_picture(
 def test_slices_have_the_papers_sizes(data: str, counts: list[int], expected: int) -> None:
     labels = np.repeat(np.arange(len(counts)), counts)
 
-    class Named(Source):
+    class Named(ImageDataset):
         def read(self, index: int) -> bytes:
             raise NotImplementedError
 

@@ -33,11 +33,11 @@ def test_the_command(weights: str, tmp_path: Path, capsys: Capture) -> None:
     code, said, err = finetune(capsys, weights, out, "--rates", "0.01", "0.03", "--json")
     assert code == 0, err
     found: dict[str, Any] = json.loads(said)
-    assert list(found) == ["run", "trials", "lr", "top1", "deviation", "runs"]
+    assert list(found) == ["run", "trials", "lr", "top1", "std", "runs"]
     assert found["run"] == str(out)
     assert [trial["lr"] for trial in found["trials"]] == [0.01, 0.03]
     assert [one["run"] for one in found["runs"]] == [str(out / "seed-0"), str(out / "seed-1")]
-    assert all((one["steps"], one["pictures"]) == (8, 355) for one in found["runs"])
+    assert all((one["steps"], one["images"]) == (8, 355) for one in found["runs"])
     assert "grid: lr 0.01, up to 25 %" in err
     config = read_file(out / "seed-1" / "config.yaml")
     assert (config["batch"], config["length"], config["seed"]) == (16, "8 steps", 1)
@@ -45,8 +45,8 @@ def test_the_command(weights: str, tmp_path: Path, capsys: Capture) -> None:
     assert [json.loads(line)["step"] for line in lines if "val/top1" in line] == [8]  # seen once
     code, said, _ = finetune(capsys, weights, out, "--rates", "0.01", "0.03")
     assert code == 0
-    mean, deviation = 100 * found["top1"], 100 * found["deviation"]
-    last = f"{out}: lr {found['lr']:g}, top-1 {mean:.2f} ± {deviation:.2f} % of 2 runs"
+    mean, std = 100 * found["top1"], 100 * found["std"]
+    last = f"{out}: lr {found['lr']:g}, top-1 {mean:.2f} ± {std:.2f} % of 2 runs"
     assert said.splitlines()[-1] == last
 
 
@@ -56,7 +56,7 @@ def test_a_dry_run_plans_all_runs(weights: str, tmp_path: Path, capsys: Capture)
     plan = json.loads(said)
     assert (plan["rates"], plan["seeds"]) == ([0.001, 0.003, 0.01, 0.03], [0, 1])
     assert (plan["rungs"], plan["held_out"], plan["measured"]) == ([2, 4], 145, 355)
-    assert (plan["trial"]["pictures"], plan["final"]["pictures"]) == (1442 - 145, 1442)
+    assert (plan["trial"]["images"], plan["final"]["images"]) == (1442 - 145, 1442)
     grid = [str(tmp_path / "run" / "grid" / f"lr-{rate}") for rate in plan["rates"]]
     assert plan["folders"] == [*grid, *(str(tmp_path / "run" / f"seed-{n}") for n in (0, 1))]
     seconds = 4 * plan["trial"]["seconds"] + 2 * plan["final"]["seconds"]

@@ -67,7 +67,7 @@ def test_a_uniform_soup_is_the_mean_of_the_files(runs: list[Run], tmp_path: Path
         mean = ((one[name].double() + two[name].double()) / 2).float()
         assert torch.equal(tensor, mean), name
     assert made.chosen == made.candidates == tuple(names(runs[1:3]))
-    assert (made.alone, made.top1, made.pictures) == (None, None, 0)
+    assert (made.alone, made.top1, made.images) == (None, None, 0)
     bundle, first = read(str(out)), read(str(runs[1].folder))
     assert (bundle.classes, bundle.preprocess) == (first.classes, first.preprocess)
     assert bundle.provenance is not None
@@ -77,7 +77,7 @@ def test_a_uniform_soup_is_the_mean_of_the_files(runs: list[Run], tmp_path: Path
 def test_a_greedy_soup_leaves_out_what_does_not_help(runs: list[Run], tmp_path: Path) -> None:
     made = cook(names(runs[1:]), tmp_path / "soup", greedy=True, data="digits")
     assert made.alone == tuple(run.top1 for run in runs[1:])
-    assert made.pictures == 355
+    assert made.images == 355
     assert made.top1 is not None
     assert made.top1 >= max(run.top1 or 0 for run in runs[1:])
     assert str(runs[3].folder) not in made.chosen
@@ -85,9 +85,9 @@ def test_a_greedy_soup_leaves_out_what_does_not_help(runs: list[Run], tmp_path: 
     assert again.top1 == made.top1
 
 
-def test_a_soup_is_measured_where_runs_held_pictures_out(runs: list[Run], tmp_path: Path) -> None:
+def test_a_soup_is_measured_where_runs_held_images_out(runs: list[Run], tmp_path: Path) -> None:
     made = cook(names(runs[1:2]), tmp_path / "soup", data="digits", hold_out=0.1)
-    assert made.pictures == 145  # of 1,442
+    assert made.images == 145  # of 1,442
 
 
 @pytest.mark.parametrize("average", [0.0, 0.9])

@@ -13,7 +13,7 @@ from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
 from tests.shelf import refusal
 from vitrail.config import Duration
 from vitrail.data.cache import CacheConfig
-from vitrail.data.dataset import Stream
+from vitrail.data.dataset import ImageStream
 from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
@@ -32,7 +32,7 @@ def _own_cache(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def sets(tmp_path: Path) -> Path:
-    """Write 20 pictures to learn from and 7 to measure on."""
+    """Write 20 images to learn from and 7 to measure on."""
     write_parquet(tmp_path / "set", "train", table(range(20)), files=2)
     return write_parquet(tmp_path / "set", "validation", table(range(20, 27)))
 
@@ -56,7 +56,7 @@ def test_a_stopped_run_goes_on_where_it_was(
 ) -> None:
     whole = streamed(sets, tmp_path / "whole", repeats=repeats)
     result = train(whole)
-    assert (result.steps, result.pictures) == (10, 7)
+    assert (result.steps, result.images) == (10, 7)
     begun = replace(whole, out=tmp_path / "begun", loader=LoaderConfig(workers=0))
     with pytest.MonkeyPatch.context() as patch:
         fail_at(patch, stop)
@@ -66,7 +66,7 @@ def test_a_stopped_run_goes_on_where_it_was(
     assert print_of(begun.out) == print_of(whole.out)
 
 
-def test_the_pictures_of_a_bad_step_are_named(sets: Path, tmp_path: Path) -> None:
+def test_the_images_of_a_bad_step_are_named(sets: Path, tmp_path: Path) -> None:
     """The step and the state before it know the same place."""
     wild = OptimConfig(kind="sgd", lr=1e30, clip=None)
     config = streamed(sets, tmp_path / "run", optim=wild, average=0.0, save=steps(1))
@@ -76,7 +76,7 @@ def test_the_pictures_of_a_bad_step_are_named(sets: Path, tmp_path: Path) -> Non
     step = int(file.stem.removeprefix("bad_batch_")) - 1
     assert str(file) in str(caught.value)
     stream = open_data(config.data, split="train")
-    assert isinstance(stream, Stream)
+    assert isinstance(stream, ImageStream)
     names = [item.where for epoch in range(4) for item in stream.items(config.seed, epoch)]
     expected = names[8 * step : 8 * step + 8]
     found = file.read_text().splitlines()
@@ -88,7 +88,7 @@ def test_epochs_need_a_length(sets: Path, tmp_path: Path) -> None:
         sets, tmp_path / "run", length=Duration(2, "epochs"), save=Duration(1, "epochs")
     )
     said = refusal(Session, config, Processes(0, 1, torch.device("cpu")))
-    assert "does not say how many pictures it has" in said
+    assert "does not say how many images it has" in said
     assert "give --length, --save as '1000 steps'" in said
 
 
@@ -109,5 +109,5 @@ def test_what_a_stream_cannot_do_is_refused(
 def test_a_stream_needs_no_evaluation_and_has_a_plan(sets: Path, tmp_path: Path) -> None:
     config = streamed(sets, tmp_path / "run", val_data=None, val="", length=steps(2))
     planned = plan(config)
-    assert (planned.pictures, planned.epochs, planned.steps, planned.classes) == (None, None, 2, 3)
+    assert (planned.images, planned.epochs, planned.steps, planned.classes) == (None, None, 2, 3)
     assert train(config).top1 is None

@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor, Shard
 from vitrail.config import from_dict
 from vitrail.models import Model, build
 from vitrail.training.dtensor import gather, spread_like
-from vitrail.training.ema import Average
-from vitrail.training.optim import OptimConfig, clip_gradients, make_optimiser
+from vitrail.training.ema import EMA
+from vitrail.training.optim import OptimConfig, clip_gradients, make_optimizer
 
 X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -38,14 +38,14 @@ def weights(model: Model) -> dict[str, Tensor]:
 def test_clipping_and_steps(kind: str) -> None:
     models = make()
     config = from_dict(OptimConfig, {"kind": kind, "lr": 0.1, "weight_decay": 0.1})
-    optimisers = [make_optimiser(model, config) for model in models]
+    optimizers = [make_optimizer(model, config) for model in models]
     for _ in range(2):
         norms = []
-        for model, optimiser in zip(models, optimisers, strict=True):
-            optimiser.zero_grad()
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
             model(X).square().sum().backward()
             norms.append(clip_gradients(model.parameters(), 1.0))
-            optimiser.step()
+            optimizer.step()
         assert [type(norm) for norm in norms] == [Tensor, Tensor]
         torch.testing.assert_close(*norms)
     assert all(isinstance(parameter, DTensor) for parameter in models[1].parameters())
@@ -57,11 +57,11 @@ def test_clipping_and_steps(kind: str) -> None:
 
 def test_averages_come_and_go() -> None:
     plain, sharded = make()
-    averages = [Average(model, 0.5) for model in (plain, sharded)]
+    averages = [EMA(model, 0.5) for model in (plain, sharded)]
     for model, average in zip((plain, sharded), averages, strict=True):
-        optimiser = make_optimiser(model, OptimConfig(kind="sgd", lr=0.1))
+        optimizer = make_optimizer(model, OptimConfig(kind="sgd", lr=0.1))
         model(X).square().sum().backward()
-        optimiser.step()
+        optimizer.step()
         average.update(model, 0)
     with torch.no_grad(), averages[0].applied(plain), averages[1].applied(sharded):
         averaged = plain(X)

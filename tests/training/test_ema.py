@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitrail.training.ema import Average
+from vitrail.training.ema import EMA
 
 
 def fill(layer: nn.Linear, value: float) -> None:
@@ -15,7 +15,7 @@ def fill(layer: nn.Linear, value: float) -> None:
 def test_constant_weights_are_approached_geometrically() -> None:
     layer = nn.Linear(3, 2)
     fill(layer, 1.0)
-    average = Average(layer, 0.9)
+    average = EMA(layer, 0.9)
     fill(layer, 3.0)
     for step in range(20):
         average.update(layer, step)
@@ -27,7 +27,7 @@ def test_constant_weights_are_approached_geometrically() -> None:
 def test_it_is_the_weighted_mean_of_all_weights() -> None:
     layer = nn.Linear(3, 2)
     seen = [layer.weight.detach().double().clone()]
-    average = Average(layer, 0.7)
+    average = EMA(layer, 0.7)
     for step in range(6):
         nn.init.normal_(layer.weight)
         seen.append(layer.weight.detach().double().clone())
@@ -40,7 +40,7 @@ def test_it_is_the_weighted_mean_of_all_weights() -> None:
 def test_it_is_float32_whatever_the_model() -> None:
     layer = nn.Linear(64, 64).bfloat16()
     fill(layer, 1.0)
-    average = Average(layer, 0.999)
+    average = EMA(layer, 0.999)
     fill(layer, 2.0)
     average.update(layer, 0)
     # One step of 0.001 is far below bfloat16's 0.0078.
@@ -53,7 +53,7 @@ def test_it_is_float32_whatever_the_model() -> None:
 
 def test_the_weights_come_back_bit_for_bit() -> None:
     layer = nn.Linear(5, 4)
-    average = Average(layer, 0.5)
+    average = EMA(layer, 0.5)
     nn.init.normal_(layer.weight)
     layer.weight.data[0, 0] = -0.0
     average.update(layer, 0)
@@ -72,7 +72,7 @@ def test_the_weights_come_back_bit_for_bit() -> None:
 def test_what_is_frozen_is_not_averaged() -> None:
     layer = nn.Linear(3, 2)
     layer.bias.requires_grad_(False)
-    average = Average(layer, 0.5)
+    average = EMA(layer, 0.5)
     assert average.state.keys() == {"weight"}
     average.update(layer, 0)
     with average.applied(layer):
@@ -81,10 +81,10 @@ def test_what_is_frozen_is_not_averaged() -> None:
 
 def test_a_saved_state_continues() -> None:
     layer = nn.Linear(3, 2)
-    one = Average(layer, 0.5)
+    one = EMA(layer, 0.5)
     nn.init.normal_(layer.weight)
     one.update(layer, 0)
-    other = Average(layer, 0.5)
+    other = EMA(layer, 0.5)
     other.load({name: tensor.clone() for name, tensor in one.state.items()})
     for average in (one, other):
         average.update(layer, 1)

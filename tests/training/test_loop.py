@@ -10,8 +10,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitrail.data.batches import BadPicture, Batch, TrainBatches
-from vitrail.data.dataset import Source, select
+from vitrail.data.batches import Batch, TrainBatches, UnreadableImage
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.builtin.digits import open_digits
 from vitrail.data.transforms.augment import Augment, RandAugment
 from vitrail.data.transforms.preprocess import Preprocess
@@ -19,17 +19,17 @@ from vitrail.distributed import Processes
 from vitrail.evaluation.accuracy import measure
 from vitrail.models import build
 from vitrail.signals import Signals
-from vitrail.training.ema import Average
-from vitrail.training.loop import DivergedError, Rhythm, StopAsked, Taken, Trainer, fit
-from vitrail.training.optim import OptimConfig, make_optimiser
+from vitrail.training.ema import EMA
+from vitrail.training.loop import DivergedError, Intervals, StepResult, StopRequested, Trainer, fit
+from vitrail.training.optim import OptimConfig, make_optimizer
 from vitrail.training.precision import LossScale
-from vitrail.training.schedule import Plan
+from vitrail.training.schedule import LRSchedule
 from vitrail.training.tasks import Classify, LossConfig
 
 CPU = torch.device("cpu")
 PLAIN = "ViT/4@8,depth=2,width=32,heads=2,mlp=64,channels=1"
 NOISY = f"{PLAIN},dropout=0.1,attention_dropout=0.1,stochastic_depth=0.2"
-GREY = Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,), interpolation="bilinear", fit="stretch")
+GRAY = Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,), interpolation="bilinear", fit="stretch")
 STILL = Augment(crop="whole", flip=0.0)
 STRONG = Augment(randaugment=RandAugment(), mixup=0.3, cutmix=0.5)
 STEPS, BATCH = 6, 12
@@ -48,13 +48,13 @@ def make(name: str, optim: OptimConfig = ADAM, **options: Any) -> Trainer:
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
     model.checkpointing = options.pop("checkpointing", False)
-    average = Average(model, 0.9) if options.pop("average", False) else None
+    average = EMA(model, 0.9) if options.pop("average", False) else None
     given = {"micro": BATCH, "clip": optim.clip, "lr": optim.lr, "batch": BATCH, "seed": 7}
     return Trainer(
         model,
-        Classify(LossConfig(), 10, GREY),
-        make_optimiser(model, optim),
-        Plan(kind="cosine", total=STEPS, warmup=2),
+        Classify(LossConfig(), 10, GRAY),
+        make_optimizer(model, optim),
+        LRSchedule(kind="cosine", total=STEPS, warmup=2),
         forward=model,
         processes=Processes(0, 1, CPU),
         average=average,
@@ -62,8 +62,8 @@ def make(name: str, optim: OptimConfig = ADAM, **options: Any) -> Trainer:
     )
 
 
-def make_batches(augment: Augment, source: Source | None = None) -> TrainBatches:
-    return TrainBatches(source or open_digits("train"), augment, GREY, batch=BATCH, seed=7)
+def make_batches(augment: Augment, source: ImageDataset | None = None) -> TrainBatches:
+    return TrainBatches(source or open_digits("train"), augment, GRAY, batch=BATCH, seed=7)
 
 
 def losses_of(trainer: Trainer, augment: Augment) -> list[float]:
@@ -77,7 +77,7 @@ def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("micro", [1, 3, 5, 100])
 def test_micro_batches_of_any_size_give_the_same_losses(micro: int) -> None:
-    """With dropout, stochastic depth, mixup and CutMix on: noise belongs to the picture."""
+    """With dropout, stochastic depth, mixup and CutMix on: noise belongs to the image."""
     whole, parted = make(NOISY), make(NOISY, micro=micro)
     expected = losses_of(whole, STRONG)
     assert losses_of(parted, STRONG) == pytest.approx(expected, abs=1e-6)
@@ -114,8 +114,8 @@ def test_steps_are_those_of_a_plain_loop(kind: str) -> None:
         plain = family(groups, betas=optim.betas, eps=optim.eps)
     for step in range(STEPS):
         batch = batches[step]
-        pictures = batch.pictures.permute(0, 3, 1, 2) / 127.5 - 1
-        loss = F.cross_entropy(copy.train()(pictures), batch.labels)
+        images = batch.images.permute(0, 3, 1, 2) / 127.5 - 1
+        loss = F.cross_entropy(copy.train()(images), batch.labels)
         plain.zero_grad()
         loss.backward()
         limit = math.inf if optim.clip is None else optim.clip
@@ -133,22 +133,22 @@ def test_steps_are_those_of_a_plain_loop(kind: str) -> None:
         assert torch.allclose(parameter, named[name], atol=2e-5), name
 
 
-def test_unreadable_pictures_add_nothing_to_the_gradient() -> None:
+def test_unreadable_images_add_nothing_to_the_gradient() -> None:
     """The gradient of the others stays a twelfth of their sum; the loss shown is their mean."""
     batch = make_batches(STILL)[0]
     weights = torch.ones(BATCH)
     weights[[1, 7]] = 0
-    pictures = batch.pictures.clone()
-    pictures[[1, 7]] = 0
-    bad = tuple(BadPicture(f"p{n}", "gone", "unreadable") for n in (1, 7))
+    images = batch.images.clone()
+    images[[1, 7]] = 0
+    bad = tuple(UnreadableImage(f"p{n}", "gone", "unreadable") for n in (1, 7))
     trainer = make(PLAIN, OptimConfig(kind="sgd", lr=1.0, momentum=0.0, clip=None))
     before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
-    spoilt = replace(batch, weights=weights, pictures=pictures, bad=bad)
+    spoilt = replace(batch, weights=weights, images=images, bad=bad)
     taken = trainer.step(2, spoilt, QUIET)  # where the rate is 1
     keep = weights.bool()
     model = make(PLAIN).model.train()
     losses = F.cross_entropy(
-        model(batch.pictures[keep].permute(0, 3, 1, 2) / 127.5 - 1),
+        model(batch.images[keep].permute(0, 3, 1, 2) / 127.5 - 1),
         batch.labels[keep],
         reduction="none",
     )
@@ -234,7 +234,7 @@ def test_a_loss_that_is_not_finite_changes_no_bit(
     average = {name: mean.clone() for name, mean in trainer.average.state.items()}
     moments = [
         {key: value.clone() for key, value in state.items()}
-        for state in trainer.optimiser.state.values()
+        for state in trainer.optimizer.state.values()
     ]
     with monkeypatch.context() as patch:
         scale_losses(patch, value)
@@ -244,7 +244,7 @@ def test_a_loss_that_is_not_finite_changes_no_bit(
         assert torch.equal(weight, weights[name])
     for name, mean in trainer.average.state.items():
         assert torch.equal(mean, average[name])
-    for state, kept in zip(trainer.optimiser.state.values(), moments, strict=True):
+    for state, kept in zip(trainer.optimizer.state.values(), moments, strict=True):
         assert all(torch.equal(state[key], kept[key]) for key in kept)
     assert trainer.step(3, batches[3], QUIET).finite
 
@@ -272,7 +272,7 @@ def test_a_signal_in_any_process_asks_to_stop() -> None:
 @pytest.mark.parametrize("step", [2**31, 2**33 + 1])
 def test_steps_beyond_two_to_the_31_are_steps(step: int) -> None:
     trainer = make(NOISY)
-    trainer._schedule = Plan(kind="cosine", total=2**40, warmup=0)
+    trainer._schedule = LRSchedule(kind="cosine", total=2**40, warmup=0)
     one, other = (make_batches(STRONG)[number] for number in (step, step % 2**31))
     assert not torch.equal(one.indices, other.indices)
     taken = trainer.step(step, one, QUIET)
@@ -283,11 +283,11 @@ def test_steps_beyond_two_to_the_31_are_steps(step: int) -> None:
 def test_a_small_set_is_learnt_by_heart() -> None:
     some = select(open_digits("train"), np.arange(32))
     trainer = make(PLAIN, OptimConfig(lr=3e-3), batch=32, micro=32)
-    trainer._schedule = Plan(kind="cosine", total=80, warmup=8)
-    batches = TrainBatches(some, STILL, GREY, batch=32, seed=0)
+    trainer._schedule = LRSchedule(kind="cosine", total=80, warmup=8)
+    batches = TrainBatches(some, STILL, GRAY, batch=32, seed=0)
     loss = [trainer.step(step, batches[step], QUIET).loss for step in range(80)]
-    found = measure(trainer.model, [batches[0]], GREY, device=CPU)
-    assert (found.top1, found.pictures) == (1.0, 32)
+    found = measure(trainer.model, [batches[0]], GRAY, device=CPU)
+    assert (found.top1, found.images) == (1.0, 32)
     assert loss[-1] < 0.2 < 2 < loss[0]
 
 
@@ -300,19 +300,19 @@ class Pretended:
         self.events: list[str] = []
         self._stop_at, self._bad_at = stop_at, bad_at
 
-    def step(self, step: int, batch: Batch, signals: Signals) -> Taken:
+    def step(self, step: int, batch: Batch, signals: Signals) -> StepResult:
         number = step + 1
         finite = number != self._bad_at
-        return Taken(
+        return StepResult(
             number, 1.0, 1.0 if finite else math.inf, 1e-3, finite, 0, number == self._stop_at
         )
 
-    def fit(self, rhythm: Rhythm, *, start: int = 0, **answers: Any) -> tuple[str, int]:
+    def fit(self, rhythm: Intervals, *, start: int = 0, **answers: Any) -> tuple[str, int]:
         """Run; `answers` say at which steps an evaluation converges or is stopped."""
 
         def evaluate(step: int) -> bool:
             if step == answers.get("stopped"):
-                raise StopAsked
+                raise StopRequested
             self.events.append(f"evaluate {step}")
             return step == answers.get("converged")
 
@@ -337,7 +337,7 @@ class Pretended:
         )
 
 
-RHYTHM = Rhythm(total=5, evaluate=2, save=3)
+RHYTHM = Intervals(total=5, evaluate=2, save=3)
 
 
 def test_a_run_evaluates_before_it_saves_and_does_all_at_the_end() -> None:
@@ -349,7 +349,7 @@ def test_a_run_evaluates_before_it_saves_and_does_all_at_the_end() -> None:
 
 def test_what_never_happens_does_not_happen_at_the_end_either() -> None:
     run = Pretended()
-    assert run.fit(Rhythm(total=2, evaluate=0, save=0)) == ("finished", 2)
+    assert run.fit(Intervals(total=2, evaluate=0, save=0)) == ("finished", 2)
     assert run.events == ["record 1", "record 2"]
 
 

@@ -1,4 +1,4 @@
-"""How many pictures go through a model at a time."""
+"""How many images go through a model at a time."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ SPEC = parse("ViT-S/16")
 def test_half_of_the_free_memory_is_for_activations(
     monkeypatch: pytest.MonkeyPatch, fit: float, most: int, expected: int, checkpointing: bool
 ) -> None:
-    """All pictures if they fit, or else a power of two."""
+    """All images if they fit, or else a power of two."""
     cost = cost_of(SPEC)
     each = cost.checkpointed_bytes if checkpointing else cost.activation_bytes
     monkeypatch.setattr(memory, "_free_memory", lambda device: 2 * fit * each)

@@ -13,8 +13,8 @@ from vitrail.models.pretraining.masked import (
     MaskedViT,
     encoder_spec,
 )
-from vitrail.training.muon import Muon, orthogonalise
-from vitrail.training.optim import OptimConfig, make_optimiser
+from vitrail.training.muon import Muon, orthogonalize
+from vitrail.training.optim import OptimConfig, make_optimizer
 
 NAME = "ViT/8@16,depth=2,width=12,heads=3,mlp=20,classes=5"
 CONFIG = OptimConfig(kind="muon", lr=0.1, momentum=0.95, nesterov=True, weight_decay=0.2)
@@ -46,19 +46,19 @@ def test_singular_values_go_through_the_polynomial(shape: tuple[int, ...]) -> No
     values = values / values.norm(dim=-1, keepdim=True)
     for _ in range(5):
         values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
-    torch.testing.assert_close(orthogonalise(matrix), left * values[..., None, :] @ right)
+    torch.testing.assert_close(orthogonalize(matrix), left * values[..., None, :] @ right)
 
 
 def test_the_result_is_near_the_polar_factor() -> None:
     matrix = torch.randn(40, 64, dtype=torch.float64)
     left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-    found = orthogonalise(matrix)
+    found = orthogonalize(matrix)
     values = torch.linalg.svdvals(found)
     assert 0.65 < values.min() < values.max() < 1.25
     polar = left @ right
     cosine = (found * polar).sum() / found.norm() / polar.norm()
     assert cosine > 0.98
-    assert orthogonalise(torch.zeros(3, 4)).abs().sum() == 0
+    assert orthogonalize(torch.zeros(3, 4)).abs().sum() == 0
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -66,7 +66,7 @@ def test_the_result_is_near_the_polar_factor() -> None:
 def test_matrices_move_as_with_torchs_muon(shape: tuple[int, int], nesterov: bool) -> None:
     ours = nn.Parameter(torch.randn(shape))
     theirs = nn.Parameter(ours.detach().clone())
-    optimisers = (
+    optimizers = (
         make_muon([ours], 1, nesterov=nesterov),
         torch.optim.Muon(
             [theirs],
@@ -80,8 +80,8 @@ def test_matrices_move_as_with_torchs_muon(shape: tuple[int, int], nesterov: boo
     for _ in range(3):
         ours.grad = torch.randn(shape)
         theirs.grad = ours.grad.clone()
-        for optimiser in optimisers:
-            optimiser.step()
+        for optimizer in optimizers:
+            optimizer.step()
     # Theirs is in bfloat16: 8 bits, over 5 iterations, of updates of 0.02 * sqrt(10).
     torch.testing.assert_close(ours, theirs, atol=5e-3, rtol=0)
 
@@ -100,7 +100,7 @@ def test_stacked_matrices_move_each_by_itself() -> None:
 def test_everything_else_moves_as_with_adamw() -> None:
     ours = [nn.Parameter(torch.randn(shape)) for shape in ((3,), (2, 3, 4))]
     theirs = [nn.Parameter(parameter.detach().clone()) for parameter in ours]
-    optimisers = (
+    optimizers = (
         make_muon(ours, 0, nesterov=True),
         torch.optim.AdamW(theirs, 0.1, (0.8, 0.95), 1e-6, 0.2, fused=True),
     )
@@ -108,19 +108,19 @@ def test_everything_else_moves_as_with_adamw() -> None:
         for one, other in zip(ours, theirs, strict=True):
             one.grad = torch.randn_like(one)
             other.grad = one.grad.clone()
-        for optimiser in optimisers:
-            optimiser.step()
+        for optimizer in optimizers:
+            optimizer.step()
     for one, other in zip(ours, theirs, strict=True):
         assert torch.equal(one, other)
 
 
 def test_the_matrices_of_a_model_are_its_blocks() -> None:
     model = make(",activation=swiglu,pool=map,position=learned-2d,representation=7,qk_norm=true")
-    optimiser = make_optimiser(model, CONFIG)
+    optimizer = make_optimizer(model, CONFIG)
     names = {parameter: name for name, parameter in model.named_parameters()}
     stacks = {
         names[parameter]: group["stack"]
-        for group in optimiser.param_groups
+        for group in optimizer.param_groups
         for parameter in group["params"]
     }
     assert stacks.keys() == set(names.values())
@@ -133,13 +133,13 @@ def test_the_matrices_of_a_model_are_its_blocks() -> None:
 
 def test_a_stopped_run_continues() -> None:
     one = make()
-    optimiser = make_optimiser(one, CONFIG)
+    optimizer = make_optimizer(one, CONFIG)
     set_gradients(one, 1)
-    optimiser.step()
+    optimizer.step()
     other = deepcopy(one)
-    continued = make_optimiser(other, CONFIG)
-    continued.load_state_dict(deepcopy(optimiser.state_dict()))
-    for model, own in ((one, optimiser), (other, continued)):
+    continued = make_optimizer(other, CONFIG)
+    continued.load_state_dict(deepcopy(optimizer.state_dict()))
+    for model, own in ((one, optimizer), (other, continued)):
         set_gradients(model, 2)
         own.step()
     for first, second in zip(one.parameters(), other.parameters(), strict=True):
@@ -149,11 +149,11 @@ def test_a_stopped_run_continues() -> None:
 @pytest.mark.parametrize("decoder", [0, 3])
 def test_pre_training_has_matrices_in_encoder_and_decoder(decoder: int) -> None:
     spec = encoder_spec(parse(NAME))
-    model = MaskedViT(ViT(spec), "colour")
+    model = MaskedViT(ViT(spec), "color")
     if decoder:
         config = DecoderConfig(depth=decoder, width=8, heads=2)
         model = MaskedAutoencoder(ViT(spec), "pixels", config)
-    groups = make_optimiser(model, CONFIG).param_groups
+    groups = make_optimizer(model, CONFIG).param_groups
     found = [parameter for group in groups if group["stack"] for parameter in group["params"]]
     assert len(found) == 4 * (2 + decoder)  # qkv, output, and two of the MLP, a block
     inside = {p for name, p in model.named_parameters() if "blocks." in name and p.ndim == 2}

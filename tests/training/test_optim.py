@@ -1,4 +1,4 @@
-"""Parameter groups, the steps of each optimiser in closed form, rates and clipping."""
+"""Parameter groups, the steps of each optimizer in closed form, rates and clipping."""
 
 import math
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError, from_dict
 from vitrail.models import ViT, build
-from vitrail.training.optim import OptimConfig, clip_gradients, make_optimiser, set_rate
+from vitrail.training.optim import OptimConfig, clip_gradients, make_optimizer, set_rate
 from vitrail.training.peft import TuneConfig, adapt
 
 NAME = "ViT/8@16,depth=2,width=12,heads=3,mlp=20,classes=5"
@@ -27,14 +27,14 @@ def make() -> ViT:
 def step_twice(config: OptimConfig) -> tuple[dict[str, list[Tensor]], dict[str, list[Tensor]]]:
     """Give every parameter before and after two steps, and the two gradients."""
     model = make()
-    optimiser = make_optimiser(model, config)
+    optimizer = make_optimizer(model, config)
     values = {name: [p.detach().clone()] for name, p in model.named_parameters()}
     gradients: dict[str, list[Tensor]] = {name: [] for name in values}
     for _ in range(2):
         for name, parameter in model.named_parameters():
             parameter.grad = torch.randn_like(parameter)
             gradients[name].append(parameter.grad.clone())
-        optimiser.step()
+        optimizer.step()
         for name, parameter in model.named_parameters():
             values[name].append(parameter.detach().clone())
     return values, gradients
@@ -64,8 +64,8 @@ def test_adamw_shrinks_weights_and_not_biases() -> None:
 def test_adam_adds_the_decay_to_the_gradient() -> None:
     config = OptimConfig(kind="adam", lr=0.1, betas=(0.8, 0.9), eps=1e-3, weight_decay=0.3)
     values, gradients = step_twice(config)
-    penalised = [g + 0.3 * v for g, v in zip(gradients[WEIGHT], values[WEIGHT], strict=False)]
-    expected = values[WEIGHT][1] - 0.1 * adam(penalised, 0.8, 0.9, 1e-3)
+    penalized = [g + 0.3 * v for g, v in zip(gradients[WEIGHT], values[WEIGHT], strict=False)]
+    expected = values[WEIGHT][1] - 0.1 * adam(penalized, 0.8, 0.9, 1e-3)
     torch.testing.assert_close(values[WEIGHT][2], expected)
 
 
@@ -85,10 +85,10 @@ def test_every_trained_parameter_is_in_one_group(kind: str) -> None:
     model = make()
     adapt(model, TuneConfig(what="last", blocks=1))
     config = {"kind": kind, "lr": 0.1, "layer_decay": 0.5, "weight_decay": 0.2}
-    optimiser = make_optimiser(model, from_dict(OptimConfig, config))
+    optimizer = make_optimizer(model, from_dict(OptimConfig, config))
     names = {parameter: name for name, parameter in model.named_parameters()}
     found: dict[str, Any] = {}
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         assert group["fused"]
         for parameter in group["params"]:
             assert names[parameter] not in found
@@ -102,9 +102,9 @@ def test_every_trained_parameter_is_in_one_group(kind: str) -> None:
 
 def test_rates_keep_the_layers_parts() -> None:
     model = make()
-    optimiser = make_optimiser(model, OptimConfig(layer_decay=0.5))
-    set_rate(optimiser, 0.8)
-    rates = {p: group["lr"] for group in optimiser.param_groups for p in group["params"]}
+    optimizer = make_optimizer(model, OptimConfig(layer_decay=0.5))
+    set_rate(optimizer, 0.8)
+    rates = {p: group["lr"] for group in optimizer.param_groups for p in group["params"]}
     assert rates[model.embedding.weight] == pytest.approx(0.1)
     assert rates[model.get_parameter("blocks.0.mlp.hidden.weight")] == pytest.approx(0.2)
     assert rates[model.get_parameter("head.output.bias")] == pytest.approx(0.8)

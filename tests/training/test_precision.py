@@ -43,16 +43,16 @@ def test_the_scale_is_torchs(overflows: list[bool]) -> None:
     ours, weight = LossScale(), torch.nn.Parameter(torch.ones(()))
     theirs = torch.amp.GradScaler("cpu", growth_interval=3)
     theirs.scale(torch.ones(()))  # it begins with the first loss
-    optimiser = torch.optim.SGD([weight])
+    optimizer = torch.optim.SGD([weight])
     with patch.object(precision, "_CALM", 3):
         for overflow in overflows:
             weight.grad = torch.tensor(math.inf if overflow else 8.0)
             ours.remove([weight])
             unscaled = weight.grad.item()
             weight.grad = torch.tensor(math.inf if overflow else 8.0)
-            theirs.unscale_(optimiser)
+            theirs.unscale_(optimizer)
             assert weight.grad.item() == unscaled
-            theirs.step(optimiser)
+            theirs.step(optimizer)
             theirs.update()
             assert ours.settle(overflow=overflow)
             assert ours.value == theirs.get_scale()

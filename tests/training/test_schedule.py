@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.config import Duration, InputError, from_dict
-from vitrail.training.schedule import Decay, Plan, ScheduleConfig, rate_at
+from vitrail.training.schedule import Decay, LRSchedule, ScheduleConfig, rate_at
 
 KINDS: list[Decay] = ["cosine", "linear", "constant", "rsqrt"]
 
 
 @st.composite
-def plans(draw: st.DrawFn) -> Plan:
+def plans(draw: st.DrawFn) -> LRSchedule:
     total = draw(st.integers(1, 400))
     warmup = draw(st.integers(0, total))
-    return Plan(
+    return LRSchedule(
         kind=draw(st.sampled_from(KINDS)),
         total=total,
         warmup=warmup,
@@ -29,7 +29,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 def test_cosine_of_table_4() -> None:
     """20k steps with the official 500 of warm-up."""
-    plan = Plan(kind="cosine", total=20_000, warmup=500)
+    plan = LRSchedule(kind="cosine", total=20_000, warmup=500)
     for step in (0, 100, 499, 500):
         assert rate_at(step, plan) == step / 500
     for step in (501, 10_250, 19_999):
@@ -40,19 +40,19 @@ def test_cosine_of_table_4() -> None:
 
 
 def test_linear_falls_to_its_final_part() -> None:
-    plan = Plan(kind="linear", total=10, warmup=2, final=0.2)
+    plan = LRSchedule(kind="linear", total=10, warmup=2, final=0.2)
     expected = [0, 0.5, 1, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2]
     assert [rate_at(step, plan) for step in range(11)] == pytest.approx(expected)
 
 
 def test_cosine_falls_to_its_final_part() -> None:
-    plan = Plan(kind="cosine", total=10, final=0.2)
+    plan = LRSchedule(kind="cosine", total=10, final=0.2)
     assert rate_at(5, plan) == pytest.approx(0.6)
     assert rate_at(10, plan) == pytest.approx(0.2)
 
 
 def test_rsqrt_with_cooldown_is_big_visions() -> None:
-    plan = Plan(kind="rsqrt", total=100, warmup=10, cooldown=20, timescale=30)
+    plan = LRSchedule(kind="rsqrt", total=100, warmup=10, cooldown=20, timescale=30)
     assert rate_at(5, plan) == 0.5
     assert rate_at(10, plan) == 1
     assert rate_at(40, plan) == pytest.approx(1 / math.sqrt(2))
@@ -62,13 +62,13 @@ def test_rsqrt_with_cooldown_is_big_visions() -> None:
 
 
 def test_constant_is_a_trapezium() -> None:
-    plan = Plan(kind="constant", total=10, warmup=2, cooldown=4)
+    plan = LRSchedule(kind="constant", total=10, warmup=2, cooldown=4)
     expected = [0, 0.5, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25, 0]
     assert [rate_at(step, plan) for step in range(11)] == expected
 
 
 @given(plans())
-def test_it_rises_linearly_then_never_again(plan: Plan) -> None:
+def test_it_rises_linearly_then_never_again(plan: LRSchedule) -> None:
     rates = [rate_at(step, plan) for step in range(plan.total + 1)]
     assert all(0 <= rate <= 1 for rate in rates)
     assert rates[: plan.warmup] == [step / plan.warmup for step in range(plan.warmup)]
@@ -78,7 +78,7 @@ def test_it_rises_linearly_then_never_again(plan: Plan) -> None:
 
 
 @given(plans())
-def test_it_ends_where_it_should(plan: Plan) -> None:
+def test_it_ends_where_it_should(plan: LRSchedule) -> None:
     end = rate_at(plan.total, plan)
     ends = {"cosine": plan.final, "linear": plan.final, "constant": 1.0}
     ends["rsqrt"] = (1 + (plan.total - plan.warmup) / plan.timescale) ** -0.5
@@ -90,11 +90,11 @@ def test_it_ends_where_it_should(plan: Plan) -> None:
 
 def test_a_warmup_beyond_the_run_is_refused() -> None:
     with pytest.raises(InputError, match="warm-up of 11 steps does not fit into a run of 10"):
-        Plan(kind="cosine", total=10, warmup=11)
+        LRSchedule(kind="cosine", total=10, warmup=11)
     with pytest.raises(InputError, match="warm-up of 6 steps and cool-down of 5 does not fit"):
-        Plan(kind="rsqrt", total=10, warmup=6, cooldown=5)
+        LRSchedule(kind="rsqrt", total=10, warmup=6, cooldown=5)
     with pytest.raises(InputError, match="timescale"):
-        Plan(kind="rsqrt", total=10, timescale=0)
+        LRSchedule(kind="rsqrt", total=10, timescale=0)
     with pytest.raises(InputError, match="final is a part"):
         ScheduleConfig(final=1.5)
 
@@ -106,4 +106,4 @@ def test_durations_become_steps_of_the_run() -> None:
     )
     assert config.warmup == Duration(0.5, "epochs")
     plan = config.plan(total=200, images=1000, batch=64)
-    assert plan == Plan(kind="rsqrt", total=200, warmup=8, cooldown=20, timescale=10)
+    assert plan == LRSchedule(kind="rsqrt", total=200, warmup=8, cooldown=20, timescale=10)

@@ -12,7 +12,14 @@ from vitrail.config import InputError
 from vitrail.data.batches import Batch
 from vitrail.data.transforms.mixing import Mix
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.training.tasks import Classify, Distil, DistilConfig, Example, LossConfig, compare
+from vitrail.training.tasks import (
+    Classify,
+    DeviceBatch,
+    Distillation,
+    DistillConfig,
+    LossConfig,
+    compare,
+)
 
 CPU = torch.device("cpu")
 SMALL = Preprocess(size=(2, 2), mean=(0.5,), std=(0.5,), interpolation="bilinear", fit="stretch")
@@ -22,7 +29,7 @@ def batch_of(labels: Tensor, *, mix: Mix | None = None, weights: Tensor | None =
     count = len(labels)
     generator = torch.Generator().manual_seed(1)
     return Batch(
-        pictures=torch.randint(256, (count, 2, 2, 1), dtype=torch.uint8, generator=generator),
+        images=torch.randint(256, (count, 2, 2, 1), dtype=torch.uint8, generator=generator),
         labels=labels,
         weights=torch.ones(count) if weights is None else weights,
         indices=torch.arange(100, 100 + count),
@@ -31,7 +38,7 @@ def batch_of(labels: Tensor, *, mix: Mix | None = None, weights: Tensor | None =
 
 
 class Linear(nn.Module):
-    """Logits that are a linear map of a picture's four pixels."""
+    """Logits that are a linear map of an image's four pixels."""
 
     def __init__(self, classes: int, seed: int) -> None:
         super().__init__()
@@ -47,8 +54,8 @@ def losses_of(task: Classify, batch: Batch, model: nn.Module) -> Tensor:
 
 
 def inputs_of(batch: Batch) -> np.ndarray:
-    """Normalise by hand: from 0 … 255 to -1 … 1, channels second."""
-    return batch.pictures.numpy().astype(np.float64).transpose(0, 3, 1, 2) / 127.5 - 1
+    """Normalize by hand: from 0 … 255 to -1 … 1, channels second."""
+    return batch.images.numpy().astype(np.float64).transpose(0, 3, 1, 2) / 127.5 - 1
 
 
 def logits_of(model: Linear, inputs: np.ndarray) -> np.ndarray:
@@ -81,7 +88,7 @@ def test_sigmoid_loss_is_the_closed_form_summed_over_classes() -> None:
     assert found.numpy() == pytest.approx(expected, abs=1e-5)
 
 
-def test_several_labels_a_picture_take_the_sigmoid_loss() -> None:
+def test_several_labels_a_image_take_the_sigmoid_loss() -> None:
     labels = torch.tensor([[1, 1, 0], [0, 0, 0]], dtype=torch.uint8)
     logits = torch.tensor([[0.0, 0.0, 0.0], [math.log(3), 0.0, 0.0]])
     task = Classify(LossConfig(kind="sigmoid", smoothing=0.5), 3, SMALL)
@@ -108,7 +115,7 @@ def test_large_logits_give_finite_losses() -> None:
 
 
 @pytest.mark.parametrize("mix", [Mix(0.7), Mix(0.75, (0, 0, 1, 1))])
-def test_mixing_is_of_neighbours_and_their_labels(mix: Mix) -> None:
+def test_mixing_is_of_neighbors_and_their_labels(mix: Mix) -> None:
     batch = batch_of(torch.tensor([0, 1, 2]), mix=mix)
     example = Classify(LossConfig(smoothing=0.3), 3, SMALL).prepare(batch, CPU)
     plain = inputs_of(batch)
@@ -124,7 +131,7 @@ def test_mixing_is_of_neighbours_and_their_labels(mix: Mix) -> None:
     assert example.keys.tolist() == [101, 102]  # the first row is a partner only
 
 
-def test_a_mixture_with_an_unreadable_picture_counts_for_nothing() -> None:
+def test_a_mixture_with_an_unreadable_image_counts_for_nothing() -> None:
     weights = torch.tensor([1.0, 1.0, 0.0, 1.0, 1.0])
     batch = batch_of(torch.arange(5), mix=Mix(0.6), weights=weights)
     example = Classify(LossConfig(), 5, SMALL).prepare(batch, CPU)
@@ -136,7 +143,7 @@ def test_parts_of_an_example_are_the_whole() -> None:
     parts = [example.part(0, 2), example.part(2, 5)]
     for whole, *pieces in zip(example, *parts, strict=True):
         assert torch.equal(whole, torch.cat(pieces))
-    assert isinstance(parts[0], Example)
+    assert isinstance(parts[0], DeviceBatch)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
@@ -145,8 +152,8 @@ def test_distillation_weighs_labels_and_teacher_by_the_closed_form(share: float)
     student, teacher, temperature = Linear(4, 2), Linear(4, 3), 2.5
     labels = torch.tensor([3, 0, 1])
     batch = batch_of(labels)
-    config = DistilConfig(teacher="", share=share, temperature=temperature)
-    task = Distil(LossConfig(), 4, SMALL, config, teach=teacher)
+    config = DistillConfig(teacher="", share=share, temperature=temperature)
+    task = Distillation(LossConfig(), 4, SMALL, config, teach=teacher)
     found = losses_of(task, batch, student)
 
     def soften(model: Linear) -> np.ndarray:
@@ -161,7 +168,7 @@ def test_distillation_weighs_labels_and_teacher_by_the_closed_form(share: float)
 
 def test_a_teacher_is_not_trained() -> None:
     student, teacher = Linear(4, 2), Linear(4, 3)
-    task = Distil(LossConfig(), 4, SMALL, DistilConfig(teacher=""), teach=teacher)
+    task = Distillation(LossConfig(), 4, SMALL, DistillConfig(teacher=""), teach=teacher)
     task.losses(student, task.prepare(batch_of(torch.arange(4)), CPU)).sum().backward()
     assert student.weight.grad is not None
     assert teacher.weight.grad is None
@@ -171,8 +178,8 @@ def test_hard_distillation_learns_the_teachers_choice() -> None:
     """DeiT's hard form: the mean of two cross-entropies (arXiv 2012.12877, equation 3)."""
     student, teacher = Linear(4, 2), Linear(4, 3)
     batch = batch_of(torch.tensor([3, 0, 1]))
-    config = DistilConfig(teacher="", hard=True)
-    found = losses_of(Distil(LossConfig(), 4, SMALL, config, teach=teacher), batch, student)
+    config = DistillConfig(teacher="", hard=True)
+    found = losses_of(Distillation(LossConfig(), 4, SMALL, config, teach=teacher), batch, student)
     chosen = batch_of(torch.from_numpy(logits_of(teacher, inputs_of(batch)).argmax(1)))
     plain = Classify(LossConfig(), 4, SMALL)
     both = losses_of(plain, batch, student) + losses_of(plain, chosen, student)
@@ -189,12 +196,12 @@ def test_hard_distillation_learns_the_teachers_choice() -> None:
 )
 def test_a_distillation_of_odd_numbers_is_refused(settings: dict[str, float], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        DistilConfig(teacher="", **settings)  # pyright: ignore[reportArgumentType]
+        DistillConfig(teacher="", **settings)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_student_like_its_teacher_has_no_distance() -> None:
-    config = DistilConfig(teacher="", share=1.0)
-    task = Distil(LossConfig(), 4, SMALL, config, teach=Linear(4, 2))
+    config = DistillConfig(teacher="", share=1.0)
+    task = Distillation(LossConfig(), 4, SMALL, config, teach=Linear(4, 2))
     assert losses_of(task, batch_of(torch.arange(4)), Linear(4, 2)).abs().max() < 1e-6
 
 

@@ -13,10 +13,10 @@ from vitrail.weights.formats.keymap import read_table, write_table
 
 
 def convert(format: Format, theirs: Mapping[str, Tensor], config: Mapping[str, Any]) -> ViT | BiT:
-    """Read as the package does: recognise, infer, fill every parameter; then write it back."""
-    named = format.normalise(theirs)
+    """Read as the package does: recognize, infer, fill every parameter; then write it back."""
+    named = format.normalize(theirs)
     shapes = {key: tuple(value.shape) for key, value in named.items()}
-    assert format.recognises(shapes)
+    assert format.recognizes(shapes)
     spec = format.infer(shapes, config)
     ours, left_out = read_table(format.table(spec), named, format.left_out)
     model = build(spec)
@@ -30,6 +30,6 @@ def convert(format: Format, theirs: Mapping[str, Tensor], config: Mapping[str, A
 
 
 def assert_same_outputs(ours: ViT | BiT, peer: Callable[[Tensor], Tensor]) -> None:
-    x = peers.pictures(ours.spec, torch.float32)
+    x = peers.images(ours.spec, torch.float32)
     with torch.no_grad():
         peers.assert_near(ours(x), peer(x), 1e-5, "outputs")

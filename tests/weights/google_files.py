@@ -52,15 +52,15 @@ def identify(tensors: Tensors, config: dict[str, Any] | None = None) -> tuple[Fo
     empty = {key: value.to("meta") for key, value in tensors.items()}
     known = []
     for format in FORMATS:
-        shapes = {key: tuple(value.shape) for key, value in format.normalise(empty).items()}
-        if format.recognises(shapes):
+        shapes = {key: tuple(value.shape) for key, value in format.normalize(empty).items()}
+        if format.recognizes(shapes):
             known.append((format, format.infer(shapes, config or {})))
     assert len(known) == 1, [format.name for format, _ in known]
     return known[0]
 
 
 def read(format: Format, spec: Spec, tensors: Tensors) -> tuple[Tensors, dict[str, str]]:
-    return read_table(format.table(spec), format.normalise(tensors), format.left_out)
+    return read_table(format.table(spec), format.normalize(tensors), format.left_out)
 
 
 def assert_same(ours: Tensors, theirs: Tensors) -> None:

@@ -153,7 +153,7 @@ NAMES = pytest.mark.parametrize("name", CASES)
 
 
 def make(case: Case) -> Any:
-    return peers.randomise(getattr(hf, case.model)(case.config()), torch.float32)
+    return peers.randomize(getattr(hf, case.model)(case.config()), torch.float32)
 
 
 def save(peer: Any, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -166,14 +166,14 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in tensors.items()}
 
 
-def recognised(tensors: Mapping[str, Tensor]) -> list[Format]:
-    return [form for form in FORMATS if form.recognises(shapes_of(form.normalise(tensors)))]
+def recognized(tensors: Mapping[str, Tensor]) -> list[Format]:
+    return [form for form in FORMATS if form.recognizes(shapes_of(form.normalize(tensors)))]
 
 
 def read(
     form: Format, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> tuple[Spec, dict[str, Tensor], dict[str, str]]:
-    named = form.normalise(tensors)
+    named = form.normalize(tensors)
     spec = form.infer(shapes_of(named), config)
     return spec, *read_table(form.table(spec), named, form.left_out)
 
@@ -182,12 +182,12 @@ def ask(spec: Spec, ours: Mapping[str, Tensor]) -> Tensor:
     model = build(spec)
     model.load_state_dict(dict(ours))
     with torch.no_grad():
-        return model.eval()(peers.pictures(spec, torch.float32))
+        return model.eval()(peers.images(spec, torch.float32))
 
 
 def ask_peer(case: Case, peer: Any) -> Tensor:
     with torch.no_grad():
-        return getattr(peer(peers.pictures(case.spec, torch.float32)), case.result)
+        return getattr(peer(peers.images(case.spec, torch.float32)), case.result)
 
 
 def assert_same(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> None:

@@ -2,16 +2,16 @@
 
 import torch
 
-from tests.golden.reader import arrays, pictures
+from tests.golden.reader import arrays, images
 from vitrail.models import build
 from vitrail.weights.formats.bigvision import BIGVISION
 from vitrail.weights.formats.keymap import read_table
 
 
 def read(tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
-    named = BIGVISION.normalise(tensors)
+    named = BIGVISION.normalize(tensors)
     shapes = {key: tuple(value.shape) for key, value in named.items()}
-    assert BIGVISION.recognises(shapes)
+    assert BIGVISION.recognizes(shapes)
     spec = BIGVISION.infer(shapes, {})
     ours, left_out = read_table(BIGVISION.table(spec), named, BIGVISION.left_out)
     assert left_out == {}
@@ -29,7 +29,7 @@ def test_an_inlined_map_head_is_found() -> None:
     older = {key.removeprefix("MAPHead_0/"): value for key, value in tensors.items()}
     assert older.keys() != tensors.keys()
     older["Transformer/pos_embedding"] = older.pop("pos_embedding")
-    x, outputs = pictures("bigvision-vit-map")
+    x, outputs = images("bigvision-vit-map")
     torch.testing.assert_close(read(older)(x), outputs["logits"], rtol=1e-5, atol=1e-5)
 
 
@@ -43,5 +43,5 @@ def test_a_class_tokens_position_is_kept() -> None:
     older["cls"] = tensors["cls"] - row
     model = read(older)
     assert len(model.get_parameter("positions.0.table")) == 17
-    x, outputs = pictures("bigvision-vit-tok-rep")
+    x, outputs = images("bigvision-vit-tok-rep")
     torch.testing.assert_close(model(x), outputs["logits"], rtol=1e-5, atol=1e-5)

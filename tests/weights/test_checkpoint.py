@@ -16,7 +16,7 @@ from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec, build
 from vitrail.weights import checkpoint
-from vitrail.weights.checkpoint import Bundle, Provenance, load_folder, save_folder
+from vitrail.weights.checkpoint import Checkpoint, Provenance, load_folder, save_folder
 
 SMALL = ViTSpec(depth=1, width=8, heads=2, mlp=16, patch=(8, 8), image=(16, 16), classes=2)
 SPECS: list[Spec] = [
@@ -28,7 +28,7 @@ SPECS: list[Spec] = [
 ]
 
 
-def bundle(spec: Spec = SMALL, seed: int = 0, dtype: torch.dtype = torch.float32) -> Bundle:
+def bundle(spec: Spec = SMALL, seed: int = 0, dtype: torch.dtype = torch.float32) -> Checkpoint:
     """Make a model of random numbers, with all that belongs to it."""
     torch.manual_seed(seed)
     state = build(spec).state_dict()
@@ -39,10 +39,10 @@ def bundle(spec: Spec = SMALL, seed: int = 0, dtype: torch.dtype = torch.float32
     )  # fmt: skip
     source = Provenance(source="timm:x", sha256="0" * 64, format="timm", changes=("a", "b"))
     names = tuple(f'class "{i}" é猫\n' for i in range(spec.classes))
-    return Bundle(spec=spec, tensors=tensors, classes=names, preprocess=size, provenance=source)
+    return Checkpoint(spec=spec, tensors=tensors, classes=names, preprocess=size, provenance=source)
 
 
-def same(one: Bundle, two: Bundle) -> bool:
+def same(one: Checkpoint, two: Checkpoint) -> bool:
     rest = replace(one, tensors={}) == replace(two, tensors={})
     return rest and equal(one.tensors, two.tensors)
 
@@ -65,10 +65,10 @@ def test_round_trip(tmp_path: Path, spec: Spec) -> None:
     assert {p.device.type for p in [*model.parameters(), *model.buffers()]} == {"cpu"}
     assert all(p.requires_grad for p in model.parameters())
     assert model.spec == spec
-    pictures = torch.randn(1, 3, *spec.image)
+    images = torch.randn(1, 3, *spec.image)
     plain = build(spec).eval()
     plain.load_state_dict(saved.tensors)
-    assert torch.equal(model(pictures), plain(pictures))
+    assert torch.equal(model(images), plain(images))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -79,7 +79,7 @@ def test_precision_is_kept(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 def test_nothing_but_the_weights_is_needed(tmp_path: Path) -> None:
-    bare = Bundle(spec=SMALL, tensors=bundle().tensors)
+    bare = Checkpoint(spec=SMALL, tensors=bundle().tensors)
     save_folder(bare, tmp_path / "m")
     assert same(bare, load_folder(tmp_path / "m"))
 

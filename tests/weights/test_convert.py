@@ -19,7 +19,7 @@ from tests.parity import peers
 from vitrail.cli import main
 from vitrail.config import InputError
 from vitrail.models import build, parse
-from vitrail.weights.checkpoint import Bundle, load_folder, save_folder
+from vitrail.weights.checkpoint import Checkpoint, load_folder, save_folder
 from vitrail.weights.class_names import imagenet_classes
 from vitrail.weights.formats.keymap import write_table
 from vitrail.weights.formats.torchvision import TORCHVISION
@@ -28,19 +28,21 @@ from vitrail.weights.write import WRITERS, compare, convert
 
 TINY = "ViT/8@32,depth=2,width=128,heads=2,mlp=96,classes=5"
 REAL = REAL_WEIGHTS
-PICTURES = PETS
+IMAGES = PETS
 RULE: dict[str, Any] = {"position_resize": "google"}
 FILES = {"npz": "m.npz", "bigvision": "b.npz", "torchvision": "t.pth"}
 
 real = pytest.mark.skipif(not REAL.exists(), reason="the real weights are not beside the project")
 
 
-def make(folder: Path, name: str) -> Bundle:
+def make(folder: Path, name: str) -> Checkpoint:
     """Save a model of ours with random parameters as a folder."""
     model = build(name)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    bundle = Bundle(spec=model.spec, tensors={k: v.detach() for k, v in model.state_dict().items()})
+    bundle = Checkpoint(
+        spec=model.spec, tensors={k: v.detach() for k, v in model.state_dict().items()}
+    )
     save_folder(bundle, folder)
     return bundle
 
@@ -66,7 +68,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int
         (f"{TINY},class_position=false", ["bigvision", "timm"]),
         (f"{TINY},distilled=true,activation=gelu", ["timm", "hf"]),
         ("BiT@64,stages=1-1-1-1,width=32,classes=5", ["npz", "bigvision"]),
-        ("BiT@64,stages=1-1-1-1,width=32,classes=5,standardise=timm,pool_padding=zeros",
+        ("BiT@64,stages=1-1-1-1,width=32,classes=5,standardize=timm,pool_padding=zeros",
          ["npz", "timm"]),
         ("Hybrid/1@64,stages=1-1-1,stem_width=32,depth=1,width=128,heads=2,mlp=64,classes=5",
          ["npz"]),
@@ -179,7 +181,7 @@ def test_numbers_that_are_none_are_named(tmp_path: Path) -> None:
 def test_a_head_of_zeros_is_said(tmp_path: Path) -> None:
     model = build(f"{TINY},activation=gelu")
     tensors = {name: value.detach() for name, value in model.state_dict().items()}
-    save_folder(Bundle(spec=model.spec, tensors=tensors), tmp_path / "ours")
+    save_folder(Checkpoint(spec=model.spec, tensors=tensors), tmp_path / "ours")
     torch.save(_torchvision_names(tmp_path), tmp_path / "zero.pth")
     provenance = read(str(tmp_path / "zero.pth")).provenance
     assert provenance is not None
@@ -243,7 +245,7 @@ def test_the_real_vit_tiny_equals_timms(tmp_path: Path) -> None:
     peer = timm.create_model(
         "vit_tiny_patch16_224", checkpoint_path=str(REAL / "model.safetensors")
     ).eval()
-    x = real_pictures(8)
+    x = real_images(8)
     with torch.inference_mode():
         ours, theirs = loaded.model(x), peer(x)
     assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
@@ -255,12 +257,12 @@ def test_the_real_vit_tiny_equals_timms(tmp_path: Path) -> None:
         assert (again - theirs).abs().max() <= 1e-5 * theirs.abs().max()
 
 
-def real_pictures(count: int) -> torch.Tensor:
-    """Read pictures of pets at 224 px, from -1 to 1, by plain means."""
+def real_images(count: int) -> torch.Tensor:
+    """Read images of pets at 224 px, from -1 to 1, by plain means."""
     image = pytest.importorskip("PIL.Image")
     import numpy as np
 
-    paths = sorted(PICTURES.rglob("*.jpg"))[:: max(len(list(PICTURES.rglob("*.jpg"))) // count, 1)]
+    paths = sorted(IMAGES.rglob("*.jpg"))[:: max(len(list(IMAGES.rglob("*.jpg"))) // count, 1)]
     arrays = [np.asarray(image.open(p).convert("RGB").resize((224, 224))) for p in paths[:count]]
     return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).float() / 127.5 - 1
 

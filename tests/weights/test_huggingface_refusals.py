@@ -16,7 +16,7 @@ from tests.weights.huggingface_cases import (
     hf,
     make,
     read,
-    recognised,
+    recognized,
 )
 from vitrail.config import InputError
 from vitrail.models import BiTSpec, Spec
@@ -28,12 +28,12 @@ from vitrail.weights.formats.huggingface.huggingface import (
     HF_SIGLIP,
     HF_VIT,
 )
-from vitrail.weights.formats.huggingface.huggingface_names import normalise
+from vitrail.weights.formats.huggingface.huggingface_names import normalize
 
 
 def test_a_deit_with_one_classifier_is_refused() -> None:
     model = hf.DeiTForImageClassification(hf.DeiTConfig(**MLP, num_labels=7))
-    assert recognised(model.state_dict()) == [HF_DEIT]
+    assert recognized(model.state_dict()) == [HF_DEIT]
     with pytest.raises(InputError, match="a distillation token and one classifier"):
         read(HF_DEIT, model.state_dict(), MLP)
 
@@ -79,7 +79,7 @@ def test_missing_unknown_and_double_tensors_are_refused() -> None:
     far = {**tensors, "vit.layers.99999999999.mlp.fc1.bias": torch.zeros(96)}
     with pytest.raises(InputError, match="a layer has number 99999999999 in a file of 41 tensors"):
         read(HF_VIT, far, MLP)
-    both = {**normalise(tensors), "embeddings.cls_token": tensors["vit.embeddings.cls_token"]}
+    both = {**normalize(tensors), "embeddings.cls_token": tensors["vit.embeddings.cls_token"]}
     with pytest.raises(InputError, match=r"unknown 'embeddings\.cls_token'"):
         read(HF_VIT, both, MLP)
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build, parse
-from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.checkpoint import Checkpoint, save_folder
 from vitrail.weights.fitting import fit, fit_named
 from vitrail.weights.formats.format import Format
 from vitrail.weights.formats.huggingface.huggingface import HF_VIT
@@ -26,16 +26,18 @@ from vitrail.weights.write import WRITERS, compare, convert
 
 TINY = "ViT/8@16,depth=1,width=32,heads=2,mlp=32,classes=3,activation=gelu"
 WIDE = "ViT/8@16x24,depth=1,width=64,heads=1,mlp=32,classes=3,activation=gelu"
-PICTURE = Preprocess(
+IMAGE = Preprocess(
     size=(64, 64), mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bicubic", fit="crop"
 )
 
 
-def bundle(name: str) -> Bundle:
+def bundle(name: str) -> Checkpoint:
     model = build(name)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
-    return Bundle(spec=model.spec, tensors={k: v.detach() for k, v in model.state_dict().items()})
+    return Checkpoint(
+        spec=model.spec, tensors={k: v.detach() for k, v in model.state_dict().items()}
+    )
 
 
 def theirs(name: str, format: Format) -> Tensors:
@@ -114,13 +116,13 @@ def test_what_a_name_leaves_open_stays_as_the_weights_have_it() -> None:
 
 
 def test_preprocessing_keeps_its_size_unless_another_is_asked_for() -> None:
-    """BiT's and DINOv2's pictures have another size than their files, or their positions, say."""
-    old = replace(bundle(TINY), preprocess=PICTURE)
-    assert fit(old, classes=2).preprocess == PICTURE
+    """BiT's and DINOv2's images have another size than their files, or their positions, say."""
+    old = replace(bundle(TINY), preprocess=IMAGE)
+    assert fit(old, classes=2).preprocess == IMAGE
     for size in ((32, 32), (16, 16)):  # which it has already, but was asked for
-        assert fit(old, classes=2, image=size).preprocess == replace(PICTURE, size=size)
-    grey = replace(PICTURE, mean=(0.5,), std=(0.5,))
-    assert fit(old, channels=1).preprocess == grey
+        assert fit(old, classes=2, image=size).preprocess == replace(IMAGE, size=size)
+    gray = replace(IMAGE, mean=(0.5,), std=(0.5,))
+    assert fit(old, channels=1).preprocess == gray
 
 
 def test_weights_of_several_types_become_one(tmp_path: Path) -> None:

@@ -130,13 +130,13 @@ def test_another_patch_size() -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])
 def test_equal_channels_give_the_same_features(name: str, channels: int) -> None:
-    """A grey picture gives what it gave as three equal channels, however many there are now."""
+    """A gray image gives what it gave as three equal channels, however many there are now."""
     spec, old = weights(name)
     moved = transfer(spec, old, channels=channels)
-    grey = torch.randn(2, 1, 32, 32)
+    gray = torch.randn(2, 1, 32, 32)
     if name.startswith("ViT"):
-        before = rebuild(spec, old)(grey.expand(-1, 3, -1, -1))
-        after = rebuild(moved.spec, moved.tensors)(grey.expand(-1, channels, -1, -1))
+        before = rebuild(spec, old)(gray.expand(-1, 3, -1, -1))
+        after = rebuild(moved.spec, moved.tensors)(gray.expand(-1, channels, -1, -1))
         torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
     assert rebuild(moved.spec, moved.tensors)(torch.randn(1, channels, 32, 32)).isfinite().all()
     assert moved.changes[0].deed == "adapted"

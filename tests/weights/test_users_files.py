@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import vitrail
-from tests.golden.reader import FOLDER, pictures
+from tests.golden.reader import FOLDER, images
 from tests.parity import peers
 from vitrail.cli import main
 
@@ -25,7 +25,7 @@ def timm_file(folder: Path) -> tuple[Path, Callable[[Tensor], Tensor]]:
     model = vits.VisionTransformer(
         img_size=32, patch_size=8, embed_dim=128, depth=2, num_heads=2, num_classes=7
     )
-    peers.randomise(model, torch.float32)
+    peers.randomize(model, torch.float32)
     torch.save(model.state_dict(), folder / "timm.pth")
     return folder / "timm.pth", model.eval()
 
@@ -36,7 +36,7 @@ def transformers_folder(folder: Path) -> tuple[Path, Callable[[Tensor], Tensor]]
     sizes = {"hidden_size": 48, "num_attention_heads": 4, "intermediate_size": 96}
     config = hf.ViTConfig(**sizes, num_hidden_layers=2, image_size=32, patch_size=8, num_labels=7)
     model = hf.ViTForImageClassification(config)
-    peers.randomise(model, torch.float32)
+    peers.randomize(model, torch.float32)
     model.save_pretrained(folder / "hf")
     model.eval()
     return folder / "hf", lambda x: model(x).logits
@@ -49,7 +49,7 @@ def torchvision_file(folder: Path) -> tuple[Path, Callable[[Tensor], Tensor]]:
         image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=128, mlp_dim=96,
         num_classes=7,
     )  # fmt: skip
-    peers.randomise(model, torch.float32)
+    peers.randomize(model, torch.float32)
     torch.save(model.state_dict(), folder / "tv.pth")
     return folder / "tv.pth", model.eval()
 
@@ -71,7 +71,7 @@ def test_a_peers_file_loads_and_converts(
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.json")))
 def test_an_official_file_loads(name: str) -> None:
-    x, outputs = pictures(name)
+    x, outputs = images(name)
     with torch.inference_mode():
         ours = vitrail.load(str(FOLDER / f"{name}.npz")).model(x)
     peers.assert_near(ours, outputs["logits"], 1e-5)

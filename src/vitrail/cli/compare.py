@@ -39,9 +39,9 @@ def compare(
         split: The split to measure on; val unless given. Few-shot learns from train.
         image: Another resolution than the models were trained at, 384 or 384x512.
         map: YAML or JSON that says which of the models' classes those of the data are.
-        shots: Pictures a class that few-shot learns from; none to leave it out.
-        seeds: Draws of these pictures.
-        batch: Pictures that go through a model at a time.
+        shots: Images a class that few-shot learns from; none to leave it out.
+        seeds: Draws of these images.
+        batch: Images that go through a model at a time.
         device: cpu, cuda:1, mps; the best unless given.
     """
     from vitrail.distributed import join
@@ -103,7 +103,7 @@ def _plain(found: Comparison) -> dict[str, Any]:
         }
         for one, two, held in found.pairs
     ]
-    return {"pictures": found.pictures, "models": rows, "pairs": pairs}
+    return {"images": found.images, "models": rows, "pairs": pairs}
 
 
 def _print(found: Comparison) -> None:
@@ -124,7 +124,7 @@ def _print(found: Comparison) -> None:
         wins = f"only {two + 1} is right on {held.only_second:,}, only {one + 1} on "
         print_line(
             f"{two + 1} against {one + 1}: {points[0]} points ({points[1]} to {points[2]}) on "
-            f"{found.pictures:,} pictures; {wins}{held.only_first:,}; p = {held.exact:.3g} "
+            f"{found.images:,} images; {wins}{held.only_first:,}; p = {held.exact:.3g} "
             f"(McNemar, exact; mid-p {held.midp:.3g})"
         )
 
@@ -151,8 +151,8 @@ def _figures(each: Contender) -> dict[str, str]:
         | {
             "resolution": each.image,
             "parameters": f"{each.parameters:,}",
-            "GFLOPs a picture": f"{each.flops / 1e9:.2f}",
-            "pictures a second": f"{each.speed:,.1f}",
+            "GFLOPs an image": f"{each.flops / 1e9:.2f}",
+            "images a second": f"{each.speed:,.1f}",
             "speed": f"{each.ratio:.2f}x",
         }
     )

@@ -11,9 +11,9 @@ from vitrail.config import InputError
 from vitrail.console import show_progress
 
 if TYPE_CHECKING:
-    from vitrail.data.dataset import Source
+    from vitrail.data.dataset import ImageDataset
     from vitrail.evaluation.features.extract import Engine, Features
-    from vitrail.weights.load import Loaded
+    from vitrail.weights.load import LoadedModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,11 +23,11 @@ class Computing:
     features: Annotated[str, tyro.conf.arg(metavar="KIND")] = "pre-logits"
     """pre-logits, class-token or patch-mean; of an earlier block class-token@6, patch-mean@6."""
     batch: Annotated[int, tyro.conf.arg(metavar="N")] = 64
-    """Pictures that go through the model at a time."""
+    """Images that go through the model at a time."""
     device: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """cpu, cuda:1, mps; the best unless given."""
     workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Threads that decode pictures, or Ray's workers; one a core unless given."""
+    """Threads that decode images, or Ray's workers; one a core unless given."""
     engine: Literal["local", "ray"] = "local"
     """ray computes on many machines, by Ray Data."""
     fresh: bool = False
@@ -57,20 +57,20 @@ def compute_pair(
     return train, measured
 
 
-def open_set(data: str, split: str) -> Source:
-    """Open a split that has pictures, and an end."""
-    from vitrail.data.dataset import Source
+def open_set(data: str, split: str) -> ImageDataset:
+    """Open a split that has images, and an end."""
+    from vitrail.data.dataset import ImageDataset
     from vitrail.data.datasets.open import open_data
 
     source = open_data(data, split=split)
-    if not isinstance(source, Source):
+    if not isinstance(source, ImageDataset):
         raise InputError(f"{data} is a stream, whose features can't be computed yet")
     if not len(source):
-        raise InputError(f"{source.name} has no pictures to measure on")
+        raise InputError(f"{source.name} has no images to measure on")
     return source
 
 
-def load_model(model: str, flags: Computing) -> Loaded:
+def load_model(model: str, flags: Computing) -> LoadedModel:
     """Load a model, unless nobody could know which of its features are meant."""
     from vitrail.evaluation.features.feature_kinds import parse_kind
     from vitrail.weights.load import load
@@ -79,7 +79,7 @@ def load_model(model: str, flags: Computing) -> Loaded:
     return load(model)
 
 
-def compute(loaded: Loaded, sources: list[Source], flags: Computing) -> list[Features]:
+def compute(loaded: LoadedModel, sources: list[ImageDataset], flags: Computing) -> list[Features]:
     """Run a model over sets, or take what the cache has of them."""
     from vitrail.data.loader import LoaderConfig
     from vitrail.data.transforms.preprocess import plain_preprocess

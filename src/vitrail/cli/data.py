@@ -1,4 +1,4 @@
-"""Commands on pictures: looking a set through, fetching public ones, seeing what training sees."""
+"""Commands on images: looking a set through, fetching public ones, seeing what training sees."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def data_check(
     workers: int | None = None,
     json: Json = False,
 ) -> None:
-    """Look every picture of a set through: counts, bad files, duplicates, sizes, mean.
+    """Look every image of a set through: counts, bad files, duplicates, sizes, mean.
 
     Example: vitrail data check photos/
 
     Args:
         data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, wds:PATTERN, digits, shapes, …
         fix: Write the bad files into a list in the set's folder, which training then skips;
-            no picture is moved or changed.
+            no image is moved or changed.
         out: Write the bad files and reasons there too.
-        max_pixels: Refuse larger pictures, by their header.
+        max_pixels: Refuse larger images, by their header.
         workers: Processes that look; one a core unless given.
     """
     from vitrail.data.check import check
@@ -82,18 +82,18 @@ def _print_check(found: Check) -> None:
         kinds[bad["kind"]] = kinds.get(bad["kind"], 0) + 1
     why = ", ".join(f"{n:,} {kind}" for kind, n in sorted(kinds.items(), key=lambda k: -k[1]))
     skipped = f", {len(found.bad):,} bad: {why}" if found.bad else ""
-    print_line(f"{found.pictures:,} files: {good:,} good{skipped}")
+    print_line(f"{found.images:,} files: {good:,} good{skipped}")
     for axis, (low, middle, high) in found.sizes.items():
         print_line(f"{axis:9} {low:,} to {high:,} pixels, half of them up to {middle:,}")
     print_line(f"kinds     {', '.join(f'{n:,} {mode}' for mode, n in found.modes.items())}")
     print_line(f"largest class by smallest: {found.imbalance:.1f}")
     mean, std = (" ".join(f"{v:.4f}" for v in values) for values in (found.mean, found.std))
-    print_line(f"mean      {mean}   deviation {std}   (of {found.measured:,} pictures)")
-    _print_groups("the same picture in several splits", found.leaks)
-    _print_groups("the same picture under several classes", found.conflicts)
-    _print_groups("the same picture more than once in a split", found.duplicates)
+    print_line(f"mean      {mean}   std {std}   (of {found.measured:,} images)")
+    _print_groups("the same image in several splits", found.leaks)
+    _print_groups("the same image under several classes", found.conflicts)
+    _print_groups("the same image more than once in a split", found.duplicates)
     for name in found.empty[:10]:
-        print_line(f"no good picture: {printable(name)}")
+        print_line(f"no good image: {printable(name)}")
     for bad in found.bad[:10]:
         print_line(f"bad: {bad['path']}: {bad['reason']}")
     if len(found.bad) > 10:
@@ -137,25 +137,25 @@ def data_list(*, json: Json = False) -> None:
     from vitrail.data.datasets.public.fetch import PUBLIC, fetched
 
     rows = [
-        {"name": name, "title": row.title, "licence": row.licence, "folder": fetched(name)}
+        {"name": name, "title": row.title, "license": row.license, "folder": fetched(name)}
         for name, row in PUBLIC.items()
     ]
     if json:
         print_json([{**row, "folder": str(row["folder"] or "") or None} for row in rows])
         return
-    table = new_table("DATA", "what", "licence", "here", justify="left")
+    table = new_table("DATA", "what", "license", "here", justify="left")
     table.add_row("digits", "1,797 handwritten digits, 8 x 8, built in", "CC BY 4.0", "yes")
     table.add_row("shapes", "drawn shapes without limit, built in", "Apache-2.0", "yes")
     for row in rows:
         here = "yes" if row["folder"] else "fetch"
-        table.add_row(str(row["name"]), str(row["title"]), str(row["licence"]), here)
+        table.add_row(str(row["name"]), str(row["title"]), str(row["license"]), here)
     print_table(table)
 
 
 def data_show(
     data: Data,
     *,
-    out: Annotated[Path, tyro.conf.arg(metavar="PNG")] = Path("pictures.png"),
+    out: Annotated[Path, tyro.conf.arg(metavar="PNG")] = Path("images.png"),
     split: str = "train",
     augment: str | None = None,
     size: int = 96,
@@ -163,13 +163,13 @@ def data_show(
     seed: int = 0,
     json: Json = False,
 ) -> None:
-    """Draw a sheet of pictures as training sees them.
+    """Draw a sheet of images as training sees them.
 
-    Example: vitrail data show photos/ --augment medium1 --out pictures.png
+    Example: vitrail data show photos/ --augment medium1 --out images.png
 
     Args:
         data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, wds:PATTERN, digits, shapes, …
-        out: The picture to write.
+        out: The image to write.
         split: train, val, test or all.
         augment: none, light1, light2, medium1, medium2, strong1 or strong2; as evaluation sees
             them unless given.
@@ -181,6 +181,6 @@ def data_show(
 
     written = draw_sheet(data, out, split=split, level=augment, size=size, count=count, seed=seed)
     if json:
-        print_json({"file": str(out), "pictures": written})
+        print_json({"file": str(out), "images": written})
     else:
-        print_line(f"{out}: {written} pictures")
+        print_line(f"{out}: {written} images")

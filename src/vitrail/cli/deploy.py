@@ -19,8 +19,8 @@ Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 
 def predict(
     model: Model,
-    pictures: Annotated[
-        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="PICTURES or FOLDER")
+    images: Annotated[
+        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="IMAGES or FOLDER")
     ],
     *,
     top: int = 5,
@@ -28,40 +28,40 @@ def predict(
     parquet: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     way: str = "pytorch",
     device: str = "cpu",
-    json: Annotated[bool, tyro.conf.arg(help="Print JSON, a line a picture.")] = False,
+    json: Annotated[bool, tyro.conf.arg(help="Print JSON, a line an image.")] = False,
 ) -> None:
-    """Name what pictures show, the most likely classes first.
+    """Name what images show, the most likely classes first.
 
     Example: vitrail predict runs/photos holiday/ --top 3 --csv holiday.csv
 
-    Pictures that can't be read are listed with the reason; only where none can, the exit code is 2.
+    Images that can't be read are listed with the reason; only where none can, the exit code is 2.
 
     Args:
         model: A run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, or a path.
-        pictures: Files, or folders, of which all files are taken that are not hidden.
-        top: How many classes of each picture.
-        csv: Write a CSV there, a row a class of a picture.
-        parquet: Write a Parquet file there, a row a picture.
+        images: Files, or folders, of which all files are taken that are not hidden.
+        top: How many classes of each image.
+        csv: Write a CSV there, a row a class of an image.
+        parquet: Write a Parquet file there, a row an image.
         way: What computes: pytorch, onnxruntime or openvino; auto measures, once for a model and
             a machine, which is fastest. The answers are the same.
         device: Where the model runs: cpu, cuda, …
     """
-    from vitrail.deploy.backends.selection import check_way, take_way
+    from vitrail.deploy.backends.selection import check_way, select_backend
     from vitrail.predictor import Predictor
-    from vitrail.predictor.images import find_pictures
+    from vitrail.predictor.images import find_images
     from vitrail.predictor.prediction_files import csv_table, parquet_table
     from vitrail.text import printable
 
-    if not pictures:
-        raise InputError("no pictures given; name files or a folder")
-    files = find_pictures(pictures)
+    if not images:
+        raise InputError("no images given; name files or a folder")
+    files = find_images(images)
     if top < 1:
         raise InputError(f"--top {top}: expected a number from 1 on")
     if csv is not None and csv == parquet:
         raise InputError(f"--csv and --parquet are both {csv}; give two names")
     check_way(way)
-    predictor = take_way(Predictor.load(model, device=device), way, say=_say)
-    table = new_table("picture", "class", "probability", justify="left")
+    predictor = select_backend(Predictor.load(model, device=device), way, say=_say)
+    table = new_table("image", "class", "probability", justify="left")
     unread: list[tuple[str, str]] = []
     with ExitStack() as stack:
         report = stack.enter_context(show_progress("predicting", len(files)))
@@ -94,7 +94,7 @@ def predict(
         print_table(table)
     for path in (csv, parquet):
         if path:
-            print_line(f"{path}: {len(files) - len(unread):,} of {len(files):,} pictures")
+            print_line(f"{path}: {len(files) - len(unread):,} of {len(files):,} images")
     for where, error in unread:
         print_line(f"not read: {printable(where)}: {error}")
 
@@ -113,7 +113,7 @@ def export(
     aot: bool = False,
     quantize: Literal["int8", "int8-weights", "float16-weights"] | None = None,
     loss: float = 0.01,
-    pictures: int = 256,
+    images: int = 256,
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
     runtime: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     json: Json = False,
@@ -128,16 +128,16 @@ def export(
         model: A run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, or a path.
         out: The file (onnx, pt2, executorch) or folder (openvino, web) to write.
         to: onnx, openvino, pt2, executorch, or web, a page that runs the model in the browser.
-        input: Normalised pictures, or bytes of 0 to 255 that are normalised inside, with the
+        input: Normalized images, or bytes of 0 to 255 that are normalized inside, with the
             channels first or last; of the model's size always.
-        any_size: Take pictures of any height and width that the patch divides.
+        any_size: Take images of any height and width that the patch divides.
         aot: Compile a pt2 ahead of time, for this kind of processor.
         quantize: Make an onnx smaller: int8 computes in it, calibrated on the data; int8-weights
             and float16-weights keep weights so and compute in float32. A page has int8-weights, or
             float16-weights where those lose too much.
-        loss: Part of the pictures that may get another answer from a quantised model.
-        pictures: How many a quantised model is checked on.
-        data: The pictures to check on, such as a folder; drawn ones unless given.
+        loss: Part of the images that may get another answer from a quantized model.
+        images: How many a quantized model is checked on.
+        data: The images to check on, such as a folder; drawn ones unless given.
         runtime: Where onnxruntime-web's files are, for a page; npm gets them unless given.
     """
     from vitrail.deploy.exporting.export import export as write
@@ -145,7 +145,7 @@ def export(
     from vitrail.predictor import Predictor
 
     options = Options(
-        form=input, any_size=any_size, aot=aot, quantize=quantize, loss=loss, pictures=pictures,
+        form=input, any_size=any_size, aot=aot, quantize=quantize, loss=loss, images=images,
         runtime=runtime,
     )  # fmt: skip
     written = write(Predictor.load(model), out, to, options, data=data)
@@ -157,7 +157,7 @@ def export(
     kind = f"{written.format}, {written.quantize}" if written.quantize else written.format
     print_line(f"{kind}: {written.bytes / 1e6:.1f} MB")
     print_line(
-        f"{written.agreement:.1%} of {written.checked} pictures of {written.pictures} get "
+        f"{written.agreement:.1%} of {written.checked} images of {written.images} get "
         f"PyTorch's answer, at {' and '.join(written.sizes)}; logits differ by "
         f"{written.max_difference:.1e} at most"
     )
@@ -169,7 +169,7 @@ def bench(
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
     split: str = "val",
     ways: Annotated[tuple[str, ...], tyro.conf.arg(metavar="WAY")] = (),
-    pictures: int = 64,
+    images: int = 64,
     rounds: int = 3,
     loss: float = 0.01,
     merge: float = 0.08,
@@ -181,22 +181,22 @@ def bench(
 
     Args:
         model: A run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, or a path.
-        data: The pictures to measure on, and to calibrate int8; drawn ones unless given.
+        data: The images to measure on, and to calibrate int8; drawn ones unless given.
         split: Which of them are measured on; the training split calibrates.
         ways: Some of pytorch, compiled, onnxruntime, openvino, merged and int8; all unless given.
-        pictures: How many are measured on.
+        images: How many are measured on.
         rounds: Turns that each way has.
-        loss: Part of the pictures that may get another answer, or one wrong more.
+        loss: Part of the images that may get another answer, or one wrong more.
         merge: Part of the patches that token merging takes away in each layer.
     """
-    from vitrail.deploy.backends.backends import WAYS
+    from vitrail.deploy.backends.backends import BACKENDS
     from vitrail.deploy.backends.bench import Settings
     from vitrail.deploy.backends.bench import bench as measure
     from vitrail.predictor import Predictor
 
     settings = Settings(
-        ways=ways or tuple(WAYS),
-        pictures=pictures,
+        ways=ways or tuple(BACKENDS),
+        images=images,
         rounds=rounds,
         loss=loss,
         merge=merge,
@@ -208,7 +208,7 @@ def bench(
     if json:
         print_json(asdict(found))
         return
-    columns = ("pictures / s", "ratio", "p50 ms", "p90", "p99", "MiB", "top-1", "as pytorch")
+    columns = ("images / s", "ratio", "p50 ms", "p90", "p99", "MiB", "top-1", "as pytorch")
     table = new_table("way", "pace", *columns)
     for row in found.rows:
         latency = (f"{each:.1f}" for each in row.latency)
@@ -221,7 +221,7 @@ def bench(
     print_table(table)
     for row in found.rows:
         print_line(f"{row.way} {row.pace}: {row.verdict}")
-    print_line("A pace is the pictures at once x workers x threads of each.")
-    print_line(f"Measured on {found.pictures}.")
+    print_line("A pace is the images at once x workers x threads of each.")
+    print_line(f"Measured on {found.images}.")
     for way, reason in found.absent.items():
         print_line(f"not measured: {way}: {reason}")

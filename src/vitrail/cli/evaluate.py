@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vitrail.evaluation.evaluate import Exam
     from vitrail.evaluation.intervals import Estimate
     from vitrail.evaluation.result import Report
-    from vitrail.evaluation.scored import Answers
+    from vitrail.evaluation.scored import Predictions
 
 Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 Image = Annotated[str | None, tyro.conf.arg(metavar="HxW")]
@@ -44,7 +44,7 @@ def evaluate(
     workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
     json: Json = False,
 ) -> None:
-    """Measure a model on every picture of a set: accuracy, calibration, confusion.
+    """Measure a model on every image of a set: accuracy, calibration, confusion.
 
     Example: vitrail evaluate run:runs/photos photos/ --split test --out reports/photos
 
@@ -57,13 +57,13 @@ def evaluate(
         subset: The set is imagenet-a, imagenet-r, imagenet-v2, sketch or objectnet, and the model
             one of ImageNet's classes.
         map: YAML or JSON that says which of the model's classes those of the data are.
-        real: The reassessed labels of ImageNet's validation pictures (real.json).
+        real: The reassessed labels of ImageNet's validation images (real.json).
         csv: Write a row a class there.
-        out: Write report.json, classes.csv, pictures.csv and plots there.
-        batch: Pictures that go through the model at a time, over all processes.
+        out: Write report.json, classes.csv, images.csv and plots there.
+        batch: Images that go through the model at a time, over all processes.
         device: cpu, cuda:1, mps; the best unless given.
         engine: ray asks many machines, by Ray Data.
-        workers: Ray's workers (one a machine's core unless given), or threads that decode pictures.
+        workers: Ray's workers (one a machine's core unless given), or threads that decode images.
     """
     from vitrail.distributed import join
     from vitrail.evaluation.class_matching import read_map
@@ -86,7 +86,7 @@ def evaluate(
             classes=read_map(map) if map else None,
             real=real,
         )
-        facts = {"pictures": len(exam.source), "hash": exam.source.fingerprint()}
+        facts = {"images": len(exam.source), "hash": exam.source.fingerprint()}
         processes.check_same(facts if processes.count > 1 else {})
         parts = _ask(exam, engine, processes, batch, workers)
         parts = [part for each in processes.gather(parts) for part in each]
@@ -107,9 +107,9 @@ def evaluate(
 
 def _ask(
     exam: Exam, engine: Engine, processes: Any, batch: int, workers: int | None
-) -> list[Answers]:
+) -> list[Predictions]:
     """Run the model over the set here, or on Ray's workers."""
-    with show_progress("pictures", len(exam.source)) as report:
+    with show_progress("images", len(exam.source)) as report:
         if engine == "ray":
             from vitrail.evaluation.engine_ray import ask_ray
 
@@ -147,14 +147,14 @@ def _print_report(report: Report, exam: Exam, out: Path | None) -> None:
     else:
         print_line(f"the {_SHOWN} worst of {len(report.classes):,} classes (--csv lists all)")
     columns = ("average precision",) if several else ("top-1", "95 %", "top-5", "precision")
-    table = new_table("class", "pictures", *columns)
+    table = new_table("class", "images", *columns)
     for row in rows[:_SHOWN]:
         figures = [_percent(row.average_precision)]
         if row.top1 and row.top5:
             span = f"{row.top1.low:.1%} to {row.top1.high:.1%}"
             figures = [_percent(row.top1.value), span, _percent(row.top5.value)]
             figures.append(_percent(row.precision))
-        table.add_row(printable(row.name), f"{row.pictures:,}", *figures)
+        table.add_row(printable(row.name), f"{row.images:,}", *figures)
     print_table(table)
     for note in exam.notes:
         print_line(note)
@@ -173,9 +173,9 @@ def _print_report(report: Report, exam: Exam, out: Path | None) -> None:
         bins = len(report.calibration.bins)
         print_line(f"{'calibration':12} {_show(report.calibration.ece)} error, in {bins} bins")
     if report.real is not None:
-        print_line(f"{'ReaL':12} {_show(report.real)} on {report.real_pictures:,} pictures")
+        print_line(f"{'ReaL':12} {_show(report.real)} on {report.real_images:,} images")
     if out is not None:
-        print_line(f"{out}: report.json, classes.csv, pictures.csv and plots")
+        print_line(f"{out}: report.json, classes.csv, images.csv and plots")
 
 
 def _show(estimate: Estimate) -> str:
@@ -193,9 +193,9 @@ def _confused(report: Report) -> str:
 
     assert report.confusion is not None
     wrong = [each for each in list_confusion(report.confusion) if each.label != each.predicted]
-    wrong.sort(key=lambda each: -each.pictures)
+    wrong.sort(key=lambda each: -each.images)
     names = [*map(printable, report.names), "a class that the set has not"]
-    shown = (f"{names[e.label]} as {names[e.predicted]} ({e.pictures:,})" for e in wrong[:3])
+    shown = (f"{names[e.label]} as {names[e.predicted]} ({e.images:,})" for e in wrong[:3])
     return ", ".join(shown)
 
 
@@ -214,12 +214,12 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _write_folder(
-    out: Path, report: Report, answers: Answers, exam: Exam, told: dict[str, Any]
+    out: Path, report: Report, answers: Predictions, exam: Exam, told: dict[str, Any]
 ) -> None:
     """Write all that there is to know of an evaluation into a folder."""
     import json
 
-    from vitrail.evaluation.result import class_rows, picture_rows
+    from vitrail.evaluation.result import class_rows, image_rows
     from vitrail.files import write_whole
     from vitrail.plotting.evaluation_plots import (
         draw_confusion,
@@ -233,12 +233,12 @@ def _write_folder(
     except OSError as error:
         raise InputError(f"{out}: cannot be made: {error.strerror}") from None
     _write_csv(out / "classes.csv", class_rows(report))
-    _write_csv(out / "pictures.csv", picture_rows(answers, exam.source))
+    _write_csv(out / "images.csv", image_rows(answers, exam.source))
     if report.confusion is not None and report.calibration is not None:
         title = make_title(exam.source.name, f"top-1 {report.top1.value:.1%} {report.on()}")
         save_plot(draw_confusion(report.confusion, report.names, title), out, "confusion")
         found = report.calibration
         ece = (found.ece.value, found.ece.low, found.ece.high)
-        bins = [(b.low, b.pictures, b.confidence, b.accuracy) for b in found.bins]
+        bins = [(b.low, b.images, b.confidence, b.accuracy) for b in found.bins]
         save_plot(draw_reliability(bins, ece, title), out, "reliability")
     write_whole(out / "report.json", json.dumps(told, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Commands on frozen features: few-shot, linear probe, nearest neighbours, or only a file."""
+"""Commands on frozen features: few-shot, linear probe, nearest neighbors, or only a file."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def fewshot(
     Args:
         model: A run's or model's folder, or a source of weights: timm:…, hf:…, google:…, file:…
         data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, shapes, …
-        shots: Training pictures of each class; those of 1 5 10 25 that there are unless given.
+        shots: Training images of each class; those of 1 5 10 25 that there are unless given.
         seeds: How many draws of the shots.
-        l2: Strength of the regularisation, or several: those pictures choose that were not drawn.
+        l2: Strength of the regularization, or several: those images choose that were not drawn.
         test: The split to measure on; test unless given, or val where there is none.
     """
     from vitrail.evaluation.probes.fewshot import SHOTS, few_shot
@@ -50,23 +50,23 @@ def fewshot(
         found = few_shot(*pair, shots=chosen, seeds=seeds, l2=l2, report=report)
     rows: dict[str, Any] = {}
     for each in found:
-        means, deviations = each.accuracy.mean(1), each.accuracy.std(1)
+        means, stds = each.accuracy.mean(1), each.accuracy.std(1)
         best = each.best
         rows[str(each.shots)] = {
             "mean": None if best is None else float(means[best]),
-            "std": None if best is None else float(deviations[best]),
+            "std": None if best is None else float(stds[best]),
             "l2": None if best is None else each.l2[best],
             "each": [
                 {"l2": value, "mean": float(mean), "std": float(std), "seeds": seeds_of.tolist()}
                 for value, mean, std, seeds_of in zip(
-                    each.l2, means, deviations, each.accuracy, strict=True
+                    each.l2, means, stds, each.accuracy, strict=True
                 )
             ],
         }
     if json:
         print_json({**_head(model, data, flags, *pair), "seeds": seeds, "shots": rows})
         return
-    table = new_table("shots", "l2", "accuracy", "deviation", "")
+    table = new_table("shots", "l2", "accuracy", "std", "")
     for count, row in rows.items():
         for line in row["each"]:
             mark = "chosen" if len(l2) > 1 and line["l2"] == row["l2"] else ""
@@ -75,7 +75,7 @@ def fewshot(
     print_table(table)
     _print_sets(pair, f"{seeds} draws of the shots")
     if len(l2) > 1 and any(row["l2"] is None for row in rows.values()):
-        print_line("no l2 chosen where all training pictures of a class were drawn")
+        print_line("no l2 chosen where all training images of a class were drawn")
 
 
 def probe(
@@ -97,12 +97,12 @@ def probe(
     Args:
         model: A run's or model's folder, or a source of weights: timm:…, hf:…, google:…, file:…
         data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, shapes, …
-        by: lbfgs minimises the loss for several weight decays, sgd trains with several learning
+        by: lbfgs minimizes the loss for several weight decays, sgd trains with several learning
             rates at once.
         values: The weight decays or learning rates to choose from.
         epochs: How long sgd trains.
         test: The split to measure on; test unless given, or val where there is none.
-        seed: Draws the fifth of the training pictures that chooses.
+        seed: Draws the fifth of the training images that chooses.
     """
     from vitrail.evaluation.probes.linear_probe import DECAYS, RATES, probe_lbfgs, probe_sgd
 
@@ -144,27 +144,27 @@ def knn(
     seed: int = 0,
     json: Json = False,
 ) -> None:
-    """Classify pictures by the nearest training pictures' classes, and measure that.
+    """Classify images by the nearest training images' classes, and measure that.
 
     Example: vitrail knn dinov2:vits14 photos/ --k 10 20 100
 
     Args:
         model: A run's or model's folder, or a source of weights: timm:…, hf:…, google:…, file:…
         data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, shapes, …
-        k: How many neighbours vote; those of 1 5 10 20 50 100 200 that there are unless given.
+        k: How many neighbors vote; those of 1 5 10 20 50 100 200 that there are unless given.
         temperature: A vote counts exp(cosine / T).
         uniform: Let every vote count alike.
         test: The split to measure on; test unless given, or val where there is none.
-        seed: Draws the fifth of the training pictures that chooses k.
+        seed: Draws the fifth of the training images that chooses k.
     """
     from vitrail.evaluation.probes.holdout import hold_out
-    from vitrail.evaluation.probes.knn import K, nearest_neighbours
+    from vitrail.evaluation.probes.knn import K, nearest_neighbors
 
     pair = compute_pair(model, data, test, flags)
     chosen = k or tuple(count for count in K if count <= len(hold_out(pair[0], seed)[0]))
-    with show_progress("pictures", len(pair[1])) as report:
+    with show_progress("images", len(pair[1])) as report:
         weight = None if uniform else temperature
-        found = nearest_neighbours(*pair, k=chosen, temperature=weight, seed=seed, report=report)
+        found = nearest_neighbors(*pair, k=chosen, temperature=weight, seed=seed, report=report)
     rows = [
         {"k": count, "top1": float(accuracy), "held_out": float(held)}
         for count, accuracy, held in zip(found.k, found.accuracy, found.held_out, strict=True)
@@ -179,7 +179,7 @@ def knn(
         mark = "chosen" if row is best else ""
         table.add_row(f"{row['k']}", f"{row['held_out']:.2%}", f"{row['top1']:.2%}", mark)
     print_table(table)
-    print_line(f"top-1 {best['top1']:.2%} with {best['k']} neighbours")
+    print_line(f"top-1 {best['top1']:.2%} with {best['k']} neighbors")
     _print_sets(pair)
 
 
@@ -192,7 +192,7 @@ def embed(
     split: str = "all",
     json: Json = False,
 ) -> None:
-    """Write a model's features of all pictures of a set to a file.
+    """Write a model's features of all images of a set to a file.
 
     Example: vitrail embed dinov2:vits14 photos/ --out features.parquet
 
@@ -219,7 +219,7 @@ def embed(
             {
                 **facts,
                 "files": [str(file) for file in files],
-                "pictures": len(found),
+                "images": len(found),
                 "width": found.values.shape[1],
                 "skipped": len(found.bad),
             }
@@ -228,11 +228,11 @@ def embed(
     for file in files:
         print_line(str(file))
     skipped = f", {len(found.bad):,} could not be read" if found.bad else ""
-    print_line(f"{len(found):,} pictures, {found.values.shape[1]} features each{skipped}")
+    print_line(f"{len(found):,} images, {found.values.shape[1]} features each{skipped}")
 
 
 def _possible(train: Features, shots: tuple[int, ...]) -> tuple[int, ...]:
-    """Take the shots that every class has pictures for; the first in any case, to be refused."""
+    """Take the shots that every class has images for; the first in any case, to be refused."""
     import numpy as np
 
     least = np.bincount(train.labels, minlength=len(train.classes)).min()
@@ -246,7 +246,7 @@ def _head(
         "model": model,
         "data": data,
         "features": flags.features,
-        "pictures": len(test),
+        "images": len(test),
         "skipped": len(train.bad) + len(test.bad),
     }
 
@@ -254,7 +254,7 @@ def _head(
 def _print_sets(pair: tuple[Features, Features], more: str = "") -> None:
     """Say what was learnt from and measured on, and what could not be read."""
     train, test = pair
-    line = f"{len(test):,} pictures of {test.name}, {len(train):,} of {train.name} to learn from"
+    line = f"{len(test):,} images of {test.name}, {len(train):,} of {train.name} to learn from"
     print_line(f"{line}, {more}" if more else line)
     if skipped := len(train.bad) + len(test.bad):
-        print_line(f"{skipped:,} pictures could not be read")
+        print_line(f"{skipped:,} images could not be read")

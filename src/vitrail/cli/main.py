@@ -32,7 +32,7 @@ from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models
 from vitrail.cli.serve import serve
 from vitrail.cli.soup import soup
-from vitrail.cli.train import MORE, Daily, finetune, train
+from vitrail.cli.train import MORE, CommonFlags, finetune, train
 from vitrail.cli.vtab import vtab
 from vitrail.cli.weights import convert, weights_list, weights_show
 from vitrail.config import InputError, suggest
@@ -191,7 +191,11 @@ def _split_settings(
 
     A flag without a text switches on.
     """
-    own = {"help", *inspect.signature(command).parameters, *inspect.signature(Daily).parameters}
+    own = {
+        "help",
+        *inspect.signature(command).parameters,
+        *inspect.signature(CommonFlags).parameters,
+    }
     own -= {"flags", "settings"}
     left: list[str] = []
     settings: list[tuple[str, str]] = []

@@ -53,8 +53,8 @@ def describe(
     Args:
         name: A model's name, such as ViT-B/16, R50+ViT-L/32@384 or BiT-R152x4.
         classes: Outputs of the head; the name's own (1000) unless given.
-        image: The pictures' size, 384 or 384x512; the name's own unless given.
-        batch: Pictures in a training step, for the memory.
+        image: The images' size, 384 or 384x512; the name's own unless given.
+        batch: Images in a training step, for the memory.
     """
     from dataclasses import replace
 
@@ -83,13 +83,11 @@ def _print_cost(cost: Cost) -> None:
     print_table(table)
     height, width = cost.image
     print_line(
-        f"{cost.name}, {cost.classes} classes, {height}x{width} pictures, {cost.tokens} tokens"
+        f"{cost.name}, {cost.classes} classes, {height}x{width} images, {cost.tokens} tokens"
     )
     print_line(f"parameters  {cost.parameters:,} ({_bytes(cost.parameter_bytes)} as float32)")
-    print_line(f"forward     {cost.macs / 1e9:.3f} GMACs a picture ({cost.flops / 1e9:.3f} GFLOPs)")
-    print_line(
-        f"training    {cost.training_flops / 1e9:.3f} GFLOPs a picture, forward and backward"
-    )
+    print_line(f"forward     {cost.macs / 1e9:.3f} GMACs an image ({cost.flops / 1e9:.3f} GFLOPs)")
+    print_line(f"training    {cost.training_flops / 1e9:.3f} GFLOPs an image, forward and backward")
     state, kept = _bytes(cost.training_state_bytes), _bytes(cost.activation_bytes)
     print_line(f"memory      {state} weights, gradients and Adam; {kept} activations at batch "
            f"{cost.batch} ({_bytes(cost.checkpointed_bytes)} with checkpointing)")  # fmt: skip

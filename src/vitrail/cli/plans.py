@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from vitrail.console import new_table, print_json, print_line, print_table
 
 if TYPE_CHECKING:
-    from vitrail.estimate import Plan, ProtocolPlan
+    from vitrail.estimate import ProtocolEstimate, RunEstimate
     from vitrail.protocol import Outcome
 
 
 def print_outcome(done: Outcome, *, json: bool) -> None:
-    """Print what a protocol found: the grid, each run, mean and deviation."""
+    """Print what a protocol found: the grid, each run, mean and std."""
     if json:
         said = asdict(done)
         runs = [{"run": str(run.pop("folder")), **run} for run in said.pop("runs")]
@@ -30,43 +30,41 @@ def print_outcome(done: Outcome, *, json: bool) -> None:
         print_table(grid)
     for run in done.runs:
         print_line(f"{run.folder}: {describe(run)}")
-    spread = "" if done.deviation is None else f" ± {100 * done.deviation:.2f}"
+    spread = "" if done.std is None else f" ± {100 * done.std:.2f}"
     runs = f"{len(done.runs)} runs" if len(done.runs) > 1 else "1 run"
     print_line(f"{done.folder}: lr {done.lr:g}, top-1 {100 * done.top1:.2f}{spread} % of {runs}")
 
 
-def print_protocol_plan(plan: ProtocolPlan) -> None:
+def print_protocol_plan(plan: ProtocolEstimate) -> None:
     """Print a protocol's plan: its runs, then one of them in full."""
     if plan.trial is not None:
         rates = ", ".join(f"{rate:g}" for rate in plan.rates)
         rungs = " and ".join(f"{rung:,}" for rung in plan.rungs)
         early = f"; hopeless ones end at step {rungs}" if rungs else ""
         print_line(f"grid     {len(plan.rates)} runs at {rates}{early}")
-        print_line(
-            f"         each on {plan.trial.pictures:,} pictures, compared on {plan.held_out:,}"
-        )
+        print_line(f"         each on {plan.trial.images:,} images, compared on {plan.held_out:,}")
     seeds = ", ".join(map(str, plan.seeds))
     print_line(f"then     {len(plan.seeds)} runs at the best, seeds {seeds}")
-    print_line(f"         each on {plan.final.pictures:,} pictures, measured on {plan.measured:,}")
+    print_line(f"         each on {plan.final.images:,} images, measured on {plan.measured:,}")
     print_line(f"all      about {_show_time(plan.seconds)}, if none ends early")
     print_line("")
     print_line(f"Each is such a run, at its own rate ({', '.join(plan.folders)}):")
     print_plan(plan.final)
 
 
-def print_plan(plan: Plan) -> None:
+def print_plan(plan: RunEstimate) -> None:
     """Print a plan, a line a question."""
     turns = f"{plan.accumulation} x {plan.micro}" if plan.accumulation > 1 else str(plan.micro)
     many = f" in each of {plan.processes} processes" if plan.processes > 1 else ""
     state, kept = map(_show_bytes, (plan.state_bytes, plan.activation_bytes))
     print_line(f"model    {plan.model}, {plan.trained:,} of {plan.parameters:,} parameters trained")
-    pictures = "unknown" if plan.pictures is None else f"{plan.pictures:,}"
+    images = "unknown" if plan.images is None else f"{plan.images:,}"
     epochs = "" if plan.epochs is None else f", {plan.epochs:.4g} epochs"
-    print_line(f"data     {pictures} pictures of {plan.classes:,} classes")
+    print_line(f"data     {images} images of {plan.classes:,} classes")
     print_line(f"length   {plan.steps:,} steps{epochs}")
     print_line(f"rate     {plan.lr:g} after a warm-up of {plan.warmup:,} steps")
-    print_line(f"batch    {plan.batch:,} pictures, {turns} at a time{many}")
-    print_line(f"memory   {state} of weights and optimiser, {kept} of activations")
+    print_line(f"batch    {plan.batch:,} images, {turns} at a time{many}")
+    print_line(f"memory   {state} of weights and optimizer, {kept} of activations")
     print_line(f"work     {_show_flops(plan.flops)}")
     print_line(f"time     about {_show_time(plan.seconds)}, by a few steps just taken")
 

@@ -15,7 +15,7 @@ from vitrail.console import print_json, print_line
 
 KEY = "VITRAIL_API_KEY"
 _SHORTEST = 16  # characters of a key
-_LONGEST, _MOST = 3600, 65536  # seconds, and pictures, of a limit
+_LONGEST, _MOST = 3600, 65536  # seconds, and images, of a limit
 
 
 def serve(
@@ -31,7 +31,7 @@ def serve(
     allow_host: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = (),
     max_megabytes: float = 10.0,
     max_megapixels: float = 50.0,
-    max_pictures: int = 16,
+    max_images: int = 16,
     queue: int = 256,
     receive_seconds: float = 8.0,
     answer_seconds: float = 30.0,
@@ -47,7 +47,7 @@ def serve(
     Args:
         models: Runs' or models' folders, or weights: timm:…, hf:…, google:…, file:…, or a path;
             NAME=MODEL says what clients call it, else the last part of its path does.
-        index: Features that vitrail embed wrote, in which similar pictures are found: of the first
+        index: Features that vitrail embed wrote, in which similar images are found: of the first
             model, or NAME=FILE of another.
         host: The address to listen at; 0.0.0.0 lets everybody in who can reach this machine.
         port: 0 takes any that is free.
@@ -58,9 +58,9 @@ def serve(
         api_key_file: A file with the key that clients must send; VITRAIL_API_KEY may hold it too.
         allow_host: Further names that clients may call the server by, such as that of a proxy.
         max_megabytes: The largest request.
-        max_megapixels: The largest picture.
-        max_pictures: The most pictures of a request; never more than may wait.
-        queue: Pictures that may wait; more are refused with 503.
+        max_megapixels: The largest image.
+        max_images: The most images of a request; never more than may wait.
+        queue: Images that may wait; more are refused with 503.
         receive_seconds: How long a client may take for its headers, and to begin with its body.
         answer_seconds: After how long a request is late, and gets 504.
     """
@@ -76,7 +76,7 @@ def serve(
     for flag, given, most in (
         ("--max-megabytes", max_megabytes, ServeLimits.held / 2**20),  # all requests' at once
         ("--max-megapixels", max_megapixels, LIMITS.pixels / 1e6),  # what decoding takes at all
-        ("--max-pictures", max_pictures, _MOST),
+        ("--max-images", max_images, _MOST),
         ("--queue", queue, _MOST),
         ("--receive-seconds", receive_seconds, _LONGEST),
         ("--answer-seconds", answer_seconds, _LONGEST),
@@ -86,7 +86,7 @@ def serve(
     limits = ServeLimits(
         body=int(max_megabytes * 2**20),
         pixels=int(max_megapixels * 1e6),
-        pictures=min(max_pictures, queue),  # more would be told to try again for ever
+        images=min(max_images, queue),  # more would be told to try again for ever
         queue=queue,
         receive=receive_seconds,
         answer=answer_seconds,

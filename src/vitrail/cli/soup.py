@@ -30,8 +30,8 @@ def soup(
     Args:
         runs: Run folders, or any weights.
         out: The model folder to write.
-        greedy: Leave out the models that do not help on the held-out pictures of DATA.
-        data: Pictures that no run has learnt from; without --greedy they only measure.
+        greedy: Leave out the models that do not help on the held-out images of DATA.
+        data: Images that no run has learnt from; without --greedy they only measure.
         split: The split of DATA that they are.
         hold_out: The part of the training split that they are, where the runs had this --hold-out.
         checkpoints: Take each run's kept states (the newest two) instead of its model.
@@ -56,6 +56,6 @@ def soup(
         reached = "" if done.alone is None else f"{done.alone[number]:.2%}"
         table.add_row(name, reached, "yes" if name in done.chosen else "no")
     print_table(table)
-    said = "" if done.top1 is None else f", top-1 {done.top1:.2%} on {done.pictures:,} pictures"
+    said = "" if done.top1 is None else f", top-1 {done.top1:.2%} on {done.images:,} images"
     count = "1 model" if len(done.chosen) == 1 else f"{len(done.chosen)} models"
     print_line(f"{done.folder}: the mean of {count}{said}")

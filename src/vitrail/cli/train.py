@@ -30,7 +30,7 @@ the --config file, which overrules the recipe."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Daily:
+class CommonFlags:
     """What a person names daily, of both commands."""
 
     out: Annotated[Path, tyro.conf.arg(metavar="RUN")]
@@ -40,15 +40,15 @@ class Daily:
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """How long, in steps."""
     epochs: Annotated[float | None, tyro.conf.arg(metavar="N")] = None
-    """How long, in passes over the pictures."""
+    """How long, in passes over the images."""
     batch: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
-    """Pictures a step, over all processes."""
+    """Images a step, over all processes."""
     lr: Annotated[float | None, tyro.conf.arg(metavar="X")] = None
     """Base learning rate."""
     seed: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Seed of fresh weights, order and augmentation."""
     image: Annotated[str | None, tyro.conf.arg(metavar="HxW")] = None
-    """The pictures' size for the model, 384 or 384x512; the model's own unless given."""
+    """The images' size for the model, 384 or 384x512; the model's own unless given."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Settings as YAML, TOML or JSON, such as another run's config.yaml."""
     restart: bool = False
@@ -58,7 +58,7 @@ class Daily:
     json: Json = False
 
 
-Flags = Annotated[Daily, tyro.conf.arg(name="")]
+Flags = Annotated[CommonFlags, tyro.conf.arg(name="")]
 Model = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 Settings = tyro.conf.Suppress[Sequence[tuple[str, str]]]
 """Other settings by path and text, which `main` gathers."""
@@ -100,7 +100,7 @@ def finetune(
     seeds: Annotated[int, tyro.conf.arg(metavar="N")] = 3,
     settings: Settings = (),
 ) -> None:
-    """Train a pre-trained model on other pictures, with a new head.
+    """Train a pre-trained model on other images, with a new head.
 
     Example: vitrail finetune photos/ --weights timm:vit_small_patch16_224.augreg_in21k --out run
 
@@ -110,9 +110,9 @@ def finetune(
         model: The model's name, to check the weights and to change resolution or dropout; what
             the weights are unless given.
         tune: What is trained: all, the head, the last block, or low-rank updates.
-        protocol: Choose the learning rate on held-out pictures, then train on all, several times.
+        protocol: Choose the learning rate on held-out images, then train on all, several times.
         rates: The learning rates that the protocol chooses from, unless those of the paper.
-        seeds: The protocol's runs on all pictures, whose mean and deviation it reports.
+        seeds: The protocol's runs on all images, whose mean and std it reports.
     """
     row = None
     if protocol is not None:
@@ -136,7 +136,7 @@ def finetune(
 
 def resolve(
     data: str,
-    flags: Daily,
+    flags: CommonFlags,
     settings: Sequence[tuple[str, str]] = (),
     *,
     model: str | None = None,
@@ -182,7 +182,7 @@ def _name_model(model: str, weights: str | None, image: str | None) -> str:
     return str(replace(parse(model), image=parse_size(image))) if image else model
 
 
-def _daily_settings(flags: Daily) -> dict[str, Any]:
+def _daily_settings(flags: CommonFlags) -> dict[str, Any]:
     if flags.steps is not None and flags.epochs is not None:
         raise InputError("give --steps or --epochs, not both")
     found: dict[str, Any] = {
@@ -217,7 +217,7 @@ def _set(config: TrainConfig, path: str, text: str) -> TrainConfig:
     """Change one setting, as --path text says."""
     from vitrail.data.transforms.augment import parse_augment
 
-    known = {field.name for field in (*fields(config), *fields(Daily))}
+    known = {field.name for field in (*fields(config), *fields(CommonFlags))}
     if path.partition(".")[0] not in known:
         hint = suggest(f"--{path}", (f"--{name.replace('_', '-')}" for name in known))
         raise InputError(f"unknown option --{path}{hint} (see --help)")
@@ -230,17 +230,17 @@ def _fit_warmup(config: TrainConfig) -> TrainConfig:
     """Shorten a recipe's warm-up where the run is far shorter than the recipe's."""
     from vitrail.data.datasets.open import open_data
     from vitrail.recipes import shorten_warmup
-    from vitrail.run.session import count_pictures
+    from vitrail.run.session import count_images
 
     images = 0
     if config.schedule.warmup.unit == "%":
         return config
     if "epochs" in (config.length.unit, config.schedule.warmup.unit):
-        images = count_pictures(open_data(config.data, split="train"))
+        images = count_images(open_data(config.data, split="train"))
     return config if images is None else shorten_warmup(config, images=images)
 
 
-def _run(config: TrainConfig, flags: Daily) -> None:
+def _run(config: TrainConfig, flags: CommonFlags) -> None:
     """Train, or plan to, and print what came of it."""
     first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
     if flags.dry_run:
@@ -265,7 +265,7 @@ def _run(config: TrainConfig, flags: Daily) -> None:
         print_line(f"{done.folder}: {describe(done)}")
 
 
-def _follow(protocol: Protocol, flags: Daily) -> None:
+def _follow(protocol: Protocol, flags: CommonFlags) -> None:
     """Follow a protocol, or plan to, and print what came of it."""
     first = os.environ.get("RANK", "0") == "0"
     if flags.dry_run:

@@ -28,7 +28,7 @@ def vtab(
     lr: Annotated[float | None, tyro.conf.arg(metavar="X")] = None,
     batch: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
     image: Annotated[str | None, tyro.conf.arg(metavar="HxW")] = None,
-    pictures: Annotated[int, tyro.conf.arg(metavar="N")] = 1_000,
+    images: Annotated[int, tyro.conf.arg(metavar="N")] = 1_000,
     seed: int = 0,
     device: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
     json: Json = False,
@@ -45,13 +45,13 @@ def vtab(
             the usual DIR/kitti/train800.txt; docs/evaluate.md lists the names.
         out: The folder for a run a task.
         tasks: Only these.
-        validate: Train on 800 pictures and measure on the other 200, not on the test split.
+        validate: Train on 800 images and measure on the other 200, not on the test split.
         steps: Steps a task; the paper's 2,500 unless given.
         lr: Base learning rate; the paper's 0.01 unless given.
-        batch: Pictures a step; the paper's 512 unless given.
+        batch: Images a step; the paper's 512 unless given.
         image: Resolution; the paper's 384 unless given.
-        pictures: Training pictures a task.
-        seed: Draws the training pictures, and their order and crops.
+        images: Training images a task.
+        seed: Draws the training images, and their order and crops.
         device: cpu, cuda:1, mps; the best unless given.
     """
     from vitrail.models.names import parse_size
@@ -59,14 +59,14 @@ def vtab(
 
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise InputError("vtab runs in one process; share the work by --tasks, not by torchrun")
-    if pictures < 2:
-        raise InputError(f"--pictures is at least 2, not {pictures}")
+    if images < 2:
+        raise InputError(f"--images is at least 2, not {images}")
     scale = Scale(
         steps=steps,
         lr=lr,
         batch=batch,
         image=parse_size(image) if image else None,
-        pictures=pictures,
+        images=images,
         validate=validate,
         seed=seed,
         device=device,
@@ -90,7 +90,7 @@ def _plain(score: Score) -> dict[str, Any]:
             rows.append({**row, "why": each.why})
             continue
         found = {"top1": each.top1.value, "top1_interval": [each.top1.low, each.top1.high]}
-        counts = {key: getattr(each, key) for key in ("pictures", "skipped", "unseen")}
+        counts = {key: getattr(each, key) for key in ("images", "skipped", "unseen")}
         rows.append(row | found | counts)
     means = {group: score.mean(group) for group in GROUPS}
     return {"run": score.run()[0], "mean": score.mean(), **means, "tasks": rows}
@@ -100,11 +100,11 @@ def _print(score: Score) -> None:
     """Print the tasks that were run, the means, and what lacks."""
     from vitrail.vtab1k import GROUPS
 
-    table = new_table("task", "group", "top-1", "95 %", "pictures")
+    table = new_table("task", "group", "top-1", "95 %", "images")
     for each in score.tasks:
         if each.top1 is not None:
             span = f"{each.top1.low:.1%} to {each.top1.high:.1%}"
-            figures = (f"{each.top1.value:.2%}", span, f"{each.pictures:,}")
+            figures = (f"{each.top1.value:.2%}", span, f"{each.images:,}")
             table.add_row(each.task.title, each.task.group, *figures)
     print_table(table)
     for group in (*GROUPS, None):
@@ -114,12 +114,12 @@ def _print(score: Score) -> None:
             print_line(f"{group or 'mean':12} {shown:>7}  {done} of {total} tasks")
     for each in score.tasks:
         if each.unseen:
-            print_line(f"{each.task.name}: {each.unseen:,} test pictures are of classes that no "
-                       "training picture is of; they count as wrong")  # fmt: skip
-        count = each.pictures + each.skipped
+            print_line(f"{each.task.name}: {each.unseen:,} test images are of classes that no "
+                       "training image is of; they count as wrong")  # fmt: skip
+        count = each.images + each.skipped
         if each.top1 is not None and count != each.task.test:
             print_line(
-                f"{each.task.name}: measured on {count:,} pictures; VTAB's test split has "
+                f"{each.task.name}: measured on {count:,} images; VTAB's test split has "
                 f"{each.task.test:,}"
             )
         if each.why:

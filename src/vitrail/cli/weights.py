@@ -78,11 +78,11 @@ def weights_list(*, json: Json = False) -> None:
         print_json(rows)
         return
     short = {full: name for name, full in RECOMMENDED.items()}
-    table = new_table("source", "model", "trained on", "px", "MB", "top-1", "licence")
+    table = new_table("source", "model", "trained on", "px", "MB", "top-1", "license")
     for entry in CATALOGUE:
         top1 = f"{entry.top1:.2f}" if entry.cited else ""
         pixels = "x".join(map(str, sorted(set(entry.resolution))))
-        row = (entry.data, pixels, f"{entry.megabytes:,.0f}", top1, entry.licence)
+        row = (entry.data, pixels, f"{entry.megabytes:,.0f}", top1, entry.license)
         table.add_row(short.get(entry.source, entry.source), entry.model.partition(",")[0], *row)
     print_table(table)
     print_line("Top-1 on ImageNet as published; --json says by whom, and the preprocessing.")

@@ -1,3 +1,3 @@
-"""Pictures in, batches out; knows no models."""
+"""Images in, batches out; knows no models."""
 
 from vitrail.data.transforms.preprocess import Preprocess as Preprocess

@@ -1,12 +1,12 @@
 """Batches as pure functions of their number: what makes resume, workers and processes exact.
 
-Training sees one endless row of pictures, epoch after epoch, each in its own order; batch `step`
+Training sees one endless row of images, epoch after epoch, each in its own order; batch `step`
 is positions [step * batch, (step + 1) * batch) of it, and a process makes its slice of that. So
-nothing but the step is needed to go on after a restart. Evaluation sees each picture once, the
+nothing but the step is needed to go on after a restart. Evaluation sees each image once, the
 last partial batch too.
 
-Repeated augmentation has each picture stand in the row several times, side by side, each time
-augmented anew; within its batch the first copies then come first, so that neighbours differ.
+Repeated augmentation has each image stand in the row several times, side by side, each time
+augmented anew; within its batch the first copies then come first, so that neighbors differ.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source, Uniform
-from vitrail.data.decoding.decode import PictureError
-from vitrail.data.rng import Draws, shuffled
-from vitrail.data.transforms.apply import eval_picture, eval_pixels, train_picture, train_pixels
+from vitrail.data.dataset import ImageDataset, Uniform
+from vitrail.data.decoding.decode import ImageError
+from vitrail.data.rng import CounterRNG, shuffled
+from vitrail.data.transforms.apply import eval_image, eval_pixels, train_image, train_pixels
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.mixing import Mix, draw_mix
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import ALONE, Shard
 
-_COPY = 1 << 40  # between the keys of a picture's copies; no set has so many pictures
+_COPY = 1 << 40  # between the keys of an image's copies; no set has so many images
 
 
 @dataclass(frozen=True)
-class BadPicture:
-    """A picture that could not be used, and why."""
+class UnreadableImage:
+    """An image that could not be used, and why."""
 
     where: str
     reason: str
@@ -43,27 +43,27 @@ class BadPicture:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Some pictures as uint8, to be normalised where the model is.
+    """Some images as uint8, to be normalized where the model is.
 
-    With a mix, row 0 of everything is only the partner of the first picture.
+    With a mix, row 0 of everything is only the partner of the first image.
     """
 
-    pictures: Tensor
+    images: Tensor
     """(n, height, width, channels), uint8."""
     labels: Tensor
     """(n) class numbers, or (n, classes) of 0 and 1."""
     weights: Tensor
-    """(n) 1, or 0 for a picture that could not be read, which must not count."""
+    """(n) 1, or 0 for an image that could not be read, which must not count."""
     indices: Tensor
-    """(n) each picture's number in the source; in a stream, its place in the epoch."""
+    """(n) each image's number in the source; in a stream, its place in the epoch."""
     copies: Tensor | None = None
-    """(n) which repetition of its picture each is; None where no picture is repeated."""
+    """(n) which repetition of its image each is; None where no image is repeated."""
     mix: Mix | None = None
-    bad: tuple[BadPicture, ...] = ()
+    bad: tuple[UnreadableImage, ...] = ()
 
     @property
     def keys(self) -> Tensor:
-        """Give each picture a number for its own noise, which no other of the step has."""
+        """Give each image a number for its own noise, which no other of the step has."""
         return self.indices if self.copies is None else self.indices + self.copies * _COPY
 
 
@@ -72,7 +72,7 @@ class TrainBatches:
 
     def __init__(
         self,
-        source: Source,
+        source: ImageDataset,
         augment: Augment,
         preprocess: Preprocess,
         *,
@@ -82,7 +82,7 @@ class TrainBatches:
         repeats: int = 1,
     ) -> None:
         if not len(source):
-            raise InputError(f"{source.name} has no pictures to train on")
+            raise InputError(f"{source.name} has no images to train on")
         check_batch(batch, shard)
         self.source, self.augment, self.preprocess = source, augment, preprocess
         self.batch, self.seed, self.shard, self.repeats = batch, seed, shard, repeats
@@ -93,13 +93,13 @@ class TrainBatches:
         places = places_of(self.batch, self.shard, partner=mix is not None)
         row = step * self.batch + np.arange(self.batch)
         positions, copies = np.divmod(row[sort_copies(row % self.repeats)[places]], self.repeats)
-        epochs, indices = self._pictures_at(positions)
-        draws = Draws(self.seed, "picture", epochs * self.repeats + copies, indices)
+        epochs, indices = self._images_at(positions)
+        draws = CounterRNG(self.seed, "image", epochs * self.repeats + copies, indices)
         made = assemble(self.source, indices, self.preprocess, self.augment, draws, mix)
         return made if self.repeats == 1 else replace(made, copies=torch.from_numpy(copies))
 
-    def _pictures_at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Look up which pictures stand at positions of the endless row: epochs and indices."""
+    def _images_at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Look up which images stand at positions of the endless row: epochs and indices."""
         epochs, within = np.divmod(positions, len(self.source))
         indices = np.empty_like(positions)
         for epoch in np.unique(epochs):
@@ -111,8 +111,8 @@ class TrainBatches:
 def places_of(batch: int, shard: Shard, *, partner: bool) -> np.ndarray:
     """Say which places of a global batch a process makes.
 
-    Mixing joins each picture with the one before it, the first with the last; so that this does
-    not depend on the number of processes, each also makes the picture before its own.
+    Mixing joins each image with the one before it, the first with the last; so that this does
+    not depend on the number of processes, each also makes the image before its own.
     """
     start, stop = shard.slice_of(0, batch)
     return np.arange(start - partner, stop) % batch
@@ -124,7 +124,7 @@ def _order(count: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def sort_copies(copies: np.ndarray) -> np.ndarray:
-    """Order a global batch: all first copies of its pictures, then all second ones, and so on.
+    """Order a global batch: all first copies of its images, then all second ones, and so on.
 
     Copies side by side would be mixed with each other.
     """
@@ -140,13 +140,13 @@ def check_batch(batch: int, shard: Shard) -> None:
 
 
 class EvalBatches:
-    """Each picture of a source once, in its order, for one process of several."""
+    """Each image of a source once, in its order, for one process of several."""
 
     def __init__(
-        self, source: Source, preprocess: Preprocess, *, batch: int, shard: Shard = ALONE
+        self, source: ImageDataset, preprocess: Preprocess, *, batch: int, shard: Shard = ALONE
     ) -> None:
         if batch < 1:
-            raise InputError(f"a batch has at least 1 picture, not {batch}")
+            raise InputError(f"a batch has at least 1 image, not {batch}")
         self.source, self.preprocess, self.batch, self.shard = source, preprocess, batch, shard
 
     def __len__(self) -> int:
@@ -162,22 +162,22 @@ class EvalBatches:
 
 
 def assemble(
-    source: Source,
+    source: ImageDataset,
     indices: np.ndarray,
     preprocess: Preprocess,
     augment: Augment | None = None,
-    draws: Draws | None = None,
+    draws: CounterRNG | None = None,
     mix: Mix | None = None,
 ) -> Batch:
-    """Read, decode and transform pictures; without an augmentation, as evaluation does."""
-    bad: tuple[BadPicture, ...] = ()
+    """Read, decode and transform images; without an augmentation, as evaluation does."""
+    bad: tuple[UnreadableImage, ...] = ()
     if isinstance(source, Uniform):
-        pictures = _transform_many(source.take(indices), preprocess, augment, draws)
+        images = _transform_many(source.take(indices), preprocess, augment, draws)
         weights = np.ones(len(indices), np.float32)
     else:
-        pictures, weights, bad = _transform_each(source, indices, preprocess, augment, draws)
+        images, weights, bad = _transform_each(source, indices, preprocess, augment, draws)
     return Batch(
-        pictures=torch.from_numpy(np.ascontiguousarray(pictures)),
+        images=torch.from_numpy(np.ascontiguousarray(images)),
         labels=torch.from_numpy(source.labels[indices]),
         weights=torch.from_numpy(weights),
         indices=torch.from_numpy(indices),
@@ -187,7 +187,7 @@ def assemble(
 
 
 def _transform_many(
-    pixels: np.ndarray, preprocess: Preprocess, augment: Augment | None, draws: Draws | None
+    pixels: np.ndarray, preprocess: Preprocess, augment: Augment | None, draws: CounterRNG | None
 ) -> np.ndarray:
     if augment is None or draws is None:
         return eval_pixels(pixels, preprocess)
@@ -195,29 +195,29 @@ def _transform_many(
 
 
 def _transform_each(
-    source: Source,
+    source: ImageDataset,
     indices: np.ndarray,
     preprocess: Preprocess,
     augment: Augment | None,
-    draws: Draws | None,
-) -> tuple[np.ndarray, np.ndarray, tuple[BadPicture, ...]]:
-    """Fill a batch; a picture that can't be used leaves a black one with weight 0, and its name."""
-    pictures = np.zeros((len(indices), *preprocess.size, preprocess.channels), np.uint8)
+    draws: CounterRNG | None,
+) -> tuple[np.ndarray, np.ndarray, tuple[UnreadableImage, ...]]:
+    """Fill a batch; an image that can't be used leaves a black one with weight 0, and its name."""
+    images = np.zeros((len(indices), *preprocess.size, preprocess.channels), np.uint8)
     weights = np.ones(len(indices), np.float32)
-    bad: list[BadPicture] = []
+    bad: list[UnreadableImage] = []
     rows = draws.rows() if draws is not None else [None] * len(indices)
     for place, (index, row) in enumerate(zip(indices.tolist(), rows, strict=True)):
         try:
             content = source.read(index)
             if augment is None or row is None:
-                pictures[place] = eval_picture(content, preprocess)
+                images[place] = eval_image(content, preprocess)
             else:
-                pictures[place] = train_picture(content, augment, preprocess, row)
-        except PictureError as error:
-            bad.append(BadPicture(source.where(index), str(error), error.kind))
+                images[place] = train_image(content, augment, preprocess, row)
+        except ImageError as error:
+            bad.append(UnreadableImage(source.where(index), str(error), error.kind))
             weights[place] = 0
         except OSError as error:  # vanished, or lost its permission, since the folder was read
             reason = error.strerror or str(error)
-            bad.append(BadPicture(source.where(index), reason, "unreadable"))
+            bad.append(UnreadableImage(source.where(index), reason, "unreadable"))
             weights[place] = 0
-    return pictures, weights, tuple(bad)
+    return images, weights, tuple(bad)

@@ -1,6 +1,6 @@
-"""What a set of pictures holds, and what is wrong with it, in one pass over the files.
+"""What a set of images holds, and what is wrong with it, in one pass over the files.
 
-Pictures are looked at in worker processes, so that one which crashes the decoder is found out and
+Images are looked at in worker processes, so that one which crashes the decoder is found out and
 named, and does not end the check.
 """
 
@@ -18,20 +18,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitrail.data.batches import BadPicture
-from vitrail.data.dataset import Source
-from vitrail.data.decoding.decode import LIMITS, Limits, PictureError, decode, read_header
+from vitrail.data.batches import UnreadableImage
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.decoding.decode import LIMITS, ImageError, Limits, decode, read_header
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
 from vitrail.data.rng import shuffled
 
-CHUNK = 32  # pictures a worker looks at before it reports
-MEASURED = 1_000  # pictures that mean and deviation are taken from, drawn at random
-ENOUGH = 1_000_000  # pixels of each that are measured; larger pictures are measured smaller
+CHUNK = 32  # images a worker looks at before it reports
+MEASURED = 1_000  # images that mean and std are taken from, drawn at random
+ENOUGH = 1_000_000  # pixels of each that are measured; larger images are measured smaller
 _ALONE = LoaderConfig(workers=1, kind="processes")
 
 
 class Look(NamedTuple):
-    """What one picture turned out to be."""
+    """What one image turned out to be."""
 
     digest: bytes
     """A hash of its file, to find it again."""
@@ -41,48 +41,48 @@ class Look(NamedTuple):
     """File format and kind of pixels, such as `JPEG RGB`."""
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None
     """Mean of its pixels (0 to 1) and of their squares by channel, if it was measured."""
-    bad: BadPicture | None = None
+    bad: UnreadableImage | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
     """What a check found."""
 
-    pictures: int
+    images: int
     """Files that were looked at, good and bad."""
     splits: dict[str, int]
-    """Good pictures of each split."""
+    """Good images of each split."""
     classes: dict[str, dict[str, int]]
-    """Good pictures of each class, by split."""
+    """Good images of each class, by split."""
     bad: list[dict[str, str]]
     """Files that can't be used: split, path, reason, kind."""
     duplicates: list[list[str]]
-    """Groups of the same picture within a split, as `split: path`."""
+    """Groups of the same image within a split, as `split: path`."""
     leaks: list[list[str]]
-    """Groups of the same picture in several splits."""
+    """Groups of the same image in several splits."""
     conflicts: list[list[str]]
-    """Groups of the same picture under several classes."""
+    """Groups of the same image under several classes."""
     empty: list[str]
-    """Classes without a good picture, as `split: class`."""
+    """Classes without a good image, as `split: class`."""
     imbalance: float
-    """Pictures of the largest class by those of the smallest, in the first split."""
+    """Images of the largest class by those of the smallest, in the first split."""
     sizes: dict[str, list[int]]
     """Smallest, median and largest height and width."""
     modes: dict[str, int]
-    """Pictures of each format and mode."""
+    """Images of each format and mode."""
     mean: list[float]
-    """Mean of the pixels by channel, of 0 to 1, each picture counting the same."""
+    """Mean of the pixels by channel, of 0 to 1, each image counting the same."""
     std: list[float]
     """Deviation of the pixels likewise."""
     measured: int
-    """Pictures that mean and deviation were taken from."""
+    """Images that mean and std were taken from."""
 
 
 class _Inspector:
-    """Looks at pictures of several sources; sent once to each worker."""
+    """Looks at images of several sources; sent once to each worker."""
 
     def __init__(
-        self, splits: Mapping[str, Source], measured: set[tuple[str, int]], limits: Limits
+        self, splits: Mapping[str, ImageDataset], measured: set[tuple[str, int]], limits: Limits
     ) -> None:
         self._splits, self._measured, self._limits = splits, measured, limits
 
@@ -91,7 +91,7 @@ class _Inspector:
         split, indices = task
         return [self._look(self._splits[split], i, (split, i) in self._measured) for i in indices]
 
-    def _look(self, source: Source, index: int, measure: bool) -> Look:
+    def _look(self, source: ImageDataset, index: int, measure: bool) -> Look:
         try:
             content = source.read(index)
             if isinstance(content, np.ndarray):
@@ -105,16 +105,16 @@ class _Inspector:
                 shrink = sqrt(max(header.height * header.width / ENOUGH, 1)) if measure else 8.0
                 pixels = decode(content, limits=self._limits, header=header, shrink=shrink)
                 mode, shape = f"{header.format} {header.mode}", (header.height, header.width)
-        except PictureError as error:
-            return _failed(BadPicture(source.where(index), str(error), error.kind))
+        except ImageError as error:
+            return _failed(UnreadableImage(source.where(index), str(error), error.kind))
         except OSError as error:
             reason = error.strerror or str(error)
-            return _failed(BadPicture(source.where(index), reason, "unreadable"))
+            return _failed(UnreadableImage(source.where(index), reason, "unreadable"))
         return Look(digest, shape, mode, _moments(pixels) if measure else None)
 
     def crashed(self, split: str, index: int) -> Look:
         where = self._splits[split].where(index)
-        return _failed(BadPicture(where, "crashes the decoder", "crashes the decoder"))
+        return _failed(UnreadableImage(where, "crashes the decoder", "crashes the decoder"))
 
 
 @cache
@@ -124,7 +124,7 @@ def _silence_decoders() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def _failed(bad: BadPicture) -> Look:
+def _failed(bad: UnreadableImage) -> Look:
     return Look(b"", (0, 0), "", None, bad)
 
 
@@ -138,13 +138,13 @@ def _moments(pixels: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 def check(
-    splits: Mapping[str, Source],
+    splits: Mapping[str, ImageDataset],
     *,
     limits: Limits = LIMITS,
     workers: int | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> Check:
-    """Look at every picture of a set's splits; `report` is told how many are done."""
+    """Look at every image of a set's splits; `report` is told how many are done."""
     measured = {
         (split, int(index))
         for split, source in list(splits.items())[:1]
@@ -163,13 +163,13 @@ def check(
         looks[split] += found
         done += len(found)
         report(done)
-    return _summarise(splits, looks)
+    return _summarize(splits, looks)
 
 
 def _look_at_all(
     inspector: _Inspector, tasks: Sequence[tuple[str, range]], config: LoaderConfig
 ) -> Iterator[list[Look]]:
-    """Run the tasks in worker processes; pictures of a chunk that kills them are tried alone."""
+    """Run the tasks in worker processes; images of a chunk that kills them are tried alone."""
     waiting = deque(tasks)
     while waiting:
         try:
@@ -189,8 +189,8 @@ def _look_alone(inspector: _Inspector, split: str, index: int) -> Look:
     return look
 
 
-def _summarise(splits: Mapping[str, Source], looks: Mapping[str, list[Look]]) -> Check:
-    """Put what was seen of each picture together."""
+def _summarize(splits: Mapping[str, ImageDataset], looks: Mapping[str, list[Look]]) -> Check:
+    """Put what was seen of each image together."""
     good = {
         split: [i for i, look in enumerate(each) if not look.bad] for split, each in looks.items()
     }
@@ -198,11 +198,11 @@ def _summarise(splits: Mapping[str, Source], looks: Mapping[str, list[Look]]) ->
     moments = np.array([look.moments for each in looks.values() for look in each if look.moments])
     mean = moments[:, 0].mean(0) if len(moments) else np.zeros(0)
     squares = moments[:, 1].mean(0) if len(moments) else np.zeros(0)
-    std = np.sqrt(np.maximum(squares - mean**2, 0))  # of one colour, rounding gives less than 0
+    std = np.sqrt(np.maximum(squares - mean**2, 0))  # of one color, rounding gives less than 0
     counts = {split: _class_counts(source, good[split]) for split, source in splits.items()}
     classes = list(dict.fromkeys(name for source in splits.values() for name in source.classes))
     first = [count for count in next(iter(counts.values()), {}).values() if count]
-    within, between, conflicts = _same_pictures(splits, looks)
+    within, between, conflicts = _same_images(splits, looks)
     bad = [
         {"split": split, "path": look.bad.where, "reason": look.bad.reason, "kind": look.bad.kind}
         for split, each in looks.items()
@@ -210,7 +210,7 @@ def _summarise(splits: Mapping[str, Source], looks: Mapping[str, list[Look]]) ->
         if look.bad
     ]
     return Check(
-        pictures=sum(map(len, looks.values())),
+        images=sum(map(len, looks.values())),
         splits={split: len(indices) for split, indices in good.items()},
         classes={name: {split: counts[split].get(name, 0) for split in splits} for name in classes},
         bad=bad,
@@ -230,7 +230,7 @@ def _summarise(splits: Mapping[str, Source], looks: Mapping[str, list[Look]]) ->
     )
 
 
-def _class_counts(source: Source, good: list[int]) -> dict[str, int]:
+def _class_counts(source: ImageDataset, good: list[int]) -> dict[str, int]:
     labels = source.labels[good]
     if source.multilabel:
         counts = labels.sum(axis=0, dtype=np.int64)
@@ -239,8 +239,8 @@ def _class_counts(source: Source, good: list[int]) -> dict[str, int]:
     return dict(zip(source.classes, counts.tolist(), strict=True))
 
 
-def _same_pictures(
-    splits: Mapping[str, Source], looks: Mapping[str, list[Look]]
+def _same_images(
+    splits: Mapping[str, ImageDataset], looks: Mapping[str, list[Look]]
 ) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
     """Group files of the same bytes: within a split, between splits, under several classes."""
     groups: defaultdict[bytes, list[tuple[str, int]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""A sheet of pictures as training or evaluation sees them, to look at before a long run."""
+"""A sheet of images as training or evaluation sees them, to look at before a long run."""
 
 from __future__ import annotations
 
@@ -11,66 +11,68 @@ from PIL import Image
 
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches, TrainBatches
-from vitrail.data.dataset import Source, select
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.open import open_data
 from vitrail.data.subsets import subset
 from vitrail.data.transforms.augment import parse_augment
-from vitrail.data.transforms.mixing import mix_pictures
+from vitrail.data.transforms.mixing import mix_images
 from vitrail.data.transforms.preprocess import Preprocess
 
-_GAP = 2  # white pixels between pictures
+_GAP = 2  # white pixels between images
 
 
 def draw_sheet(
     data: str, out: Path, *, split: str, level: str | None, size: int, count: int, seed: int
 ) -> int:
-    """Draw some pictures of a set on one sheet; say how many.
+    """Draw some images of a set on one sheet; say how many.
 
     Without a level they are as evaluation sees them.
     """
     if size < 1 or count < 1:
-        raise InputError(f"{count} pictures of {size} pixels make no sheet")
+        raise InputError(f"{count} images of {size} pixels make no sheet")
     source = open_data(data, split=split)
-    if not isinstance(source, Source):
+    if not isinstance(source, ImageDataset):
         raise InputError(f"{data} is a stream, which can't be drawn from at random")
     preprocess = Preprocess(
         size=(size, size), mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear", fit="small"
     )
     chosen = subset(source, min(count, len(source)), seed)
-    pictures = _pictures(chosen, preprocess, level, seed)
+    images = _images(chosen, preprocess, level, seed)
     try:
-        Image.fromarray(_tile(pictures)).save(out)
+        Image.fromarray(_tile(images)).save(out)
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot write {out}: {getattr(error, 'strerror', None) or error}"
         ) from None
-    return len(pictures)
+    return len(images)
 
 
-def _pictures(source: Source, preprocess: Preprocess, level: str | None, seed: int) -> np.ndarray:
+def _images(
+    source: ImageDataset, preprocess: Preprocess, level: str | None, seed: int
+) -> np.ndarray:
     if level is None:
         order = (
             select(source, np.argsort(source.labels, kind="stable"))
             if source.labels.ndim == 1
             else source
         )
-        return EvalBatches(order, preprocess, batch=len(source))[0].pictures.numpy()
+        return EvalBatches(order, preprocess, batch=len(source))[0].images.numpy()
     augment = parse_augment(level)
     batch = TrainBatches(source, augment, preprocess, batch=len(source), seed=seed)[0]
     if batch.mix is None:
-        return batch.pictures.numpy()
-    planes = batch.pictures.permute(0, 3, 1, 2).to(torch.float32)
-    mixed = mix_pictures(planes, batch.mix).permute(0, 2, 3, 1)
+        return batch.images.numpy()
+    planes = batch.images.permute(0, 3, 1, 2).to(torch.float32)
+    mixed = mix_images(planes, batch.mix).permute(0, 2, 3, 1)
     return mixed.round().to(torch.uint8).numpy()
 
 
-def _tile(pictures: np.ndarray) -> np.ndarray:
-    """Lay pictures out in a square, row by row."""
-    count, height, width, channels = pictures.shape
+def _tile(images: np.ndarray) -> np.ndarray:
+    """Lay images out in a square, row by row."""
+    count, height, width, channels = images.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)
     sheet = np.full((rows * (height + _GAP), columns * (width + _GAP), channels), 255, np.uint8)
-    for place, picture in enumerate(pictures):
+    for place, image in enumerate(images):
         top, left = place // columns * (height + _GAP), place % columns * (width + _GAP)
-        sheet[top : top + height, left : left + width] = picture
+        sheet[top : top + height, left : left + width] = image
     return sheet

@@ -1,6 +1,6 @@
-"""Where pictures come from: one interface for every kind of data set.
+"""Where images come from: one interface for every kind of data set.
 
-A source knows its labels without reading a picture; it hands out encoded bytes (or pixels) and
+A source knows its labels without reading an image; it hands out encoded bytes (or pixels) and
 leaves decoding to decode.py.
 """
 
@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 
 Content = bytes | np.ndarray
-"""A picture as a source holds it: an encoded file, or pixels of uint8 (height, width, channels)."""
+"""An image as a source holds it: an encoded file, or pixels of uint8 (height, width, channels)."""
 
 
-class Source(ABC):
-    """Labelled pictures, each reached by its number."""
+class ImageDataset(ABC):
+    """Labelled images, each reached by its number."""
 
     def __init__(
         self, name: str, classes: Sequence[str], labels: np.ndarray, root: Path | None = None
@@ -28,7 +28,7 @@ class Source(ABC):
         """What a message calls it, such as `photos/train`."""
         self.classes = tuple(classes)
         self.labels = labels
-        """A class's number for each picture (int64, N); with several labels a picture 0 / 1
+        """A class's number for each image (int64, N); with several labels an image 0 / 1
         (uint8, N x classes)."""
         self.root = root
         """The folder that the set lies in, where the list of bad files is kept."""
@@ -39,19 +39,19 @@ class Source(ABC):
 
     @property
     def multilabel(self) -> bool:
-        """Tell whether a picture may have several labels, or none."""
+        """Tell whether an image may have several labels, or none."""
         return self.labels.ndim == 2
 
     @abstractmethod
     def read(self, index: int) -> Content:
-        """Read one picture; OSError where it can't be."""
+        """Read one image; OSError where it can't be."""
 
     @abstractmethod
     def where(self, index: int) -> str:
-        """Name one picture, so that a person finds it; no two have the same name."""
+        """Name one image, so that a person finds it; no two have the same name."""
 
     def fingerprint(self) -> str:
-        """Hash the pictures' names and labels, to notice a set that changed."""
+        """Hash the images' names and labels, to notice a set that changed."""
         digest = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogateescape"))
         for index in range(len(self)):
             digest.update(self.where(index).encode("utf-8", "surrogateescape") + b"\0")
@@ -59,28 +59,28 @@ class Source(ABC):
         return digest.hexdigest()
 
     def stamp(self) -> str:
-        """Hash all that shows, without reading them, that pictures are still the same."""
+        """Hash all that shows, without reading them, that images are still the same."""
         return self.fingerprint()
 
 
-class Uniform(Source):
-    """Decoded pictures of one size, which can be taken many at once."""
+class Uniform(ImageDataset):
+    """Decoded images of one size, which can be taken many at once."""
 
     @abstractmethod
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Take pictures out: (n, height, width, channels), uint8."""
+        """Take images out: (n, height, width, channels), uint8."""
 
     def read(self, index: int) -> np.ndarray:
-        """Take one picture out."""
+        """Take one image out."""
         return self.take(np.array([index]))[0]
 
     def where(self, index: int) -> str:
-        """Name a picture by its number."""
+        """Name an image by its number."""
         return f"{self.name}[{index}]"
 
 
 class Pixels(Uniform):
-    """Decoded pictures of one size, all in memory (or mapped to it)."""
+    """Decoded images of one size, all in memory (or mapped to it)."""
 
     def __init__(
         self, name: str, classes: Sequence[str], labels: np.ndarray, pixels: np.ndarray
@@ -90,15 +90,15 @@ class Pixels(Uniform):
         assert pixels.ndim == 4
         assert len(pixels) == len(labels)
         self.pixels = pixels
-        """All pictures: (N, height, width, channels), uint8."""
+        """All images: (N, height, width, channels), uint8."""
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Take pictures out of memory."""
+        """Take images out of memory."""
         return self.pixels[indices]
 
 
-def select(source: Source, indices: np.ndarray, name: str | None = None) -> Source:
-    """Take some of a source's pictures, in a given order; nothing is copied."""
+def select(source: ImageDataset, indices: np.ndarray, name: str | None = None) -> ImageDataset:
+    """Take some of a source's images, in a given order; nothing is copied."""
     indices = np.asarray(indices, np.int64)
     if isinstance(source, _Selection | _UniformSelection):  # one hop, however often chosen from
         source, indices, name = source.source, source.indices[indices], name or source.name
@@ -107,29 +107,29 @@ def select(source: Source, indices: np.ndarray, name: str | None = None) -> Sour
     return _Selection(source, indices, name)
 
 
-class _Selection(Source):
-    """Some of another source's pictures."""
+class _Selection(ImageDataset):
+    """Some of another source's images."""
 
-    def __init__(self, source: Source, indices: np.ndarray, name: str | None) -> None:
+    def __init__(self, source: ImageDataset, indices: np.ndarray, name: str | None) -> None:
         super().__init__(name or source.name, source.classes, source.labels[indices], source.root)
         self.source = source
         self.indices = indices
 
     def read(self, index: int) -> Content:
-        """Read the picture from the source behind."""
+        """Read the image from the source behind."""
         return self.source.read(int(self.indices[index]))
 
     def where(self, index: int) -> str:
-        """Name the picture as the source behind does."""
+        """Name the image as the source behind does."""
         return self.source.where(int(self.indices[index]))
 
     def stamp(self) -> str:
-        """Hash which pictures these are, and what shows that the source behind is the same."""
+        """Hash which images these are, and what shows that the source behind is the same."""
         return _stamp_of(self, self.source)
 
 
 class _UniformSelection(Uniform):
-    """Some of another source's pictures, of one size."""
+    """Some of another source's images, of one size."""
 
     def __init__(self, source: Uniform, indices: np.ndarray, name: str | None) -> None:
         super().__init__(name or source.name, source.classes, source.labels[indices], source.root)
@@ -137,25 +137,25 @@ class _UniformSelection(Uniform):
         self.indices = indices
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Take the pictures out of the source behind."""
+        """Take the images out of the source behind."""
         return self.source.take(self.indices[indices])
 
     def where(self, index: int) -> str:
-        """Name the picture as the source behind does."""
+        """Name the image as the source behind does."""
         return self.source.where(int(self.indices[index]))
 
     def stamp(self) -> str:
-        """Hash which pictures these are, and what shows that the source behind is the same."""
+        """Hash which images these are, and what shows that the source behind is the same."""
         return _stamp_of(self, self.source)
 
 
-def _stamp_of(chosen: Source, behind: Source) -> str:
+def _stamp_of(chosen: ImageDataset, behind: ImageDataset) -> str:
     return hashlib.sha256(f"{chosen.fingerprint()} {behind.stamp()}".encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Streamed:
-    """One picture of a stream."""
+    """One image of a stream."""
 
     content: Content
     label: int | np.ndarray
@@ -163,8 +163,8 @@ class Streamed:
     where: str
 
 
-class Stream(ABC):
-    """Labelled pictures that come one after the other, too many to be reached by number."""
+class ImageStream(ABC):
+    """Labelled images that come one after the other, too many to be reached by number."""
 
     def __init__(
         self, name: str, classes: Sequence[str], *, multilabel: bool = False, length: int | None
@@ -173,11 +173,11 @@ class Stream(ABC):
         self.classes = tuple(classes)
         self.multilabel = multilabel
         self.length = length
-        """How many pictures an epoch has, where that is known."""
+        """How many images an epoch has, where that is known."""
 
     @abstractmethod
     def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[Streamed]:
-        """Give an epoch's pictures from a position on, in an order that only seed and epoch decide.
+        """Give an epoch's images from a position on, in an order that only seed and epoch decide.
 
         All processes see the same order; each decodes its own share.
         """

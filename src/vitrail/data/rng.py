@@ -1,6 +1,6 @@
 """Random numbers that are pure functions of (seed, purpose, epoch, index): Philox 4x32-10.
 
-Whoever makes a picture, in whatever order, on whatever machine, draws the same numbers for it; a
+Whoever makes an image, in whatever order, on whatever machine, draws the same numbers for it; a
 restart needs no generator's state. The generator is written out because NumPy's and torch's can't
 be drawn for many counters at once, and promise no stream over versions.
 """
@@ -11,15 +11,15 @@ from typing import Literal
 
 import numpy as np
 
-Purpose = Literal["order", "picture", "batch", "split", "subset", "shapes", "noise"]
+Purpose = Literal["order", "image", "batch", "split", "subset", "shapes", "noise"]
 _PURPOSES: dict[Purpose, int] = {
-    "order": 0, "picture": 1, "batch": 2, "split": 3, "subset": 4, "shapes": 5, "noise": 6
+    "order": 0, "image": 1, "batch": 2, "split": 3, "subset": 4, "shapes": 5, "noise": 6
 }  # fmt: skip
 _MULTIPLY = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _BUMP = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
 _ROUNDS = 10
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
-_AHEAD = 32  # numbers drawn at a time for each picture; a crop that is tried often takes more
+_AHEAD = 32  # numbers drawn at a time for each image; a crop that is tried often takes more
 
 
 def philox(counter: np.ndarray, key: tuple[int, int]) -> np.ndarray:
@@ -58,8 +58,8 @@ def keys(seed: int, purpose: Purpose, epoch: int, index: np.ndarray) -> np.ndarr
     return words(seed, purpose, epoch, index, range(1))[:, :2].copy().view(np.int64)[:, 0]
 
 
-class Draws:
-    """The numbers of many pictures at once, drawn one column after the other."""
+class CounterRNG:
+    """The numbers of many images at once, drawn one column after the other."""
 
     def __init__(
         self, seed: int, purpose: Purpose, epoch: int | np.ndarray, index: int | np.ndarray
@@ -74,17 +74,17 @@ class Draws:
         return len(self._index)
 
     def uniform(self, low: float = 0.0, high: float = 1.0) -> np.ndarray:
-        """Draw a number of [low, high) for each picture."""
+        """Draw a number of [low, high) for each image."""
         self._draw_ahead()
         self._used += 1
         return low + (high - low) * self._table[:, self._used - 1]
 
     def below(self, count: int | np.ndarray) -> np.ndarray:
-        """Draw a whole number of [0, count) for each picture."""
+        """Draw a whole number of [0, count) for each image."""
         return (self.uniform() * count).astype(np.int64)
 
-    def rows(self) -> list[Draws]:
-        """Split into the draws of each picture by itself; they go on where this one stands."""
+    def rows(self) -> list[CounterRNG]:
+        """Split into the draws of each image by itself; they go on where this one stands."""
         self._draw_ahead()  # for all at once, which costs as much as for one
         return [self._row(slice(row, row + 1)) for row in range(len(self))]
 
@@ -94,8 +94,8 @@ class Draws:
             more = words(*self._stream, self._epoch, self._index, blocks) / 2.0**32
             self._table = np.concatenate([self._table, more], axis=1)
 
-    def _row(self, row: slice) -> Draws:
-        part = Draws.__new__(Draws)  # what __init__ checks would cost more than the draws
+    def _row(self, row: slice) -> CounterRNG:
+        part = CounterRNG.__new__(CounterRNG)  # what __init__ checks would cost more than the draws
         part._stream, part._used = self._stream, self._used
         part._epoch, part._index = self._epoch[row], self._index[row]
         part._table = self._table[row]

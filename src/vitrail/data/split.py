@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import Source, select
+from vitrail.data.dataset import ImageDataset, select
 
 SPLITS = ("train", "val", "test")
 HELD_OUT = 0.1
@@ -49,18 +49,18 @@ def choose(asked: str, there: Sequence[str], name: str) -> str:
     raise NoSplitError(f"{name} has no split {asked!r}; it has {', '.join(known)}{hint}")
 
 
-def hold_out(source: Source, asked: str, seed: int) -> np.ndarray:
-    """Find what `train`, `val` or `all` has of a set in one piece: the pictures' numbers."""
+def hold_out(source: ImageDataset, asked: str, seed: int) -> np.ndarray:
+    """Find what `train`, `val` or `all` has of a set in one piece: the images' numbers."""
     if choose(asked, ("train", "val"), source.name) == "all":
         return np.arange(len(source))
     return np.flatnonzero(_held_out(source, HELD_OUT, seed) == (asked == "val"))
 
 
-def split(source: Source, fraction: float, seed: int) -> tuple[Source, Source]:
+def split(source: ImageDataset, fraction: float, seed: int) -> tuple[ImageDataset, ImageDataset]:
     """Split into the rest and a held-out fraction, of each class alike.
 
-    A class of two or more gives at least one picture and keeps at least one. Names decide, not
-    positions: one picture more in the set moves at most one of the others.
+    A class of two or more gives at least one image and keeps at least one. Names decide, not
+    positions: one image more in the set moves at most one of the others.
     """
     if not 0 < fraction < 1:
         raise InputError(f"expected a part between 0 and 1 to hold out, got {fraction}")
@@ -69,8 +69,8 @@ def split(source: Source, fraction: float, seed: int) -> tuple[Source, Source]:
     return select(source, np.flatnonzero(~chosen)), held_out
 
 
-def _held_out(source: Source, fraction: float, seed: int) -> np.ndarray:
-    """Mark the pictures to hold out: those of each class with the smallest hashes."""
+def _held_out(source: ImageDataset, fraction: float, seed: int) -> np.ndarray:
+    """Mark the images to hold out: those of each class with the smallest hashes."""
     hashes, chosen = _hashes(source, seed), np.zeros(len(source), bool)
     everything = [np.arange(len(source))]
     several = source.multilabel
@@ -82,17 +82,17 @@ def _held_out(source: Source, fraction: float, seed: int) -> np.ndarray:
 
 
 def members(labels: np.ndarray, classes: int) -> list[np.ndarray]:
-    """List the positions of each class's pictures, in their order."""
+    """List the positions of each class's images, in their order."""
     counts = np.bincount(labels, minlength=classes)
     return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
 
 
 def round_half_up(fraction: float, total: int) -> int:
-    """Count a part of a whole; the decimal the user wrote, not its binary neighbour."""
+    """Count a part of a whole; the decimal the user wrote, not its binary neighbor."""
     return math.floor(Fraction(str(fraction)) * total + Fraction(1, 2))
 
 
-def _hashes(source: Source, seed: int) -> np.ndarray:
+def _hashes(source: ImageDataset, seed: int) -> np.ndarray:
     key = (seed % 2**64).to_bytes(8, "little")
     digests = bytearray()
     for index in range(len(source)):

@@ -1,6 +1,6 @@
-"""Batches of a stream, whose pictures can't be reached by number.
+"""Batches of a stream, whose images can't be reached by number.
 
-Every process reads the same row of encoded pictures and decodes its own share of each batch. Where
+Every process reads the same row of encoded images and decodes its own share of each batch. Where
 it stands is two integers, from which a restart goes on.
 """
 
@@ -16,8 +16,8 @@ import torch
 
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, assemble, check_batch, places_of, sort_copies
-from vitrail.data.dataset import Content, Source, Stream, Streamed
-from vitrail.data.rng import Draws
+from vitrail.data.dataset import Content, ImageDataset, ImageStream, Streamed
+from vitrail.data.rng import CounterRNG
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.mixing import Mix, draw_mix
 from vitrail.data.transforms.preprocess import Preprocess
@@ -25,31 +25,31 @@ from vitrail.distributed import ALONE, Shard
 
 
 @dataclass(frozen=True)
-class Place:
+class Cursor:
     """Where in a stream the next batch begins."""
 
     step: int = 0
     epoch: int = 0
     taken: int = 0
-    """Pictures of the epoch that earlier batches took."""
+    """Images of the epoch that earlier batches took."""
 
 
 class Portion(NamedTuple):
     """A process's share of one global batch, read but not decoded."""
 
-    items: Source
+    items: ImageDataset
     epochs: np.ndarray
     positions: np.ndarray
     copies: np.ndarray
     mix: Mix | None
-    after: Place
+    after: Cursor
     """Where the next batch begins."""
 
 
-class _Read(Source):
-    """A few pictures of a stream, by their number among them."""
+class _Read(ImageDataset):
+    """A few images of a stream, by their number among them."""
 
-    def __init__(self, stream: Stream, items: list[Streamed]) -> None:
+    def __init__(self, stream: ImageStream, items: list[Streamed]) -> None:
         kind = np.uint8 if stream.multilabel else np.int64
         labels = np.array([item.label for item in items], kind)
         super().__init__(stream.name, stream.classes, labels)
@@ -60,7 +60,7 @@ class _Read(Source):
         return self._items[index].content
 
     def where(self, index: int) -> str:
-        """Name the picture as the stream did."""
+        """Name the image as the stream did."""
         return self._items[index].where
 
 
@@ -69,7 +69,7 @@ class StreamBatches:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: ImageStream,
         augment: Augment,
         preprocess: Preprocess,
         *,
@@ -82,7 +82,7 @@ class StreamBatches:
         self.stream, self.augment, self.preprocess = stream, augment, preprocess
         self.batch, self.seed, self.shard, self.repeats = batch, seed, shard, repeats
 
-    def portions(self, start: Place) -> Iterator[Portion]:
+    def portions(self, start: Cursor) -> Iterator[Portion]:
         """Read this process's share of each batch from a place on, without end."""
         row = self._repeat(self._row(start.epoch, start.taken), start.step * self.batch)
         step = start.step
@@ -100,13 +100,13 @@ class StreamBatches:
                 positions=np.array([position for _, _, position, _ in mine]),
                 copies=np.array([copy for copy, *_ in mine]),
                 mix=mix,
-                after=Place(step, epoch, position + (copy + 1 == self.repeats)),
+                after=Cursor(step, epoch, position + (copy + 1 == self.repeats)),
             )
 
     def make(self, portion: Portion) -> Batch:
         """Decode and augment a share."""
         times = portion.epochs * self.repeats + portion.copies
-        draws = Draws(self.seed, "picture", times, portion.positions)
+        draws = CounterRNG(self.seed, "image", times, portion.positions)
         numbers = np.arange(len(portion.items))
         made = assemble(portion.items, numbers, self.preprocess, self.augment, draws, portion.mix)
         copies = torch.from_numpy(portion.copies) if self.repeats > 1 else None
@@ -115,7 +115,7 @@ class StreamBatches:
     def _repeat(
         self, row: Iterator[tuple[int, int, Streamed]], place: int
     ) -> Iterator[tuple[int, int, int, Streamed]]:
-        """Give each picture of a row as often as it is repeated; the first may have begun."""
+        """Give each image of a row as often as it is repeated; the first may have begun."""
         copy = place % self.repeats
         for epoch, position, item in row:
             while copy < self.repeats:
@@ -124,12 +124,12 @@ class StreamBatches:
             copy = 0
 
     def _row(self, epoch: int, start: int) -> Iterator[tuple[int, int, Streamed]]:
-        """Give the pictures of an epoch from a position on, then those of the next, and so on."""
+        """Give the images of an epoch from a position on, then those of the next, and so on."""
         while True:
             position = start
             for item in self.stream.items(self.seed, epoch, start):
                 yield epoch, position, item
                 position += 1
             if position == 0:
-                raise InputError(f"{self.stream.name} has no pictures to train on")
+                raise InputError(f"{self.stream.name} has no images to train on")
             epoch, start = epoch + 1, 0

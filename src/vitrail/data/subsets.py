@@ -1,7 +1,7 @@
-"""Smaller sets from larger ones: random, balanced, and k pictures a class for few-shot studies.
+"""Smaller sets from larger ones: random, balanced, and k images a class for few-shot studies.
 
 Subsets of one seed are nested: each lies in every larger one, as the paper's data study needs
-(Figure 4: 9M, 30M, 90M and 300M pictures of one set).
+(Figure 4: 9M, 30M, 90M and 300M images of one set).
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ from __future__ import annotations
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source, select
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.rng import shuffled
 from vitrail.data.split import members, round_half_up
 from vitrail.text import quoted
 
 
-def subset(source: Source, count: int | float, seed: int) -> Source:
-    """Take pictures at random: so many of them (an int), or such a part of the set (a float)."""
+def subset(source: ImageDataset, count: int | float, seed: int) -> ImageDataset:
+    """Take images at random: so many of them (an int), or such a part of the set (a float)."""
     return _first(source, shuffled(len(source), seed, "subset"), count)
 
 
-def balanced_subset(source: Source, count: int | float, seed: int) -> Source:
-    """Take pictures at random, of each class as many or one more, as far as they last."""
+def balanced_subset(source: ImageDataset, count: int | float, seed: int) -> ImageDataset:
+    """Take images at random, of each class as many or one more, as far as they last."""
     _check_one_label(source, "a balanced subset")
     order = shuffled(len(source), seed, "subset")
-    rounds = np.empty(len(source), np.int64)  # in which each picture is its class's turn
+    rounds = np.empty(len(source), np.int64)  # in which each image is its class's turn
     for group in members(source.labels[order], len(source.classes)):
         rounds[order[group]] = np.arange(len(group))
     return _first(source, order[np.argsort(rounds[order], kind="stable")], count)
 
 
-def shots(source: Source, k: int, seed: int) -> Source:
-    """Take k pictures of each class: the first k of a random order of each, drawn in class order.
+def shots(source: ImageDataset, k: int, seed: int) -> ImageDataset:
+    """Take k images of each class: the first k of a random order of each, drawn in class order.
 
     One NumPy generator draws all the orders, one after the other.
     """
@@ -49,18 +49,18 @@ def shots(source: Source, k: int, seed: int) -> Source:
     return select(source, np.concatenate(chosen), f"{source.name} ({k} shots)")
 
 
-def _first(source: Source, order: np.ndarray, count: int | float) -> Source:
-    """Take the first pictures of an order, back in the source's own."""
+def _first(source: ImageDataset, order: np.ndarray, count: int | float) -> ImageDataset:
+    """Take the first images of an order, back in the source's own."""
     total = len(source)
     if isinstance(count, float):
         if not 0 < count <= 1:
             raise InputError(f"expected a part of {source.name} above 0 and up to 1.0, got {count}")
         count = max(1, round_half_up(count, total))
     if not 0 < count <= total:
-        raise InputError(f"{source.name} has {total:,} pictures; {count:,} of them can't be taken")
+        raise InputError(f"{source.name} has {total:,} images; {count:,} of them can't be taken")
     return select(source, np.sort(order[:count]), f"{source.name} ({count:,} of {total:,})")
 
 
-def _check_one_label(source: Source, what: str) -> None:
+def _check_one_label(source: ImageDataset, what: str) -> None:
     if source.multilabel:
-        raise InputError(f"{what} needs one label a picture; {source.name} has several")
+        raise InputError(f"{what} needs one label an image; {source.name} has several")

@@ -1,4 +1,4 @@
-"""What could not be used: each picture counted once, said once, and too many refused."""
+"""What could not be used: each image counted once, said once, and too many refused."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections import Counter
 from collections.abc import Iterable
 
 from vitrail.config import InputError
-from vitrail.data.batches import BadPicture
+from vitrail.data.batches import UnreadableImage
 
 log = logging.getLogger("vitrail")
 
 
-class Ledger:
-    """The pictures of a set that could not be used."""
+class UnreadableImages:
+    """The images of a set that could not be used."""
 
     def __init__(self, name: str, total: int | None, allowed: float = 0.1) -> None:
         self._name, self._total, self._allowed = name, total, allowed
-        self.bad: dict[str, BadPicture] = {}
+        self.bad: dict[str, UnreadableImage] = {}
         """Each one by its name."""
 
-    def note(self, pictures: Iterable[BadPicture]) -> None:
-        """Count pictures; refuse when more of the set than allowed turn out to be bad."""
-        for picture in pictures:
+    def note(self, images: Iterable[UnreadableImage]) -> None:
+        """Count images; refuse when more of the set than allowed turn out to be bad."""
+        for image in images:
             if not self.bad:
-                first = f"{picture.where}: {picture.reason}"
-                log.warning("%s; such pictures are left out and counted", first)
-            self.bad[picture.where] = picture
+                first = f"{image.where}: {image.reason}"
+                log.warning("%s; such images are left out and counted", first)
+            self.bad[image.where] = image
         if self._total and len(self.bad) > self._allowed * self._total:
             raise InputError(
                 f"{self.summary()}, more than the {self._allowed:.0%} that are allowed; see "
@@ -34,9 +34,9 @@ class Ledger:
             )
 
     def summary(self) -> str:
-        """Say how many pictures could not be used, and why."""
-        kinds = Counter(picture.kind for picture in self.bad.values()).most_common()
+        """Say how many images could not be used, and why."""
+        kinds = Counter(image.kind for image in self.bad.values()).most_common()
         why = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
         total = f" of {self._total:,}" if self._total else ""
-        count = f"{len(self.bad):,}{total} pictures"
+        count = f"{len(self.bad):,}{total} images"
         return f"{self._name}: {count} could not be used" + (f" ({why})" if why else "")

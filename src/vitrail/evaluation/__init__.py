@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from vitrail.evaluation.features.feature_store import features_folder as features_folder
     from vitrail.evaluation.probes.fewshot import FewShot as FewShot
     from vitrail.evaluation.probes.fewshot import few_shot as few_shot
-    from vitrail.evaluation.probes.knn import nearest_neighbours as nearest_neighbours
+    from vitrail.evaluation.probes.knn import nearest_neighbors as nearest_neighbors
     from vitrail.evaluation.probes.linear_probe import probe_lbfgs as probe_lbfgs
     from vitrail.evaluation.probes.linear_probe import probe_sgd as probe_sgd
 
@@ -20,7 +20,7 @@ _LAZY = {
     "extract": "features.extract",
     "FewShot": "probes.fewshot",
     "few_shot": "probes.fewshot",
-    "nearest_neighbours": "probes.knn",
+    "nearest_neighbors": "probes.knn",
     "probe_lbfgs": "probes.linear_probe",
     "probe_sgd": "probes.linear_probe",
     "features_folder": "features.feature_store",

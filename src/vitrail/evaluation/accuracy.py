@@ -1,4 +1,4 @@
-"""Accuracy on every picture that can be read, counted exactly once over all processes."""
+"""Accuracy on every image that can be read, counted exactly once over all processes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.data.batches import BadPicture, Batch
-from vitrail.data.transforms.apply import normalise
+from vitrail.data.batches import Batch, UnreadableImage
+from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
 
 
@@ -19,15 +19,15 @@ class Accuracy(NamedTuple):
     """How well a model does on a set."""
 
     top1: float
-    """Part of the pictures whose most likely class is right; of labels, with several a picture."""
+    """Part of the images whose most likely class is right; of labels, with several an image."""
     top5: float
     """Part whose class is among the five most likely."""
     loss: float
     """Mean cross-entropy."""
-    pictures: int
-    """Pictures that were measured."""
+    images: int
+    """Images that were measured."""
     skipped: int
-    """Pictures that could not be read."""
+    """Images that could not be read."""
 
 
 def _alone(*values: float) -> list[float]:
@@ -43,7 +43,7 @@ def answer(
     device: torch.device,
     micro: int | None = None,
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Run a model over batches, `micro` pictures at a time; give each with its logits, on the CPU.
+    """Run a model over batches, `micro` images at a time; give each with its logits, on the CPU.
 
     Empty batches, as some processes get at the end, are given too. The model is in eval mode for
     as long.
@@ -52,8 +52,8 @@ def answer(
     model.eval()
     try:
         for batch in batches:
-            parts = batch.pictures.split(micro or len(batch.labels)) if len(batch.labels) else ()
-            logits = [model(normalise(part, preprocess, device=device)).float() for part in parts]
+            parts = batch.images.split(micro or len(batch.labels)) if len(batch.labels) else ()
+            logits = [model(normalize(part, preprocess, device=device)).float() for part in parts]
             yield batch, torch.cat(logits).cpu() if logits else torch.empty(0, 0)
     finally:
         model.train(was_training)
@@ -67,28 +67,28 @@ def measure(
     device: torch.device,
     micro: int | None = None,
     total: Callable[..., list[float]] = _alone,
-    note: Callable[[Iterable[BadPicture]], None] = lambda bad: None,
+    note: Callable[[Iterable[UnreadableImage]], None] = lambda bad: None,
 ) -> Accuracy:
-    """Run a model over batches, `micro` pictures at a time; `total` adds up over all processes.
+    """Run a model over batches, `micro` images at a time; `total` adds up over all processes.
 
-    `note` is told of the pictures that could not be read; where all are such, that is an error.
+    `note` is told of the images that could not be read; where all are such, that is an error.
     """
-    sums = torch.zeros(4, dtype=torch.float64)  # right, right among five, loss, pictures
+    sums = torch.zeros(4, dtype=torch.float64)  # right, right among five, loss, images
     skipped = 0
     for batch, logits in answer(model, batches, preprocess, device=device, micro=micro):
         note(batch.bad)
         skipped += len(batch.bad)
         if len(batch.labels):
             sums += _count(logits, batch.labels, batch.weights.double())
-    right, among, loss, pictures, bad = total(*sums.tolist(), float(skipped))
-    if pictures == 0:
-        raise InputError(f"there is nothing to measure: {bad:,.0f} pictures, none of them readable")
-    top1, top5, loss = right / pictures, among / pictures, loss / pictures
-    return Accuracy(top1, top5, loss, int(pictures), int(bad))
+    right, among, loss, images, bad = total(*sums.tolist(), float(skipped))
+    if images == 0:
+        raise InputError(f"there is nothing to measure: {bad:,.0f} images, none of them readable")
+    top1, top5, loss = right / images, among / images, loss / images
+    return Accuracy(top1, top5, loss, int(images), int(bad))
 
 
 def _count(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Sum up what one batch adds: right answers, losses, pictures."""
+    """Sum up what one batch adds: right answers, losses, images."""
     if labels.ndim == 2:
         targets = labels.float()
         right = ((logits > 0) == (labels > 0)).double().mean(-1)

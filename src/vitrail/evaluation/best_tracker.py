@@ -9,44 +9,44 @@ from typing import Any, NamedTuple
 from vitrail.evaluation.accuracy import Accuracy
 
 
-class Measured(NamedTuple):
+class EvalResult(NamedTuple):
     """What an evaluation found, whatever is learnt."""
 
     merit: float
     """What makes one evaluation better than another: more of it."""
     values: dict[str, float]
     """Measures by name, such as top1 and loss."""
-    pictures: int
-    """Pictures that were measured."""
+    images: int
+    """Images that were measured."""
     skipped: int
-    """Pictures that could not be read."""
+    """Images that could not be read."""
 
     @classmethod
-    def of_accuracy(cls, found: Accuracy) -> Measured:
+    def of_accuracy(cls, found: Accuracy) -> EvalResult:
         """Judge by the most likely class."""
         values = {"top1": found.top1, "top5": found.top5, "loss": found.loss}
-        return cls(found.top1, values, found.pictures, found.skipped)
+        return cls(found.top1, values, found.images, found.skipped)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class BestTracker:
     """The last evaluation and the best."""
 
     evaluated: int = 0
     """The step of the last one; 0 while there was none."""
     worse: int = 0
     """Evaluations since the best."""
-    last: Measured | None = None
-    best: Measured | None = None
+    last: EvalResult | None = None
+    best: EvalResult | None = None
 
-    def after(self, step: int, found: Measured) -> Standing:
+    def after(self, step: int, found: EvalResult) -> BestTracker:
         """Take an evaluation in; the first of equals is the best."""
         if self.best is None or found.merit > self.best.merit:
-            return Standing(evaluated=step, last=found, best=found)
-        return Standing(evaluated=step, worse=self.worse + 1, last=found, best=self.best)
+            return BestTracker(evaluated=step, last=found, best=found)
+        return BestTracker(evaluated=step, worse=self.worse + 1, last=found, best=self.best)
 
     @classmethod
-    def load(cls, facts: Mapping[str, Any]) -> Standing:
+    def load(cls, facts: Mapping[str, Any]) -> BestTracker:
         """Read what `dataclasses.asdict` made, after JSON has made lists of tuples."""
-        last, best = (facts[name] and Measured(*facts[name]) for name in ("last", "best"))
+        last, best = (facts[name] and EvalResult(*facts[name]) for name in ("last", "best"))
         return cls(evaluated=facts["evaluated"], worse=facts["worse"], last=last, best=best)

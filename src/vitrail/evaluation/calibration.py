@@ -13,13 +13,13 @@ BINS = 15  # "On Calibration of Modern Neural Networks" (arXiv 1706.04599), Tabl
 
 @dataclass(frozen=True)
 class Bin:
-    """The pictures whose confidence lies between two numbers, the upper one with them."""
+    """The images whose confidence lies between two numbers, the upper one with them."""
 
     low: float
     high: float
-    pictures: int
+    images: int
     confidence: float | None
-    """Their mean confidence; none where there is no picture."""
+    """Their mean confidence; none where there is no image."""
     accuracy: float | None
     """The part of them that was right."""
 
@@ -29,14 +29,14 @@ class Calibration:
     """How far confidence and accuracy are apart."""
 
     ece: Estimate
-    """The mean distance over all pictures (expected calibration error)."""
+    """The mean distance over all images (expected calibration error)."""
     bins: tuple[Bin, ...]
 
 
 def calibrate(
     confidence: np.ndarray, right: np.ndarray, *, bins: int = BINS, resamples: int = 1000
 ) -> Calibration:
-    """Sort pictures into bins of equal width by confidence, and hold it against what was right."""
+    """Sort images into bins of equal width by confidence, and hold it against what was right."""
     place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
     excess = confidence - right
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.config import InputError, read_file, suggest
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.evaluation.scored import Matching
 from vitrail.text import printable, quoted
 from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
@@ -23,7 +23,7 @@ _NUMBER = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
 
 
 def match_classes(
-    source: Source, names: Sequence[str] | None, outputs: int, given: ClassMap | None = None
+    source: ImageDataset, names: Sequence[str] | None, outputs: int, given: ClassMap | None = None
 ) -> Matching:
     """Find each class of a data set among a model's outputs, of which `names` are the classes.
 
@@ -32,7 +32,7 @@ def match_classes(
     in order, and says so.
     """
     if not len(source):
-        raise InputError(f"{source.name} holds no picture to measure on")
+        raise InputError(f"{source.name} holds no image to measure on")
     if not given:
         if names is not None and tuple(names) == source.classes:
             return Matching(np.arange(outputs))
@@ -63,13 +63,13 @@ def read_map(path: Path) -> dict[str, list[str]]:
     return found
 
 
-def _check_map(given: ClassMap, source: Source) -> ClassMap:
+def _check_map(given: ClassMap, source: ImageDataset) -> ClassMap:
     if strangers := [name for name in given if name not in source.classes]:
         near = suggest(strangers[0], source.classes)
         raise InputError(f"the map has {quoted(strangers)}, no class of {source.name}{near}")
     if source.multilabel and (many := [name for name in given if len(given[name]) > 1]):
         raise InputError(f"the map gives {quoted(many)} several classes; with several labels a "
-                         "picture it may have one")  # fmt: skip
+                         "image it may have one")  # fmt: skip
     return given
 
 
@@ -111,7 +111,7 @@ def _are_numbers(names: Iterable[str]) -> bool:
 
 
 def _check_found(
-    source: Source,
+    source: ImageDataset,
     wanted: Mapping[str, Sequence[str]],
     place: Mapping[str, int],
     names: Sequence[str] | None,
@@ -127,7 +127,7 @@ def _check_found(
 
 
 def _own(
-    source: Source,
+    source: ImageDataset,
     wanted: Mapping[str, Sequence[str]],
     place: Mapping[str, int],
     names: Sequence[str] | None,

@@ -1,4 +1,4 @@
-"""Models side by side on the same pictures: how good, how fast, how large, and whether by luck."""
+"""Models side by side on the same images: how good, how fast, how large, and whether by luck."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.transforms.preprocess import plain_preprocess
 from vitrail.evaluation.class_matching import ClassMap
@@ -21,12 +21,12 @@ from vitrail.evaluation.evaluate import BATCH, ask, check_head, match
 from vitrail.evaluation.features.extract import extract
 from vitrail.evaluation.probes.fewshot import few_shot
 from vitrail.evaluation.result import Report, make_report
-from vitrail.evaluation.scored import Answers, join_answers
+from vitrail.evaluation.scored import Predictions, join_answers
 from vitrail.evaluation.significance import Paired, pair
 from vitrail.models import BiT, ViT
 from vitrail.models.cost.total import cost_of
 from vitrail.models.spec import Size
-from vitrail.weights.load import Loaded, load
+from vitrail.weights.load import LoadedModel, load
 
 _ROUNDS = 7
 """Times that each model's speed is taken, in turn with the others."""
@@ -40,18 +40,18 @@ class Contender:
     """As it was asked for."""
     name: str
     image: str
-    """The size of its pictures, which need not be that of its positions (DINOv2's)."""
+    """The size of its images, which need not be that of its positions (DINOv2's)."""
     parameters: int
     flops: int
-    """Of one picture forward, two for a multiplication with its addition."""
+    """Of one image forward, two for a multiplication with its addition."""
     speed: float
-    """Pictures a second, the median of several rounds."""
+    """Images a second, the median of several rounds."""
     ratio: float
     """The same by the first model's, the median of the rounds' ratios."""
     report: Report | None
     """On the whole split; None where the model has not the data's classes."""
     shots: dict[int, tuple[float, float]]
-    """Few-shot accuracy, mean and deviation over seeds, by the number of shots."""
+    """Few-shot accuracy, mean and std over seeds, by the number of shots."""
     notes: tuple[str, ...]
 
 
@@ -62,8 +62,8 @@ class Comparison:
     contenders: tuple[Contender, ...]
     pairs: tuple[tuple[int, int, Paired], ...]
     """Numbers of the first and the second model, and how they differ."""
-    pictures: int
-    """Pictures that every model with an accuracy has answered."""
+    images: int
+    """Images that every model with an accuracy has answered."""
 
 
 def compare(
@@ -85,12 +85,12 @@ def compare(
         raise InputError(f"expected two models or more to compare, got {len(models)}")
     device = torch.device(device)
     loaded = [load(model, image=image) for model in models]
-    answers: list[Answers | None] = []
+    answers: list[Predictions | None] = []
     reports: list[Report | None] = []
     few: list[dict[int, tuple[float, float]]] = []
     notes: list[list[str]] = []
     for model, each in zip(models, loaded, strict=True):
-        say(f"{model}: every picture")
+        say(f"{model}: every image")
         found, report, said = _examine(model, each, data, split, classes, batch, device)
         few.append(_few_shot(each, data, split, shots, seeds, device, cache))
         answers.append(found)
@@ -126,14 +126,14 @@ def compare(
 
 def _examine(
     model: str,
-    loaded: Loaded,
+    loaded: LoadedModel,
     data: str,
     split: str | None,
     classes: ClassMap | None,
     batch: int,
     device: torch.device,
-) -> tuple[Answers | None, Report | None, list[str]]:
-    """Ask one model about every picture, if its classes are the data's."""
+) -> tuple[Predictions | None, Report | None, list[str]]:
+    """Ask one model about every image, if its classes are the data's."""
     try:
         check_head(model, loaded)
         exam = match(loaded, data, split=split, classes=classes)
@@ -144,13 +144,13 @@ def _examine(
 
 
 def pair_up(
-    answers: Sequence[Answers | None],
+    answers: Sequence[Predictions | None],
 ) -> tuple[tuple[tuple[int, int, Paired], ...], int]:
-    """Hold each two models against each other on the pictures that all of them answered."""
+    """Hold each two models against each other on the images that all of them answered."""
     there = [
         number
         for number, each in enumerate(answers)
-        if each is not None and each.scores is None  # one label a picture: right or wrong
+        if each is not None and each.scores is None  # one label an image: right or wrong
     ]
     if not there:
         return (), 0
@@ -167,7 +167,7 @@ def pair_up(
 
 
 def _few_shot(
-    loaded: Loaded,
+    loaded: LoadedModel,
     data: str,
     split: str | None,
     shots: Sequence[int],
@@ -183,7 +183,7 @@ def _few_shot(
     features = []
     for part in ("train", split or "val"):
         source = open_data(data, split=part)
-        if not isinstance(source, Source):
+        if not isinstance(source, ImageDataset):
             raise InputError(f"{data} is a stream, which can't be compared on")
         features.append(extract(loaded.model, source, preprocess, device=device, cache=cache))
     try:
@@ -207,9 +207,9 @@ def _time(
     ]
     speeds: list[list[float]] = [[] for _ in models]
     for lap in range(_ROUNDS + 1):
-        for model, pictures, found in zip(models, inputs, speeds, strict=True):
+        for model, images, found in zip(models, inputs, speeds, strict=True):
             start = time.perf_counter()
-            model(pictures)
+            model(images)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             if lap:  # the first is for warming up

@@ -1,7 +1,7 @@
 """Batches worked on by Ray Data's workers, on this machine or on many.
 
 A worker gets the numbers of batches and makes them itself, so that only numbers and results travel;
-the pictures lie where every machine sees them. Batches are those of one process, and so are the
+the images lie where every machine sees them. Batches are those of one process, and so are the
 results.
 """
 
@@ -21,7 +21,7 @@ import torch
 from vitrail.config import InputError
 from vitrail.evaluation.evaluate import BATCH, Exam
 from vitrail.evaluation.features.extract import Engine
-from vitrail.evaluation.scored import Answers, collect
+from vitrail.evaluation.scored import Predictions, collect
 
 R = TypeVar("R")
 _STORE = 200_000_000  # bytes of shared memory of a Ray that is started here
@@ -33,9 +33,9 @@ def ask_ray(
     batch: int = BATCH,
     workers: int | None = None,
     report: Callable[[int], None] = lambda done: None,
-) -> list[Answers]:
-    """Ask the model about every picture on so many workers, one a core unless given."""
-    parts: list[Answers] = []
+) -> list[Predictions]:
+    """Ask the model about every image on so many workers, one a core unless given."""
+    parts: list[Predictions] = []
     done = 0
     for part in map_on_ray(_Ask(exam, batch), range(len(exam.batches(batch))), workers=workers):
         parts.append(part)
@@ -51,7 +51,7 @@ class _Ask:
     exam: Exam
     batch: int
 
-    def __call__(self, step: int) -> Answers:
+    def __call__(self, step: int) -> Predictions:
         """Answer the batch of this number."""
         exam, device = self.exam, torch.device("cuda" if torch.cuda.is_available() else "cpu")
         made = [exam.batches(self.batch)[step]]

@@ -1,4 +1,4 @@
-"""A model asked about every picture of a set: opened, matched, run, by one process or several."""
+"""A model asked about every image of a set: opened, matched, run, by one process or several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import notes as notes_of
 from vitrail.data.datasets.open import open_data
 from vitrail.data.datasets.public.official import read_real
@@ -20,13 +20,13 @@ from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
 from vitrail.distributed import ALONE, Shard
 from vitrail.evaluation.class_matching import ClassMap, match_classes
 from vitrail.evaluation.imagenet_subsets import open_subset
-from vitrail.evaluation.scored import Answers, Matching, collect
+from vitrail.evaluation.scored import Matching, Predictions, collect
 from vitrail.models.model import Model
 from vitrail.models.spec import Size
-from vitrail.weights.load import Loaded, load
+from vitrail.weights.load import LoadedModel, load
 
 BATCH = 64
-"""Pictures that go through the model at a time; another number changes the last digits."""
+"""Images that go through the model at a time; another number changes the last digits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +35,15 @@ class Exam:
 
     model: Model[Any]
     preprocess: Preprocess
-    source: Source
+    source: ImageDataset
     matching: Matching
     real: Sequence[frozenset[int]] | None
-    """The reassessed labels of ImageNet, for each picture."""
+    """The reassessed labels of ImageNet, for each image."""
     notes: tuple[str, ...]
     """What a person should know before believing the numbers, each in one line."""
 
     def batches(self, batch: int = BATCH, shard: Shard = ALONE) -> EvalBatches:
-        """Give the set's pictures by number, for one process of several."""
+        """Give the set's images by number, for one process of several."""
         return EvalBatches(self.source, self.preprocess, batch=batch, shard=shard)
 
 
@@ -67,7 +67,7 @@ def prepare(
     return match(loaded, data, split=split, subset=subset, classes=classes, real=real)
 
 
-def check_head(source: str, loaded: Loaded) -> None:
+def check_head(source: str, loaded: LoadedModel) -> None:
     """Refuse a model that has no head to classify with, or one that was never trained."""
     features = "measure its features: vitrail fewshot, probe or knn"
     train = "or train a head: vitrail finetune"
@@ -79,7 +79,7 @@ def check_head(source: str, loaded: Loaded) -> None:
 
 
 def match(
-    loaded: Loaded,
+    loaded: LoadedModel,
     data: str,
     *,
     split: str | None = None,
@@ -95,14 +95,14 @@ def match(
         source, matching = open_subset(subset, data, split or "all", loaded.classes, outputs)
     else:
         found = open_data(data, split=split or "val")
-        if not isinstance(found, Source):
+        if not isinstance(found, ImageDataset):
             raise InputError(f"{data} is a stream, which can't be evaluated on")
         source, matching = found, match_classes(found, loaded.classes, outputs, classes)
     spec = loaded.model.spec
     preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
     notes = [*notes_of(source), *matching.notes]
     if loaded.preprocess is None:
-        notes.append("the weights do not say how pictures are prepared: the paper's way is taken")
+        notes.append("the weights do not say how images are prepared: the paper's way is taken")
     return Exam(
         model=loaded.model,
         preprocess=preprocess,
@@ -121,7 +121,7 @@ def ask(
     shard: Shard = ALONE,
     loader: LoaderConfig | None = None,
     report: Callable[[int], None] = lambda done: None,
-) -> list[Answers]:
+) -> list[Predictions]:
     """Ask the model about this process's part of every batch; `report` is told how many are done.
 
     The parts of all batches and processes are put together with `join_answers`.

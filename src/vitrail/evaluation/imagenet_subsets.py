@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import Content, Source, select
+from vitrail.data.dataset import Content, ImageDataset, select
 from vitrail.data.datasets.folder import open_folder
 from vitrail.data.datasets.open import open_data
 from vitrail.data.decoding.decode import decode
@@ -46,18 +46,18 @@ SUBSETS = {
 }
 """Test sets by the name that --subset takes."""
 
-_BORDER = 2  # pixels: ObjectNet's pictures have a red frame, which its authors' loader cuts off
+_BORDER = 2  # pixels: ObjectNet's images have a red frame, which its authors' loader cuts off
 
 
 def open_subset(
     name: str, data: str, split: str, names: Sequence[str] | None, outputs: int
-) -> tuple[Source, Matching]:
+) -> tuple[ImageDataset, Matching]:
     """Open such a set, and find its classes among the outputs of a model of ImageNet's."""
     subset = find_subset(name)
     if name == "objectnet":
         return _open_objectnet(expand(data), names, outputs)
     source = open_data(data, split=split)
-    if not isinstance(source, Source):
+    if not isinstance(source, ImageDataset):
         raise InputError(f"{data} is a stream, which can't be evaluated on")
     if len(source.classes) != subset.classes:
         found = f"{source.name} has {len(source.classes):,}"
@@ -80,10 +80,10 @@ def find_subset(name: str) -> Subset:
 
 def _open_objectnet(
     root: Path, names: Sequence[str] | None, outputs: int
-) -> tuple[Source, Matching]:
+) -> tuple[ImageDataset, Matching]:
     """Open ObjectNet as it is published: `images` and `mappings`; keep ImageNet's classes of it.
 
-    A picture is right if the model's answer, of all that it can give, is one of those that the
+    An image is right if the model's answer, of all that it can give, is one of those that the
     mapping has for its class.
     """
     known = (None, imagenet_classes(1000), imagenet_wnids(1000))
@@ -97,7 +97,7 @@ def _open_objectnet(
         owner[outputs_of.get(titles.get(folder, ""), [])] = number
     kept = np.flatnonzero(np.isin(source.labels, owner[owner >= 0]))
     if not len(kept):
-        raise InputError(f"{source.name} has no picture of a class that is ImageNet's too")
+        raise InputError(f"{source.name} has no image of a class that is ImageNet's too")
     shared = len(np.unique(owner[owner >= 0]))
     note = (
         f"{shared} of ObjectNet's {len(source.classes)} classes are ImageNet's; others are left out"
@@ -130,22 +130,22 @@ def _read_objectnet(root: Path) -> dict[str, list[int]]:
     return found
 
 
-class Framed(Source):
-    """Pictures without their outermost pixels."""
+class Framed(ImageDataset):
+    """Images without their outermost pixels."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ImageDataset) -> None:
         super().__init__(source.name, source.classes, source.labels, source.root)
         self.source = source
 
     def read(self, index: int) -> Content:
-        """Decode a picture and cut its frame off."""
+        """Decode an image and cut its frame off."""
         content = self.source.read(index)
         pixels = decode(content) if isinstance(content, bytes) else content
         inner = pixels[_BORDER:-_BORDER, _BORDER:-_BORDER]
         return np.ascontiguousarray(inner)
 
     def where(self, index: int) -> str:
-        """Name the picture as the source behind does."""
+        """Name the image as the source behind does."""
         return self.source.where(index)
 
 

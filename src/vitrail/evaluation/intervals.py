@@ -34,9 +34,9 @@ def wilson(right: float, count: int) -> Estimate:
 def bootstrap(
     statistic: Callable[[np.ndarray], float], count: int, *, resamples: int = 1000, seed: int = 0
 ) -> Estimate:
-    """Estimate a statistic of so many pictures by drawing them again (percentile bootstrap).
+    """Estimate a statistic of so many images by drawing them again (percentile bootstrap).
 
-    It is a function of how often each picture counts, which is once in what was measured.
+    It is a function of how often each image counts, which is once in what was measured.
     """
     generator = np.random.default_rng(seed)
     drawn = np.empty(resamples)

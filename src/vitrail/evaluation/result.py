@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.evaluation.calibration import Calibration, calibrate
 from vitrail.evaluation.intervals import Estimate, bootstrap, mean, wilson
-from vitrail.evaluation.scored import MOST, Answers
+from vitrail.evaluation.scored import MOST, Predictions
 from vitrail.evaluation.scores import average_precision, confusion_matrix, list_confusion, rank
 
 _FEWER = 200
@@ -23,36 +23,36 @@ class ClassReport:
     """How well a model does on one class."""
 
     name: str
-    pictures: int
-    """Its pictures that were measured."""
+    images: int
+    """Its images that were measured."""
     top1: Estimate | None
     top5: Estimate | None
     precision: float | None
-    """The part of the pictures taken for this class that are of it."""
+    """The part of the images taken for this class that are of it."""
     average_precision: float | None
-    """With several labels a picture."""
+    """With several labels an image."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
     """How well a model does on a set."""
 
-    pictures: int
-    """Pictures that were measured."""
+    images: int
+    """Images that were measured."""
     skipped: int
-    """Pictures that could not be read."""
+    """Images that could not be read."""
     top1: Estimate
-    """Part of the pictures whose most likely class is right; of labels, with several a picture."""
+    """Part of the images whose most likely class is right; of labels, with several an image."""
     top5: Estimate
     loss: Estimate
     """Mean cross-entropy."""
     calibration: Calibration | None
     real: Estimate | None
-    """Top-1 by the reassessed labels of ImageNet, of the pictures that have any."""
-    real_pictures: int
+    """Top-1 by the reassessed labels of ImageNet, of the images that have any."""
+    real_images: int
     mean_average_precision: Estimate | None
     classes: tuple[ClassReport, ...]
-    """Those that pictures were measured of."""
+    """Those that images were measured of."""
     confusion: np.ndarray | None
     """How often which class (row) was taken for which (column); the last column, if there is one
     more, is for the model's other classes."""
@@ -60,21 +60,21 @@ class Report:
     """The names of the matrix's rows."""
 
     def on(self) -> str:
-        """Say on how many pictures it was measured."""
+        """Say on how many images it was measured."""
         if not self.skipped:
-            return f"on {self.pictures:,} pictures"
-        total = self.pictures + self.skipped
-        return f"on {self.pictures:,} of {total:,} pictures ({self.skipped:,} unreadable)"
+            return f"on {self.images:,} images"
+        total = self.images + self.skipped
+        return f"on {self.images:,} of {total:,} images ({self.skipped:,} unreadable)"
 
 
 def make_report(
-    answers: Answers,
-    source: Source,
+    answers: Predictions,
+    source: ImageDataset,
     *,
     real: Sequence[frozenset[int]] | None = None,
     resamples: int = 1000,
 ) -> Report:
-    """Measure all that answers show; `real` has the right classes of each picture of the source."""
+    """Measure all that answers show; `real` has the right classes of each image of the source."""
     skipped = len(answers.bad)
     if answers.scores is not None:
         return _report_several(answers, source, skipped, resamples)
@@ -84,14 +84,14 @@ def make_report(
     sets = [real[index] for index in answers.indices.tolist()] if real is not None else []
     hits = [int(best) in each for best, each in zip(answers.top[:, 0], sets, strict=False) if each]
     return Report(
-        pictures=count,
+        images=count,
         skipped=skipped,
         top1=wilson(int(first.sum()), count),
         top5=wilson(int(among.sum()), count),
         loss=mean(answers.losses, resamples=resamples),
         calibration=calibrate(answers.confidence, first, resamples=resamples),
         real=wilson(sum(hits), len(hits)) if real is not None else None,
-        real_pictures=len(hits),
+        real_images=len(hits),
         mean_average_precision=None,
         classes=_report_classes(answers.labels, first, among, matrix, source.classes),
         confusion=matrix,
@@ -124,8 +124,10 @@ def _report_classes(
     )
 
 
-def _report_several(answers: Answers, source: Source, skipped: int, resamples: int) -> Report:
-    """Measure where a picture may have several labels, or none."""
+def _report_several(
+    answers: Predictions, source: ImageDataset, skipped: int, resamples: int
+) -> Report:
+    """Measure where an image may have several labels, or none."""
     scores, labels = answers.scores, answers.labels
     assert scores is not None
     agreed = ((scores > 0) == (labels > 0)).mean(1)
@@ -139,14 +141,14 @@ def _report_several(answers: Answers, source: Source, skipped: int, resamples: i
         return float(there.mean()) if len(there) else np.nan
 
     return Report(
-        pictures=len(scores),
+        images=len(scores),
         skipped=skipped,
         top1=share,
         top5=share,
         loss=mean(answers.losses, resamples=resamples),
         calibration=None,
         real=None,
-        real_pictures=0,
+        real_images=0,
         mean_average_precision=bootstrap(
             mean_precision, len(scores), resamples=min(_FEWER, resamples)
         ),
@@ -161,7 +163,7 @@ def _report_several(answers: Answers, source: Source, skipped: int, resamples: i
 
 def to_json(report: Report) -> dict[str, Any]:
     """Give a report as plain data; the confusion matrix by its cells that are not 0."""
-    found: dict[str, Any] = {"pictures": report.pictures, "skipped": report.skipped}
+    found: dict[str, Any] = {"images": report.images, "skipped": report.skipped}
     named = {
         "top1": report.top1,
         "top5": report.top5,
@@ -174,7 +176,7 @@ def to_json(report: Report) -> dict[str, Any]:
         if estimate is not None:
             found |= {name: estimate.value, f"{name}_interval": [estimate.low, estimate.high]}
     if report.real is not None:
-        found["real_pictures"] = report.real_pictures
+        found["real_images"] = report.real_images
     if report.calibration is not None:
         found["bins"] = [vars(each) for each in report.calibration.bins]
     found["classes"] = [
@@ -185,7 +187,7 @@ def to_json(report: Report) -> dict[str, Any]:
         names = [*report.names, None]
         found["confusion"] = [
             {"label": names[each.label], "predicted": names[each.predicted],
-             "pictures": each.pictures}
+             "images": each.images}
             for each in list_confusion(report.confusion)
         ]  # fmt: skip
     return found
@@ -196,7 +198,7 @@ def class_rows(report: Report) -> list[dict[str, Any]]:
     return [
         {
             "class": each.name,
-            "pictures": each.pictures,
+            "images": each.images,
             "top1": each.top1 and each.top1.value,
             "low": each.top1 and each.top1.low,
             "high": each.top1 and each.top1.high,
@@ -208,11 +210,11 @@ def class_rows(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def picture_rows(answers: Answers, source: Source) -> list[dict[str, Any]]:
-    """Give a row a picture: its class, the answer and its probability; or why there is none."""
+def image_rows(answers: Predictions, source: ImageDataset) -> list[dict[str, Any]]:
+    """Give a row an image: its class, the answer and its probability; or why there is none."""
     rows: list[dict[str, Any]] = []
     for row, index in enumerate(answers.indices.tolist()):
-        found: dict[str, Any] = {"picture": source.where(index)}
+        found: dict[str, Any] = {"image": source.where(index)}
         if answers.scores is None:
             best = int(answers.top[row, 0])
             found["class"] = source.classes[answers.labels[row]]
@@ -220,5 +222,5 @@ def picture_rows(answers: Answers, source: Source) -> list[dict[str, Any]]:
             found["probability"] = float(answers.confidence[row])
         rows.append({**found, "loss": float(answers.losses[row]), "error": ""})
     blank = dict.fromkeys(rows[0], "")
-    rows += [blank | {"picture": bad.where, "error": bad.reason} for bad in answers.bad]
+    rows += [blank | {"image": bad.where, "error": bad.reason} for bad in answers.bad]
     return rows

@@ -1,4 +1,4 @@
-"""What a model answers to each picture of a set: one pass, small enough to keep for millions.
+"""What a model answers to each image of a set: one pass, small enough to keep for millions.
 
 Classes are those of the data, in its order; `Matching` says which of the model's outputs they are.
 """
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.data.batches import BadPicture, Batch
+from vitrail.data.batches import Batch, UnreadableImage
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.evaluation.accuracy import answer
 
@@ -35,13 +35,13 @@ class Matching:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What a model answered, a row a picture that could be read."""
+class Predictions:
+    """What a model answered, a row an image that could be read."""
 
     indices: np.ndarray
-    """(n) each picture's number in the source."""
+    """(n) each image's number in the source."""
     labels: np.ndarray
-    """(n) its class; with several labels a picture (n, classes) of 0 and 1."""
+    """(n) its class; with several labels an image (n, classes) of 0 and 1."""
     top: np.ndarray
     """(n, 5 or fewer) the most likely classes, best first; -1 for outputs that stand for none."""
     confidence: np.ndarray
@@ -49,16 +49,16 @@ class Answers:
     losses: np.ndarray
     """(n) cross-entropy; with several labels, summed over them."""
     scores: np.ndarray | None
-    """(n, classes) logits, kept only with several labels a picture."""
-    bad: tuple[BadPicture, ...]
-    """The pictures that could not be read."""
+    """(n, classes) logits, kept only with several labels an image."""
+    bad: tuple[UnreadableImage, ...]
+    """The images that could not be read."""
 
     def right(self, most: int = 1) -> np.ndarray:
-        """Tell of each picture whether its class is among the most likely."""
+        """Tell of each image whether its class is among the most likely."""
         return (self.top[:, :most] == self.labels[:, None]).any(1)
 
 
-def read_answers(batch: Batch, logits: Tensor, matching: Matching) -> Answers:
+def read_answers(batch: Batch, logits: Tensor, matching: Matching) -> Predictions:
     """Keep what matters of one batch's logits."""
     good = batch.weights > 0
     labels, logits = batch.labels[good], logits[good[: len(logits)]]
@@ -68,7 +68,7 @@ def read_answers(batch: Batch, logits: Tensor, matching: Matching) -> Answers:
         several = labels.ndim == 2
         empty = np.empty((0, labels.shape[-1]), np.float32) if several else None
         none = np.empty(0)
-        return Answers(
+        return Predictions(
             rows, labels.numpy(), np.empty((0, 0), np.int64), none, none, empty, batch.bad
         )
     if logits.shape[-1] != len(owner):
@@ -76,7 +76,7 @@ def read_answers(batch: Batch, logits: Tensor, matching: Matching) -> Answers:
     if labels.ndim == 2:
         scores, losses = _several(logits, labels, owner)
         none = np.empty((len(rows), 0), np.int64)
-        return Answers(
+        return Predictions(
             rows, labels.numpy(), none, np.full(len(rows), np.nan), losses, scores, batch.bad
         )
     if matching.restricted:
@@ -85,7 +85,7 @@ def read_answers(batch: Batch, logits: Tensor, matching: Matching) -> Answers:
     chances = F.log_softmax(logits, -1)
     best = chances.topk(most, -1)
     own = chances.masked_fill(owner != labels[:, None], -torch.inf)
-    return Answers(
+    return Predictions(
         rows,
         labels.numpy(),
         owner[best.indices].numpy(),
@@ -97,7 +97,7 @@ def read_answers(batch: Batch, logits: Tensor, matching: Matching) -> Answers:
 
 
 def _several(logits: Tensor, labels: Tensor, owner: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Give each class's logit and each picture's loss, where a picture may have several labels."""
+    """Give each class's logit and each image's loss, where an image may have several labels."""
     outputs = torch.empty(labels.shape[1], dtype=torch.int64)
     known = owner >= 0
     outputs[owner[known]] = torch.arange(len(owner))[known]
@@ -106,32 +106,32 @@ def _several(logits: Tensor, labels: Tensor, owner: Tensor) -> tuple[np.ndarray,
     return scores.numpy(), losses.double().numpy()
 
 
-def join_answers(parts: Sequence[Answers]) -> Answers:
+def join_answers(parts: Sequence[Predictions]) -> Predictions:
     """Put the answers of batches or processes together, in the order of the source."""
     if not any(len(part.indices) for part in parts):
         bad = sum(len(part.bad) for part in parts)
-        raise InputError(f"there is nothing to measure: {bad:,} pictures, none of them readable")
+        raise InputError(f"there is nothing to measure: {bad:,} images, none of them readable")
     full = [part for part in parts if len(part.indices)]
     order = np.argsort(np.concatenate([part.indices for part in full]), kind="stable")
 
-    def whole(pick: Callable[[Answers], np.ndarray]) -> np.ndarray:
+    def whole(pick: Callable[[Predictions], np.ndarray]) -> np.ndarray:
         return np.concatenate([pick(part) for part in full])[order]
 
     losses = whole(lambda part: part.losses)
     if bad := int((~np.isfinite(losses)).sum()):
         raise InputError(
-            f"the model's answers to {bad:,} of {len(losses):,} pictures are NaN or infinite; its "
+            f"the model's answers to {bad:,} of {len(losses):,} images are NaN or infinite; its "
             "weights are damaged, or overflow"
         )
     several = full[0].scores is not None
-    return Answers(
+    return Predictions(
         whole(lambda part: part.indices),
         whole(lambda part: part.labels),
         whole(lambda part: part.top),
         whole(lambda part: part.confidence),
         losses,
         whole(lambda part: np.asarray(part.scores)) if several else None,
-        tuple(picture for part in parts for picture in part.bad),
+        tuple(image for part in parts for image in part.bad),
     )
 
 
@@ -143,9 +143,9 @@ def collect(
     *,
     device: torch.device,
     report: Callable[[int], None] = lambda done: None,
-) -> list[Answers]:
-    """Ask a model about every picture of some batches; `report` is told how many are done."""
-    found: list[Answers] = []
+) -> list[Predictions]:
+    """Ask a model about every image of some batches; `report` is told how many are done."""
+    found: list[Predictions] = []
     done = 0
     for batch, logits in answer(model, batches, preprocess, device=device):
         found.append(read_answers(batch, logits, matching))

@@ -13,7 +13,7 @@ class Confusion(NamedTuple):
     label: int
     predicted: int
     """-1 for an output of the model that stands for no class of the data."""
-    pictures: int
+    images: int
 
 
 def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
@@ -41,10 +41,10 @@ def average_precision(
     *,
     order: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Give each class's average precision: the mean precision at each of its pictures, by rank.
+    """Give each class's average precision: the mean precision at each of its images, by rank.
 
-    Both are (pictures, classes); pictures of equal score have one rank. NaN for a class without
-    pictures. `weights` says how often each picture counts, `order` how `rank` sorted them.
+    Both are (images, classes); images of equal score have one rank. NaN for a class without
+    images. `weights` says how often each image counts, `order` how `rank` sorted them.
     """
     count, classes = scores.shape
     weights = np.ones(count) if weights is None else weights
@@ -64,5 +64,5 @@ def average_precision(
 
 
 def rank(scores: np.ndarray) -> np.ndarray:
-    """Sort pictures by each class's score, the best first: (pictures, classes) of their numbers."""
+    """Sort images by each class's score, the best first: (images, classes) of their numbers."""
     return np.argsort(-scores, axis=0, kind="stable")

@@ -1,4 +1,4 @@
-"""Whether one model is better than another on the same pictures, or was only lucky."""
+"""Whether one model is better than another on the same images, or was only lucky."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from vitrail.evaluation.intervals import Estimate
 
 @dataclass(frozen=True)
 class Paired:
-    """Two models on the same pictures."""
+    """Two models on the same images."""
 
     only_first: int
-    """Pictures that only the first was right on."""
+    """Images that only the first was right on."""
     only_second: int
     difference: Estimate
     """Accuracy of the second less that of the first, with a paired bootstrap's interval."""
@@ -26,7 +26,7 @@ class Paired:
 
 
 def pair(first: np.ndarray, second: np.ndarray, *, resamples: int = 10_000) -> Paired:
-    """Hold two models against each other by which pictures each was right on."""
+    """Hold two models against each other by which images each was right on."""
     assert first.shape == second.shape
     lost, won = int((first & ~second).sum()), int((second & ~first).sum())
     exact, midp = mcnemar(lost, won)
@@ -56,7 +56,7 @@ def _binomial(count: int, successes: int) -> float:
 
 
 def _difference(lost: int, won: int, count: int, resamples: int) -> Estimate:
-    """Bootstrap the difference over pictures, each drawn with both models' results.
+    """Bootstrap the difference over images, each drawn with both models' results.
 
     A resample is decided by how many of either kind it has, which are multinomial.
     """

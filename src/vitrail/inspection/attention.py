@@ -32,7 +32,7 @@ from vitrail.inspection.record import (
 )
 from vitrail.models import ViT
 from vitrail.models.spec import Size
-from vitrail.plotting.drawable import Shown
+from vitrail.plotting.drawable import Drawable
 from vitrail.plotting.tiles import stretch
 
 if TYPE_CHECKING:
@@ -42,17 +42,17 @@ Method = Literal["rollout", "gradient", "raw"]
 
 
 @dataclass(frozen=True, eq=False)
-class Masks(Shown):
-    """How much each patch counts, for some pictures."""
+class Masks(Drawable):
+    """How much each patch counts, for some images."""
 
     values: np.ndarray
-    """(pictures, rows, columns), or by head (pictures, heads, rows, columns); not scaled."""
+    """(images, rows, columns), or by head (images, heads, rows, columns); not scaled."""
     inputs: np.ndarray
-    """The pictures as the model saw them (pictures, height, width, 3), uint8."""
+    """The images as the model saw them (images, height, width, 3), uint8."""
     method: Method
 
     def draw(self) -> Plot:
-        """Draw the pictures beside their masks, the mean of the heads."""
+        """Draw the images beside their masks, the mean of the heads."""
         from vitrail.plotting.inspection_plots import draw_overlays
 
         each = self.values.mean(1) if self.values.ndim == 4 else self.values
@@ -74,7 +74,7 @@ def attention_masks(
     layer: int = -1,
     target: int | Sequence[int] | None = None,
 ) -> Masks:
-    """Say how much each patch of pictures x (batch, channels, height, width) counts.
+    """Say how much each patch of images x (batch, channels, height, width) counts.
 
     `rollout` multiplies all layers' attention, the mean of their heads and the identity for the
     residual. `gradient` weighs it first by what the class `target` (the most likely unless given)
@@ -174,7 +174,7 @@ def _weigh(found: Attended, gradient: Tensor, *, by_head: bool) -> Tensor:
     gradient = gradient.transpose(1, 2)
     whole: list[Chunk] = []
     for chunk in chunks_of(found):
-        lines = slice(chunk.pictures.start * found.lines, chunk.pictures.stop * found.lines)
+        lines = slice(chunk.images.start * found.lines, chunk.images.stop * found.lines)
         sides = (side[lines, chunk.heads].to(chunk.weights) for side in (gradient, found.value))
         slope = next(sides) @ next(sides).mT
         if found.axis != "grid":
@@ -196,7 +196,7 @@ class _Sums:
 
     def add(self, chunk: Chunk) -> None:
         layer = self.sums.setdefault(chunk.layer, {})
-        first, part = chunk.pictures.start, chunk.weights.sum(1)
+        first, part = chunk.images.start, chunk.weights.sum(1)
         layer[first] = layer[first] + part if chunk.heads.start else part
         self.heads = max(self.heads, chunk.heads.stop)
 
@@ -218,7 +218,7 @@ def _read(model: ViT, like: Tensor, pooling: Tensor | None) -> Tensor:
 
 
 def _targets(logits: Tensor, target: int | Sequence[int] | None) -> Tensor:
-    """Give a class for each picture, the most likely one unless others are asked for."""
+    """Give a class for each image, the most likely one unless others are asked for."""
     count, classes = logits.shape
     if target is None:
         return logits.argmax(1)
@@ -227,12 +227,12 @@ def _targets(logits: Tensor, target: int | Sequence[int] | None) -> Tensor:
     if wrong:
         raise InputError(f"there is no class {wrong[0]}; the model has 0 to {classes - 1}")
     if len(asked) != count:
-        raise InputError(f"{len(asked)} target classes for {count} pictures; give one or {count}")
+        raise InputError(f"{len(asked)} target classes for {count} images; give one or {count}")
     return torch.tensor(asked, device=logits.device)
 
 
 def _to_pixels(x: Tensor) -> np.ndarray:
-    """Make normalised pictures (batch, channels, height, width) visible again."""
+    """Make normalized images (batch, channels, height, width) visible again."""
     x = x.detach().float().cpu()
     x = x[:, :3] if x.shape[1] > 2 else x[:, :1].expand(-1, 3, -1, -1)
     low, high = x.amin((1, 2, 3)), x.amax((1, 2, 3))

@@ -22,20 +22,20 @@ from vitrail.inspection.hooks import (
 from vitrail.inspection.record import chunks_of
 from vitrail.models import BiT
 from vitrail.models.spec import Size
-from vitrail.plotting.drawable import Shown
+from vitrail.plotting.drawable import Drawable
 
 if TYPE_CHECKING:
     from vitrail.plotting.canvas import Plot
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionDistance(Shown):
-    """How far each head of each layer looks, averaged over pictures."""
+class AttentionDistance(Drawable):
+    """How far each head of each layer looks, averaged over images."""
 
     pixels: np.ndarray
     """(layers, heads), in pixels of the model's input."""
-    pictures: int
-    """Pictures that it was averaged over."""
+    images: int
+    """Images that it was averaged over."""
     name: str
     """The model's."""
 
@@ -47,9 +47,9 @@ class AttentionDistance(Shown):
 
 
 def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> AttentionDistance:
-    """Average how far a patch's attention reaches, over all patches of pictures.
+    """Average how far a patch's attention reaches, over all patches of images.
 
-    Batches are what the model takes. A distance is Euclidean, between the patches' centres, and
+    Batches are what the model takes. A distance is Euclidean, between the patches' centers, and
     weighted by attention, of which the class token and registers have no part: what patches give
     to each other adds up to one.
     """
@@ -60,7 +60,7 @@ def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> Attention
     prefix = 0 if isinstance(inner, BiT) else inner.spec.prefix
     sums = torch.zeros(len(sites), sites[0].heads, dtype=torch.float64)
     tables: dict[tuple[Size, Size], Tensor] = {}
-    image, patches, pictures = (0, 0), (0, 0), 0
+    image, patches, images = (0, 0), (0, 0), 0
 
     def attended(found: Attended) -> None:
         for chunk in chunks_of(found, skip=prefix):
@@ -78,10 +78,10 @@ def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> Attention
             image = (batch.shape[2], batch.shape[3])
             patches = image if isinstance(inner, BiT) else patches_of(inner, batch)
             model(batch)
-            pictures += len(batch)
-    if not pictures:
-        raise InputError("there is no picture to measure attention on; give at least one")
-    return AttentionDistance((sums / pictures).numpy(), pictures, name)
+            images += len(batch)
+    if not images:
+        raise InputError("there is no image to measure attention on; give at least one")
+    return AttentionDistance((sums / images).numpy(), images, name)
 
 
 def grid_distances(grid: Size, steps: tuple[float, float] = (1.0, 1.0)) -> Tensor:

@@ -15,14 +15,14 @@ from vitrail.inspection.hooks import find_model
 from vitrail.models import BiT, ViT
 from vitrail.models.positions import Positions, RelativePositions, resize_grid
 from vitrail.models.spec import Size
-from vitrail.plotting.drawable import Shown
+from vitrail.plotting.drawable import Drawable
 
 if TYPE_CHECKING:
     from vitrail.plotting.canvas import Plot
 
 
 @dataclass(frozen=True, eq=False)
-class Filters(Shown):
+class Filters(Drawable):
     """Principal components of the filters that see pixels."""
 
     tiles: np.ndarray
@@ -38,7 +38,7 @@ class Filters(Shown):
 
 
 @dataclass(frozen=True, eq=False)
-class PositionSimilarity(Shown):
+class PositionSimilarity(Drawable):
     """How similar each patch's position embedding is to each other's."""
 
     tiles: np.ndarray
@@ -47,7 +47,7 @@ class PositionSimilarity(Shown):
     """What is shown: the kind of positions and the grid."""
 
     def draw(self) -> Plot:
-        """Draw the tiles, as in Figure 7 centre and Figure 10."""
+        """Draw the tiles, as in Figure 7 center and Figure 10."""
         from vitrail.plotting.inspection_plots import draw_positions
 
         return draw_positions({self.name: self.tiles})
@@ -61,9 +61,9 @@ def embedding_filters(model: nn.Module, count: int = 28) -> Filters:
     """
     inner = find_model(model)
     if isinstance(inner, BiT):
-        weight = inner.root.standardised()
+        weight = inner.root.standardized()
     else:
-        weight = inner.embedding.weight if inner.stem is None else inner.stem.conv.standardised()
+        weight = inner.embedding.weight if inner.stem is None else inner.stem.conv.standardized()
     filters, channels, height, width = weight.shape
     if channels not in (1, 3):
         raise InputError(f"{inner.spec.name} takes {channels} channels; 1 or 3 can be shown")
@@ -82,8 +82,8 @@ def principal_components(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Also gives the part of the variance that each stands for. Of its two directions, a component
     has the one whose largest number is positive.
     """
-    centred = rows - rows.mean(0)
-    _, strengths, basis = torch.linalg.svd(centred, full_matrices=False)
+    centerd = rows - rows.mean(0)
+    _, strengths, basis = torch.linalg.svd(centerd, full_matrices=False)
     basis = basis[:count]
     largest = basis.gather(1, basis.abs().argmax(1, keepdim=True))
     variance = strengths.square()

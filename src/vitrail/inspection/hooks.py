@@ -30,7 +30,7 @@ Layers = Sequence[int] | Literal["all"]
 class Attended:
     """What one attention layer computed its weights from, and what it gave.
 
-    A line is what attends to itself: a whole picture, or with axial attention a row or a column.
+    A line is what attends to itself: a whole image, or with axial attention a row or a column.
     """
 
     layer: int
@@ -43,11 +43,11 @@ class Attended:
     relative: RelativePositions | None
     axis: Axis
     lines: int
-    """Lines of a picture."""
+    """Lines of an image."""
 
     @property
     def tokens(self) -> int:
-        """Tokens of a picture."""
+        """Tokens of an image."""
         return self.lines * self.query.shape[2]
 
 
@@ -223,7 +223,7 @@ def _hear_pooling(
 
 
 def patches_of(model: ViT | BiT, x: Tensor) -> Size:
-    """Say the grid of patches that pictures (batch, channels, height, width) are cut into."""
+    """Say the grid of patches that images (batch, channels, height, width) are cut into."""
     if isinstance(model, BiT):
         raise InputError(f"{model.spec.name} has no patches; take a ViT, a hybrid or an AxialViT")
     return x.shape[2] // model.spec.stride[0], x.shape[3] // model.spec.stride[1]

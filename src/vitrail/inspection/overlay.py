@@ -1,4 +1,4 @@
-"""Masks brought back onto the pictures they were made of, whatever part of them the model saw."""
+"""Masks brought back onto the images they were made of, whatever part of them the model saw."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitrail.data.dataset import Content
 from vitrail.data.decoding.decode import decode
 from vitrail.data.transforms.geometry import Box, fit
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.plotting.tiles import stretch, to_colours
+from vitrail.plotting.tiles import stretch, to_colors
 
 _HEAT = np.array(
     [(0, 0, 4), (87, 16, 110), (188, 55, 84), (249, 142, 9), (252, 255, 164)], np.float32
@@ -19,10 +19,10 @@ _HEAT = np.array(
 
 
 def place_mask(mask: np.ndarray, height: int, width: int, preprocess: Preprocess) -> np.ndarray:
-    """Lay a mask over a whole upright picture of this size: float32 (height, width).
+    """Lay a mask over a whole upright image of this size: float32 (height, width).
 
-    The mask (rows, columns) is of the model's input, into which `preprocess` made the picture. It
-    is interpolated between its cells' centres; what the model did not see is 0.
+    The mask (rows, columns) is of the model's input, into which `preprocess` made the image. It
+    is interpolated between its cells' centers; what the model did not see is 0.
     """
     before, size, after = fit(height, width, preprocess)
     sides = zip((height, width), before[:2], before[2:], size, after[:2], after[2:], strict=True)
@@ -39,7 +39,7 @@ def place_mask(mask: np.ndarray, height: int, width: int, preprocess: Preprocess
 
 
 def seen_part(height: int, width: int, preprocess: Preprocess) -> Box:
-    """Give the part of an upright picture of this size that the model sees, in whole pixels."""
+    """Give the part of an upright image of this size that the model sees, in whole pixels."""
     before, size, after = fit(height, width, preprocess)
     edges = []
     for start, extent, resized, cut, kept in zip(
@@ -54,20 +54,20 @@ def seen_part(height: int, width: int, preprocess: Preprocess) -> Box:
 def overlay(
     content: Content, mask: np.ndarray, preprocess: Preprocess, *, opacity: float = 0.6
 ) -> np.ndarray:
-    """Blend a mask's heat into the whole picture: uint8 (height, width, 3).
+    """Blend a mask's heat into the whole image: uint8 (height, width, 3).
 
-    The picture is a file's bytes, which are turned upright as the model saw them, or upright
+    The image is a file's bytes, which are turned upright as the model saw them, or upright
     pixels. The mask (rows, columns) is stretched first, so that few cells don't outshine the rest.
     """
     if isinstance(content, bytes):
         content = decode(content, channels=3 if preprocess.channels == 1 else preprocess.channels)
     height, width = content.shape[:2]
-    picture = to_colours(content).astype(np.float32)
-    heat = colour_heat(place_mask(stretch(mask), height, width, preprocess))
-    return np.rint(picture + opacity * (heat - picture)).astype(np.uint8)
+    image = to_colors(content).astype(np.float32)
+    heat = color_heat(place_mask(stretch(mask), height, width, preprocess))
+    return np.rint(image + opacity * (heat - image)).astype(np.uint8)
 
 
-def colour_heat(values: np.ndarray) -> np.ndarray:
-    """Give values (…) from 0 to 1 colours (…, 3) from cold to hot, as float32 up to 255."""
+def color_heat(values: np.ndarray) -> np.ndarray:
+    """Give values (…) from 0 to 1 colors (…, 3) from cold to hot, as float32 up to 255."""
     stops = np.linspace(0, 1, len(_HEAT))
     return np.stack([np.interp(values, stops, part) for part in _HEAT.T], -1).astype(np.float32)

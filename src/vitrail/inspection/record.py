@@ -1,7 +1,7 @@
 """A tape of what a model computes, while it runs as it always does.
 
 The fused kernel never shows its weights, so those that are asked for are computed once more, from
-the queries and keys that it was given: for some layers, heads or rows, a few pictures at a time.
+the queries and keys that it was given: for some layers, heads or rows, a few images at a time.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _CHUNK = 2**19
 
 
 class Chunk(NamedTuple):
-    """A part of a layer's attention: some of a call's pictures, some of the asked heads."""
+    """A part of a layer's attention: some of a call's images, some of the asked heads."""
 
     layer: int
-    pictures: slice
+    images: slice
     heads: slice
     """Which of the heads that were asked for."""
     weights: Tensor
-    """(pictures, heads, rows, tokens); the callee's to write into."""
+    """(images, heads, rows, tokens); the callee's to write into."""
     grid: Size | None
     """Rows and columns of the tokens, where attention is axial; there are no others then."""
 
@@ -52,7 +52,7 @@ class _Recorded(dict[int, Tensor]):
     def __missing__(self, layer: int) -> Tensor:
         if -self.count <= layer < 0 and layer + self.count in self:
             return self[layer + self.count]
-        have = f"those of {', '.join(map(str, self))}" if self else "nothing: no picture has run"
+        have = f"those of {', '.join(map(str, self))}" if self else "nothing: no image has run"
         raise InputError(f"the tape has no {self.what} of layer {layer}; it holds {have}")
 
 
@@ -133,7 +133,7 @@ def chunks_of(
     *,
     skip: int = 0,
 ) -> Iterator[Chunk]:
-    """Compute a layer's attention a few pictures, or a few heads of one, at a time.
+    """Compute a layer's attention a few images, or a few heads of one, at a time.
 
     The first `skip` tokens neither attend nor are attended to, as if they were not there.
     """
@@ -145,24 +145,24 @@ def chunks_of(
     step = max(together // count, 1)
     together = min(max(together, 1), count)
     for first in range(0, batch, step):
-        pictures = slice(first, min(first + step, batch))
+        images = slice(first, min(first + step, batch))
         for head in range(0, count, together):
             part = slice(head, min(head + together, count))
             chosen = part if heads is None else list(heads[part])
-            weights, grid = _compute(found, pictures, chosen, rows, skip)
-            yield Chunk(found.layer, pictures, part, weights, grid)
+            weights, grid = _compute(found, images, chosen, rows, skip)
+            yield Chunk(found.layer, images, part, weights, grid)
 
 
 @torch.no_grad()
 def _compute(
     found: Attended,
-    pictures: slice,
+    images: slice,
     heads: slice | list[int],
     rows: Sequence[int] | None,
     skip: int,
 ) -> tuple[Tensor, Size | None]:
-    """Compute the weights of some pictures' heads."""
-    lines = slice(pictures.start * found.lines, pictures.stop * found.lines)
+    """Compute the weights of some images' heads."""
+    lines = slice(images.start * found.lines, images.stop * found.lines)
     some = slice(skip, None) if rows is None or found.axis != "grid" else list(rows)
     # At least in float32: so does the fused kernel, even of halves.
     exact = torch.promote_types(found.query.dtype, torch.float32)
@@ -202,7 +202,7 @@ def join_chunks(chunks: Iterable[Chunk]) -> Tensor:
     chunks = list(chunks)
     if len(chunks) == 1:
         return chunks[0].weights
-    starts = dict.fromkeys(chunk.pictures.start for chunk in chunks)
+    starts = dict.fromkeys(chunk.images.start for chunk in chunks)
     return torch.cat(
-        [torch.cat([c.weights for c in chunks if c.pictures.start == s], dim=1) for s in starts]
+        [torch.cat([c.weights for c in chunks if c.images.start == s], dim=1) for s in starts]
     )

@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from vitrail.config import InputError
 from vitrail.inspection.hooks import evaluating, find_model
 from vitrail.inspection.record import record
-from vitrail.plotting.drawable import Shown
+from vitrail.plotting.drawable import Drawable
 
 if TYPE_CHECKING:
     from vitrail.plotting.canvas import Plot
 
 
 @dataclass(frozen=True, eq=False)
-class LayerSimilarity(Shown):
-    """How similar what the layers of two models say of the same pictures is."""
+class LayerSimilarity(Drawable):
+    """How similar what the layers of two models say of the same images is."""
 
     cka: np.ndarray
     """(layers of the first, layers of the second); 1 is the same up to rotation and scale."""
@@ -42,10 +42,10 @@ class LayerSimilarity(Shown):
 def compare_layers(
     first: nn.Module, second: nn.Module, batches: Iterable[Tensor | tuple[Tensor, Tensor]]
 ) -> LayerSimilarity:
-    """Compare all blocks' outputs on the same pictures, at least four in each batch.
+    """Compare all blocks' outputs on the same images, at least four in each batch.
 
-    A batch is what both models take, or a pair where they take pictures of different sizes. All
-    of a picture's tokens together are what a layer says of it.
+    A batch is what both models take, or a pair where they take images of different sizes. All
+    of an image's tokens together are what a layer says of it.
     """
     both: Tensor | float = 0.0
     own: list[Tensor | float] = [0.0, 0.0]
@@ -53,7 +53,7 @@ def compare_layers(
     for batch in batches:
         inputs = batch if isinstance(batch, tuple) else (batch, batch)
         if len(inputs[0]) != len(inputs[1]):
-            raise InputError(f"{len(inputs[0])} pictures for the first, {len(inputs[1])} for the "
+            raise InputError(f"{len(inputs[0])} images for the first, {len(inputs[1])} for the "
                              "second model; give both the same ones")  # fmt: skip
         if len(inputs[0]) < 4:
             continue
@@ -62,7 +62,7 @@ def compare_layers(
         for side, gram in enumerate(grams):
             own[side] = own[side] + torch.stack([covariances(k[None], k[None])[0, 0] for k in gram])
     if isinstance(both, float):
-        raise InputError("similarity needs batches of at least four pictures")
+        raise InputError("similarity needs batches of at least four images")
     rows, columns = (torch.as_tensor(part) for part in own)
     cka = both / (rows[:, None] * columns).sqrt()
     names = (find_model(first).spec.name, find_model(second).spec.name)
@@ -70,20 +70,20 @@ def compare_layers(
 
 
 def linear_cka(x: Tensor, y: Tensor) -> float:
-    """Give the unbiased linear CKA of two sets of features (pictures, size) of one batch."""
+    """Give the unbiased linear CKA of two sets of features (images, size) of one batch."""
     first, second = ((part.double() @ part.double().T)[None] for part in (x, y))
     both = covariances(first, second)
     return float(both / (covariances(first, first) * covariances(second, second)).sqrt())
 
 
 def covariances(first: Tensor, second: Tensor) -> Tensor:
-    """Estimate the covariance (HSIC) of each pair of grams (layers, pictures, pictures)."""
+    """Estimate the covariance (HSIC) of each pair of grams (layers, images, images)."""
     count = first.shape[-1]
     if count < 4:
-        raise InputError(f"similarity needs at least four pictures, not {count}")
+        raise InputError(f"similarity needs at least four images, not {count}")
     empty = 1 - torch.eye(count, dtype=first.dtype, device=first.device)
     k, m = first * empty, second * empty
-    sums = k.sum(1), m.sum(1)  # of each picture, (layers, pictures)
+    sums = k.sum(1), m.sum(1)  # of each image, (layers, images)
     traces = k.flatten(1) @ m.flatten(1).T
     products = sums[0].sum(1)[:, None] * sums[1].sum(1) / ((count - 1) * (count - 2))
     mixed = sums[0] @ sums[1].T * 2 / (count - 2)
@@ -91,7 +91,7 @@ def covariances(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _grams(model: nn.Module, x: Tensor) -> Tensor:
-    """Give each block's gram matrix of a batch (layers, pictures, pictures)."""
+    """Give each block's gram matrix of a batch (layers, images, images)."""
     with evaluating(model), record(model, tokens="all") as tape:
         model(x)
     rows = (tokens.float().flatten(1) for tokens in tape.tokens.values())

@@ -1,4 +1,4 @@
-"""What tokens hold: colours of patches, neighbours of pictures, norms, answers by layer."""
+"""What tokens hold: colors of patches, neighbors of images, norms, answers by layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vitrail.inspection.hooks import evaluating, find_model, patches_of
 from vitrail.inspection.record import record
 from vitrail.models import BiT, ViT
 from vitrail.models.spec import Size
-from vitrail.plotting.drawable import Shown
+from vitrail.plotting.drawable import Drawable
 from vitrail.plotting.tiles import hide_missing, mosaic
 
 if TYPE_CHECKING:
@@ -28,24 +28,24 @@ if TYPE_CHECKING:
 Threshold = float | Literal["otsu"] | None
 
 _PART = 65_536
-"""Rows of a bank that are normalised at once, so that a large one is never copied whole."""
+"""Rows of a bank that are normalized at once, so that a large one is never copied whole."""
 
 
 @dataclass(frozen=True, eq=False)
-class PatchColours:
-    """Patch tokens as colours that mean the same in all pictures."""
+class PatchColors:
+    """Patch tokens as colors that mean the same in all images."""
 
-    colours: np.ndarray
-    """(pictures, rows, columns, 3) from 0 to 1; the background is NaN."""
+    colors: np.ndarray
+    """(images, rows, columns, 3) from 0 to 1; the background is NaN."""
 
     @property
     def foreground(self) -> np.ndarray:
-        """Say which patches are not background (pictures, rows, columns)."""
-        return ~np.isnan(self.colours[..., 0])
+        """Say which patches are not background (images, rows, columns)."""
+        return ~np.isnan(self.colors[..., 0])
 
     def _repr_png_(self) -> bytes:
-        """Show the pictures' tiles side by side in a notebook, eight pixels a patch."""
-        strip = hide_missing(mosaic(self.colours[None].astype(np.float64)))
+        """Show the images' tiles side by side in a notebook, eight pixels a patch."""
+        strip = hide_missing(mosaic(self.colors[None].astype(np.float64)))
         pixels = np.rint(255 * strip).astype(np.uint8).repeat(8, 0).repeat(8, 1)
         file = io.BytesIO()
         Image.fromarray(pixels, "RGBA").save(file, "PNG")
@@ -53,21 +53,21 @@ class PatchColours:
 
 
 @dataclass(frozen=True, eq=False)
-class Neighbours:
-    """The pictures of a set that are nearest to each query."""
+class Neighbors:
+    """The images of a set that are nearest to each query."""
 
     indices: np.ndarray
-    """(queries, neighbours), the nearest first."""
+    """(queries, neighbors), the nearest first."""
     similarities: np.ndarray
-    """Their cosine similarity (queries, neighbours)."""
+    """Their cosine similarity (queries, neighbors)."""
 
 
 @dataclass(frozen=True, eq=False)
-class TokenNorms(Shown):
+class TokenNorms(Drawable):
     """How long each token is after each layer; a few of a large ViT stand out."""
 
     norms: np.ndarray
-    """(layers, pictures, tokens), the tokens before the patches first."""
+    """(layers, images, tokens), the tokens before the patches first."""
     prefix: int
     """Tokens before the patches."""
     grid: Size
@@ -80,7 +80,7 @@ class TokenNorms(Shown):
         return draw_norms(self.norms, self.prefix)
 
     def outliers(self, times: float = 4.0, layer: int = -1) -> np.ndarray:
-        """Say which patches (pictures, rows, columns) are longer than so many times the median.
+        """Say which patches (images, rows, columns) are longer than so many times the median.
 
         They are the patches that a model keeps notes in; registers cure it (arXiv 2309.16588).
         """
@@ -90,11 +90,11 @@ class TokenNorms(Shown):
 
 
 @dataclass(frozen=True, eq=False)
-class LogitLens(Shown):
+class LogitLens(Drawable):
     """What the model would answer after each layer."""
 
     logits: np.ndarray
-    """(layers, pictures, classes); the last layer's are the model's own."""
+    """(layers, images, classes); the last layer's are the model's own."""
     classes: tuple[str, ...]
     """Names of the classes."""
 
@@ -105,20 +105,20 @@ class LogitLens(Shown):
         return raised / raised.sum(-1, keepdims=True)
 
     def draw(self) -> Plot:
-        """Draw the first picture's probabilities by layer."""
+        """Draw the first image's probabilities by layer."""
         from vitrail.plotting.inspection_plots import draw_lens
 
         return draw_lens(self.probabilities[:, 0], self.classes)
 
 
-def patch_colours(tokens: Tensor, grid: Size, *, threshold: Threshold = "otsu") -> PatchColours:
-    """Colour patch tokens (pictures, patches, width) by their three principal components.
+def patch_colors(tokens: Tensor, grid: Size, *, threshold: Threshold = "otsu") -> PatchColors:
+    """Color patch tokens (images, patches, width) by their three principal components.
 
-    The components are those of all pictures together. First the strongest one parts foreground
-    from background, which has most of the pictures' edges: at Otsu's threshold, at a part of its
-    range, or with None not at all. The colours are the components of the foreground alone.
+    The components are those of all images together. First the strongest one parts foreground
+    from background, which has most of the images' edges: at Otsu's threshold, at a part of its
+    range, or with None not at all. The colors are the components of the foreground alone.
     """
-    pictures, patches, _ = tokens.shape
+    images, patches, _ = tokens.shape
     if patches != grid[0] * grid[1]:
         raise InputError(f"{patches} tokens are no {grid[0]} x {grid[1]} grid; leave out the class "
                          "token and registers")  # fmt: skip
@@ -133,9 +133,9 @@ def patch_colours(tokens: Tensor, grid: Size, *, threshold: Threshold = "otsu") 
     basis, _ = principal_components(kept, 3)
     places = (kept - kept.mean(0)) @ basis.T
     low, high = places.amin(0), places.amax(0)
-    colours = torch.full((len(rows), 3), torch.nan, dtype=rows.dtype)
-    colours[front] = (places - low) / (high - low)
-    return PatchColours(colours.float().numpy().reshape(pictures, *grid, 3))
+    colors = torch.full((len(rows), 3), torch.nan, dtype=rows.dtype)
+    colors[front] = (places - low) / (high - low)
+    return PatchColors(colors.float().numpy().reshape(images, *grid, 3))
 
 
 def _foreground_scores(rows: Tensor, grid: Size) -> Tensor:
@@ -180,10 +180,10 @@ def patch_tokens(model: nn.Module, x: Tensor, *, layer: int = -1) -> tuple[Tenso
 
 
 @torch.no_grad()
-def nearest(queries: Tensor, bank: Tensor, count: int = 5) -> Neighbours:
-    """Find the rows of a bank (pictures, width) nearest to queries (queries, width) by cosine."""
+def nearest(queries: Tensor, bank: Tensor, count: int = 5) -> Neighbors:
+    """Find the rows of a bank (images, width) nearest to queries (queries, width) by cosine."""
     if not 1 <= count <= len(bank):
-        raise InputError(f"{count} neighbours of {len(bank)} pictures; ask for 1 to {len(bank)}")
+        raise InputError(f"{count} neighbors of {len(bank)} images; ask for 1 to {len(bank)}")
     asked = F.normalize(queries.float(), dim=1)
     best = torch.full((len(asked), 0), 0.0, device=asked.device)
     places = best.long()
@@ -195,7 +195,7 @@ def nearest(queries: Tensor, bank: Tensor, count: int = 5) -> Neighbours:
         indices = torch.cat([places, numbers.expand(len(asked), -1)], dim=1)
         best, order = near.topk(min(count, near.shape[1]), dim=1)
         places = indices.gather(1, order)
-    return Neighbours(places.cpu().numpy(), best.cpu().numpy())
+    return Neighbors(places.cpu().numpy(), best.cpu().numpy())
 
 
 @torch.no_grad()

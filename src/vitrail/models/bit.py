@@ -1,6 +1,6 @@
 """The BiT ResNet-v2 (section 4.1's baseline) and, with attention for 3x3 convolutions, AxialResNet.
 
-As in big_vision's bit_paper.py: pre-activation bottlenecks, GroupNorm, standardised weights.
+As in big_vision's bit_paper.py: pre-activation bottlenecks, GroupNorm, standardized weights.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.models.convolution import StdConv
-from vitrail.models.init import initialise_layers
+from vitrail.models.init import initialize_layers
 from vitrail.models.layers import SelfAttention
 from vitrail.models.model import Model
 from vitrail.models.positions import RelativePositions
@@ -80,10 +80,10 @@ class BiT(Model[BiTSpec]):
                 inputs, grid = 4 * middle, _halved(grid) if stride == 2 else grid
         self.norm = nn.GroupNorm(GROUPS, inputs, spec.norm_eps)
         if not self.norm.weight.is_meta:  # there is nothing to fill, and torch is slow to do it
-            self.initialise()
+            self.initialize()
 
     def tokens(self, x: Tensor) -> Tensor:
-        """Encode pictures to the cells of the last feature map (batch, cells, channels)."""
+        """Encode images to the cells of the last feature map (batch, cells, channels)."""
         self.check_input(x)
         x = self.root(x)
         if self.spec.pool_padding == "zeros":
@@ -105,13 +105,13 @@ class BiT(Model[BiTSpec]):
             return 1 + int(rest.partition(".")[0])
         return 1 + len(self.blocks) if room in ("norm", "head") else 0
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fill all parameters as the official code does, from torch's random generator."""
-        initialise_layers(self)
+        initialize_layers(self)
 
 
 def _conv(spec: BiTSpec, inputs: int, outputs: int, kernel: int, stride: int) -> StdConv:
-    return StdConv(inputs, outputs, kernel, stride, spec.standardise, same=False)
+    return StdConv(inputs, outputs, kernel, stride, spec.standardize, same=False)
 
 
 def _halved(grid: Size) -> Size:

@@ -1,4 +1,4 @@
-"""The weight-standardised convolution that BiT and the hybrid's stem share."""
+"""The weight-standardized convolution that BiT and the hybrid's stem share."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.models.spec import Standardise
+from vitrail.models.spec import Standardize
 
-_EPSILONS: dict[Standardise, tuple[float, float]] = {  # added to the variance, to the deviation
+_EPSILONS: dict[Standardize, tuple[float, float]] = {  # added to the variance, to the std
     "bit": (1e-10, 0.0),  # big_vision's bit_paper.py
     "hybrid": (0.0, 1e-5),  # vision_transformer's models_resnet.py
     "timm": (1e-8, 0.0),
@@ -17,29 +17,29 @@ _EPSILONS: dict[Standardise, tuple[float, float]] = {  # added to the variance, 
 
 
 class StdConv(nn.Conv2d):
-    """A convolution without bias whose filters have mean 0 and deviation 1 (arXiv 1903.10520)."""
+    """A convolution without bias whose filters have mean 0 and std 1 (arXiv 1903.10520)."""
 
     def __init__(
-        self, inputs: int, outputs: int, kernel: int, stride: int, rule: Standardise, same: bool
+        self, inputs: int, outputs: int, kernel: int, stride: int, rule: Standardize, same: bool
     ) -> None:
-        # TensorFlow's "same" depends on the picture's size, so it is padded in forward.
+        # TensorFlow's "same" depends on the image's size, so it is padded in forward.
         padding = 0 if same else kernel // 2
         super().__init__(inputs, outputs, kernel, stride, padding, bias=False)
-        self.rule: Standardise = rule
+        self.rule: Standardize = rule
         self.same = same
 
-    def standardised(self) -> Tensor:
+    def standardized(self) -> Tensor:
         """Give the filters as they are applied."""
         inside, outside = _EPSILONS[self.rule]
-        centred = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
-        variance = centred.square().mean((1, 2, 3), keepdim=True)
-        return centred / ((variance + inside).sqrt() + outside)
+        centerd = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        variance = centerd.square().mean((1, 2, 3), keepdim=True)
+        return centerd / ((variance + inside).sqrt() + outside)
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve a feature map (batch, channels, height, width)."""
         if self.same:
             input = pad_same(input, self.kernel_size[0], self.stride[0])
-        return F.conv2d(input, self.standardised(), None, self.stride, self.padding)
+        return F.conv2d(input, self.standardized(), None, self.stride, self.padding)
 
 
 def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:

@@ -1,6 +1,6 @@
 """The hybrid's ResNet stem, as the official code builds it (section 3.1 "Hybrid Architecture").
 
-It is not the BiT ResNet: normalisation follows each convolution and padding is TensorFlow's "same".
+It is not the BiT ResNet: normalization follows each convolution and padding is TensorFlow's "same".
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Stem(nn.Module):
                 inputs = 4 * middle
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map pictures (batch, channels, height, width) to the first block's input."""
+        """Map images (batch, channels, height, width) to the first block's input."""
         x = self.norm(self.conv(x)).relu()
         return F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, 2)
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Start each block as its shortcut, as the official code does."""
         for module in self.modules():
             if isinstance(module, StemBlock):
@@ -64,5 +64,5 @@ class Stem(nn.Module):
 def _unit(
     spec: HybridSpec, inputs: int, outputs: int, kernel: int, stride: int
 ) -> tuple[StdConv, nn.GroupNorm]:
-    conv = StdConv(inputs, outputs, kernel, stride, spec.standardise, same=True)
+    conv = StdConv(inputs, outputs, kernel, stride, spec.standardize, same=True)
     return conv, nn.GroupNorm(GROUPS, outputs, spec.stem_norm_eps)

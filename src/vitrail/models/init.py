@@ -13,7 +13,7 @@ from vitrail.models.positions import Positions, RelativePositions
 
 
 @torch.no_grad()
-def initialise_layers(root: nn.Module) -> None:
+def initialize_layers(root: nn.Module) -> None:
     """Fill every layer that the families share; a family fills what is its own."""
     for module in root.modules():
         match module:
@@ -64,6 +64,6 @@ def xavier(linear: nn.Linear, parts: int = 1) -> None:
 def lecun_normal(weight: Tensor) -> None:
     """Fill as flax's default does: a truncated normal of variance 1 / inputs."""
     inputs = weight[0].numel()
-    # A normal cut at two deviations has 0.8796 of its deviation left; JAX corrects for that.
-    deviation = math.sqrt(1 / inputs) / 0.87962566103423978
-    nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+    # A normal cut at two stds has 0.8796 of its std left; JAX corrects for that.
+    std = math.sqrt(1 / inputs) / 0.87962566103423978
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std)

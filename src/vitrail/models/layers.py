@@ -1,6 +1,6 @@
 """The transformer's layers: attention, MLP, pre-norm block, pooling, head (section 3.1).
 
-A block knows nothing of pictures: it mixes the second last axis of its input and maps the last,
+A block knows nothing of images: it mixes the second last axis of its input and maps the last,
 so the same block runs over all tokens, over rows and over columns.
 """
 
@@ -28,7 +28,7 @@ class SelfAttention(nn.Module):
         qk_norm_eps: float | None = None,
         dropout: float = 0.0,
     ) -> None:
-        """Take `norm` to normalise the input, `qk_norm_eps` to normalise each query and key."""
+        """Take `norm` to normalize the input, `qk_norm_eps` to normalize each query and key."""
         super().__init__()
         self.heads = heads
         self.dropout = Dropout(dropout) if dropout else None

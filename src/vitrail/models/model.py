@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.config import InputError
-from vitrail.models.init import initialise_layers
+from vitrail.models.init import initialize_layers
 from vitrail.models.layers import Head
 from vitrail.models.spec import BiTSpec, ViTSpec
 
@@ -19,7 +19,7 @@ S = TypeVar("S", bound=ViTSpec | BiTSpec)
 
 
 class Model(nn.Module, ABC, Generic[S]):
-    """A picture classifier built from a spec."""
+    """An image classifier built from a spec."""
 
     spec: S
     checkpointing: bool = False
@@ -32,14 +32,14 @@ class Model(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def tokens(self, x: Tensor) -> Tensor:
-        """Encode pictures (batch, channels, height, width) to tokens (batch, tokens, width)."""
+        """Encode images (batch, channels, height, width) to tokens (batch, tokens, width)."""
 
     @abstractmethod
     def pool(self, tokens: Tensor) -> Tensor:
         """Pool encoded tokens to what the head reads (batch, width)."""
 
     @abstractmethod
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fill all parameters as the official code does, from torch's random generator."""
 
     @abstractmethod
@@ -47,22 +47,22 @@ class Model(nn.Module, ABC, Generic[S]):
         """Say how deep a parameter sits: 0 at the input, then block by block, the head last."""
 
     def features(self, x: Tensor) -> Tensor:
-        """Encode pictures to their representation, the pre-logits (batch, width)."""
+        """Encode images to their representation, the pre-logits (batch, width)."""
         return self.head.features(self.pool(self.tokens(x)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Classify pictures (batch, channels, height, width) to logits (batch, classes)."""
+        """Classify images (batch, channels, height, width) to logits (batch, classes)."""
         return self.head(self.features(x))
 
     def replace_head(self, classes: int) -> None:
-        """Remove the whole head and put one zero-initialised linear layer in its place."""
+        """Remove the whole head and put one zero-initialized linear layer in its place."""
         changes: dict[str, Any] = {"classes": classes}
         if isinstance(self.spec, ViTSpec):
             changes |= {"representation": 0, "head_bias": True}
         self.spec = replace(self.spec, **changes)
         old = next(self.parameters())
         self.head = self.make_head().to(old.device, old.dtype)
-        initialise_layers(self.head)
+        initialize_layers(self.head)
 
     def make_head(self) -> Head:
         """Make a head as the spec says."""
@@ -74,10 +74,10 @@ class Model(nn.Module, ABC, Generic[S]):
     def parameter_groups(
         self, *, weight_decay: float = 0.0, layer_decay: float = 1.0
     ) -> list[dict[str, Any]]:
-        """Group the parameters for any torch optimiser, by layer and by whether they decay.
+        """Group the parameters for any torch optimizer, by layer and by whether they decay.
 
         Only the weights of dense layers and convolutions decay, as in big_vision. `lr_scale` is
-        `layer_decay` to the number of layers above; the optimiser's user multiplies by it.
+        `layer_decay` to the number of layers above; the optimizer's user multiplies by it.
         """
         groups: dict[tuple[int, bool], dict[str, Any]] = {}
         deepest = self.layer_of("head")
@@ -100,12 +100,12 @@ class Model(nn.Module, ABC, Generic[S]):
         return block(*inputs)
 
     def check_input(self, x: Tensor) -> None:
-        """Refuse what is not a batch of pictures for this model."""
+        """Refuse what is not a batch of images for this model."""
         shape, channels = tuple(x.shape), self.spec.channels
         if x.ndim != 4:
-            raise InputError(f"expected (batch, {channels}, height, width) pictures, got {shape}")
+            raise InputError(f"expected (batch, {channels}, height, width) images, got {shape}")
         if x.shape[1] != channels:
             last = "; channels come second, not last" if x.shape[3] == channels else ""
             raise InputError(f"expected {channels} channels, got {x.shape[1]} in {shape}{last}")
         if not x.is_floating_point():
-            raise InputError(f"expected floating-point pictures, got {x.dtype}; scale them first")
+            raise InputError(f"expected floating-point images, got {x.dtype}; scale them first")

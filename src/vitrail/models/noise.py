@@ -37,7 +37,7 @@ class Dropout(nn.Dropout):
 
 
 class StochasticDepth(nn.Module):
-    """Leave a residual branch out for some pictures, and scale it up for the others."""
+    """Leave a residual branch out for some images, and scale it up for the others."""
 
     keys: Tensor | None = None
     """What `keyed_noise` gives this module for each sample (batch,)."""
@@ -47,7 +47,7 @@ class StochasticDepth(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop whole pictures of x (batch, …) while training."""
+        """Drop whole images of x (batch, …) while training."""
         if not self.training or self.rate == 0:
             return x
         shape = (len(x),) + (1,) * (x.ndim - 1)
@@ -86,7 +86,7 @@ def draw_kept(keys: Tensor, count: int, rate: float) -> tuple[Tensor, float]:
 
 def draw_words(keys: Tensor, count: int) -> Tensor:
     """Draw words of 64 bits for each key (batch, count)."""
-    starts = _scramble(keys.clone())  # far apart, so that no key's words are a neighbour's
+    starts = _scramble(keys.clone())  # far apart, so that no key's words are a neighbor's
     steps = torch.arange(1, count + 1, device=keys.device)
     # The sum is multiplied, not the steps: those are indices to torch.compile and must not wrap.
     return _scramble((starts[:, None] + steps) * _signed(0x9E3779B97F4A7C15))

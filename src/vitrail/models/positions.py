@@ -70,7 +70,7 @@ class Positions(nn.Module):
                 self.class_token = nn.Parameter(torch.empty(self.class_rows, spec.width))
 
     def forward(self, grid: Size, like: Tensor) -> Tensor:
-        """Give a row for each token of a picture with this grid, zeros where it has no position."""
+        """Give a row for each token of an image with this grid, zeros where it has no position."""
         table = self._covered(grid, like)
         bare = self.spec.prefix - self.class_rows
         if not bare:

@@ -20,7 +20,7 @@ Position = Literal["none", "learned-1d", "learned-2d", "relative", "sincos-2d"]
 PositionAt = Literal["input", "every-layer", "shared"]
 ResizeRule = Literal["google", "timm", "huggingface", "torchvision"]
 Activation = Literal["gelu-tanh", "gelu", "quick-gelu", "swiglu"]
-Standardise = Literal["bit", "hybrid", "timm"]
+Standardize = Literal["bit", "hybrid", "timm"]
 PoolPadding = Literal["none", "zeros"]
 
 
@@ -59,7 +59,7 @@ class ViTSpec(_Named):
     image: Size = (224, 224)
     """Resolution that the position embeddings are made for; others are resized to."""
     channels: int = 3
-    """Channels of a picture."""
+    """Channels of an image."""
     classes: int = 1000
     """Outputs of the head; 0 leaves the head out and `forward` gives the features."""
     representation: int = 0
@@ -89,7 +89,7 @@ class ViTSpec(_Named):
     qkv_bias: bool = True
     """Whether the query, key and value projections have a bias."""
     qk_norm: bool = False
-    """Whether queries and keys are normalised for each head."""
+    """Whether queries and keys are normalized for each head."""
     layer_scale: float = 0.0
     """Initial value of the residual branches' LayerScale; 0 is none."""
     norm_eps: float = 1e-6
@@ -160,7 +160,7 @@ class ViTSpec(_Named):
 
     @property
     def tokens(self) -> int:
-        """Tokens of a picture, prefix included."""
+        """Tokens of an image, prefix included."""
         return self.prefix + self.grid[0] * self.grid[1]
 
     @property
@@ -171,7 +171,7 @@ class ViTSpec(_Named):
 
 @dataclass(frozen=True, kw_only=True)
 class HybridSpec(ViTSpec):
-    """A ViT over the feature map of a ResNet with GroupNorm and standardised weights."""
+    """A ViT over the feature map of a ResNet with GroupNorm and standardized weights."""
 
     family: ClassVar[str] = "hybrid"
 
@@ -182,8 +182,8 @@ class HybridSpec(ViTSpec):
     """Channels of the root; a stage's blocks have 4, 8, 16, 32 times as many."""
     stem_norm_eps: float = 1e-6
     """GroupNorm's epsilon in the stem."""
-    standardise: Standardise = "hybrid"
-    """Whose rule standardises the stem's weights."""
+    standardize: Standardize = "hybrid"
+    """Whose rule standardizes the stem's weights."""
 
     def __post_init__(self) -> None:
         _check_stages(self.stages, self.stem_width)
@@ -207,7 +207,7 @@ class HybridSpec(ViTSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class BiTSpec(_Named):
-    """A BiT ResNet-v2 with GroupNorm and standardised weights; with heads, an AxialResNet."""
+    """A BiT ResNet-v2 with GroupNorm and standardized weights; with heads, an AxialResNet."""
 
     family: ClassVar[str] = "bit"
 
@@ -220,13 +220,13 @@ class BiTSpec(_Named):
     image: Size = (224, 224)
     """Resolution that it is made for; any other works too."""
     channels: int = 3
-    """Channels of a picture."""
+    """Channels of an image."""
     classes: int = 1000
     """Outputs of the head; 0 leaves the head out and `forward` gives the features."""
     norm_eps: float = 1e-5
     """GroupNorm's epsilon."""
-    standardise: Standardise = "bit"
-    """Whose rule standardises the weights."""
+    standardize: Standardize = "bit"
+    """Whose rule standardizes the weights."""
     pool_padding: PoolPadding = "none"
     """What the root's max-pool sees beyond the edge: nothing (big_vision) or zeros (timm)."""
 
@@ -280,11 +280,11 @@ def spec_from_dict(data: dict[str, Any]) -> Spec:
 
 
 def check_division(image: Size, stride: Size) -> None:
-    """Refuse a picture that does not split into whole patches."""
+    """Refuse an image that does not split into whole patches."""
     if image[0] % stride[0] or image[1] % stride[1]:
         near = [max(round(side / step), 1) * step for side, step in zip(image, stride, strict=True)]
         raise InputError(
-            f"a {image[0]}x{image[1]} picture does not split into {stride[0]}x{stride[1]} patches; "
+            f"a {image[0]}x{image[1]} image does not split into {stride[0]}x{stride[1]} patches; "
             f"the nearest size that does is {near[0]}x{near[1]}"
         )
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.models.hybrid import Stem
-from vitrail.models.init import initialise_layers, lecun_normal
+from vitrail.models.init import initialize_layers, lecun_normal
 from vitrail.models.layers import AttentionPool, AxialBlock, Block
 from vitrail.models.model import Model
 from vitrail.models.noise import Dropout
@@ -43,17 +43,17 @@ class ViT(Model[ViTSpec]):
         self.pooling = AttentionPool(spec) if spec.pool == "map" else None
         self.distillation_head = self.make_head() if spec.distilled else None
         if not self.norm.weight.is_meta:  # there is nothing to fill, and torch is slow to do it
-            self.initialise()
+            self.initialize()
 
     def tokens(self, x: Tensor) -> Tensor:
-        """Encode pictures (batch, channels, height, width) to tokens (batch, tokens, width).
+        """Encode images (batch, channels, height, width) to tokens (batch, tokens, width).
 
         The class token comes first, then the registers, then the patches row by row.
         """
         return self.norm(self.encode(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """Encode pictures to their representation, the pre-logits (batch, width)."""
+        """Encode images to their representation, the pre-logits (batch, width)."""
         return self.represent(self.encode(x))
 
     def represent(self, encoded: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class ViT(Model[ViTSpec]):
         return self.head.features(self.pool(self.norm(encoded)))
 
     def forward(self, x: Tensor, *, each: bool = False) -> Tensor:
-        """Classify pictures (batch, channels, height, width) to logits (batch, classes).
+        """Classify images (batch, channels, height, width) to logits (batch, classes).
 
         `each` gives those of DeiT's two heads apart (batch, 2, classes), for its training.
         """
@@ -83,13 +83,13 @@ class ViT(Model[ViTSpec]):
         return torch.stack([head(head.features(token)) for head, token in heads], dim=1)
 
     def replace_head(self, classes: int) -> None:
-        """Remove the whole head and put one zero-initialised linear layer in its place."""
+        """Remove the whole head and put one zero-initialized linear layer in its place."""
         super().replace_head(classes)
         if self.distillation_head is not None:
             self.distillation_head = deepcopy(self.head)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Run pictures through the blocks, up to the last norm."""
+        """Run images through the blocks, up to the last norm."""
         return self.run_blocks(*self.embed(x))
 
     def run_blocks(self, x: Tensor, grid: Size) -> Tensor:
@@ -103,12 +103,12 @@ class ViT(Model[ViTSpec]):
         return x.flatten(1, 2) if self.spec.attention == "axial" else x
 
     def embed(self, x: Tensor) -> tuple[Tensor, Size]:
-        """Turn pictures into the first block's input, and say its grid of patches."""
+        """Turn images into the first block's input, and say its grid of patches."""
         patches, grid = self.embed_patches(x)
         return self.embed_tokens(patches, grid), grid
 
     def embed_patches(self, x: Tensor) -> tuple[Tensor, Size]:
-        """Turn pictures into patch embeddings (batch, patches, width), and say their grid."""
+        """Turn images into patch embeddings (batch, patches, width), and say their grid."""
         self.check_input(x)
         height, width = x.shape[2:]
         stride = self.spec.stride
@@ -165,11 +165,11 @@ class ViT(Model[ViTSpec]):
         return 1 + self.spec.depth if room in late else 0
 
     @torch.no_grad()
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fill all parameters as the official code does, from torch's random generator."""
-        initialise_layers(self)
+        initialize_layers(self)
         if self.stem is not None:
-            self.stem.initialise()
+            self.stem.initialize()
         lecun_normal(self.embedding.weight)
         for zero in (self.embedding.bias, self.class_token, self.distillation_token):
             if zero is not None:

@@ -26,8 +26,8 @@ from vitrail.text import printable
 
 INK, LIGHT_INK = "#6e7781", "#c9d1d9"
 """Text and lines: 4.6 : 1 on white and 4.2 : 1 on black; and what they become in the dark."""
-COLOURS = ("#2584d8", "#e0701a", "#23966d", "#c251a5", "#8a7bd8")
-"""Models and classes, apart for the colour-blind and on either background."""
+COLORS = ("#2584d8", "#e0701a", "#23966d", "#c251a5", "#8a7bd8")
+"""Models and classes, apart for the color-blind and on either background."""
 MAP = "inferno"
 WIDTH = 4.6
 """Inches across, with text of 10 points: still legible at a phone's width."""
@@ -134,7 +134,7 @@ def number_ticks(axis: Axis, middles: np.ndarray) -> None:
 
 
 def add_bar(plot: Plot, shown: AxesImage, axes: Axes, label: str) -> None:
-    """Say beside the axes what the colours of an array mean."""
+    """Say beside the axes what the colors of an array mean."""
     bar = plot.colorbar(shown, ax=axes, label=label, shrink=0.7)
     bar.outline.set_visible(False)
 

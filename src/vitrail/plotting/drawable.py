@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from vitrail.plotting.canvas import Plot
 
 
-class Shown(ABC):
+class Drawable(ABC):
     """A result that can be drawn; matplotlib is imported when it is."""
 
     @abstractmethod

@@ -22,7 +22,7 @@ _NAMED = 60
 """Up to so many classes have their names at the edge."""
 _COUNTED = 25
 """Up to so many, their counts in the cells."""
-_BLUE, _RED, _GREY = "#2b6ca3", "#c44e52", "#888888"
+_BLUE, _RED, _GRAY = "#2b6ca3", "#c44e52", "#888888"
 
 
 def draw_confusion(matrix: np.ndarray, names: Sequence[str], title: str) -> Figure:
@@ -33,7 +33,7 @@ def draw_confusion(matrix: np.ndarray, names: Sequence[str], title: str) -> Figu
     figure = Figure(figsize=(side + 1.4, side), layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-    figure.colorbar(image, ax=axes, label="part of the class's pictures", shrink=0.8)
+    figure.colorbar(image, ax=axes, label="part of the class's images", shrink=0.8)
     axes.set(xlabel="predicted class", ylabel="class")
     axes.set_title(title, fontsize=10)
     if rows <= _NAMED:
@@ -47,9 +47,9 @@ def draw_confusion(matrix: np.ndarray, names: Sequence[str], title: str) -> Figu
 
 def _write_counts(axes: Axes, matrix: np.ndarray, shares: np.ndarray) -> None:
     for row, column in zip(*np.nonzero(matrix), strict=True):
-        colour = "white" if shares[row, column] > 0.5 else "black"
+        color = "white" if shares[row, column] > 0.5 else "black"
         text = f"{matrix[row, column]:,}"
-        axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+        axes.text(column, row, text, ha="center", va="center", fontsize=7, color=color)
 
 
 def _shorten(name: str, most: int = 24) -> str:
@@ -69,9 +69,9 @@ def draw_reliability(
     ece: tuple[float, float, float],
     title: str,
 ) -> Figure:
-    """Draw how often the model was right by how sure it was, over how many pictures there are.
+    """Draw how often the model was right by how sure it was, over how many images there are.
 
-    A bin is its lower edge, its pictures, their mean confidence and accuracy; the calibration
+    A bin is its lower edge, its images, their mean confidence and accuracy; the calibration
     error comes with its interval.
     """
     figure = Figure(figsize=(5.2, 6.2), layout="constrained")
@@ -88,15 +88,15 @@ def draw_reliability(
         places, gaps, width, bottom=right, align="edge", color="none", hatch="////",
         edgecolor=_RED, label="gap to mean confidence",
     )  # fmt: skip
-    upper.plot([0, 1], [0, 1], "--", color=_GREY, label="as sure as right")
+    upper.plot([0, 1], [0, 1], "--", color=_GRAY, label="as sure as right")
     value, low, high = ece
     said = f"calibration error {value:.1%} (95 %: {low:.1%} to {high:.1%})"
     upper.set(ylim=(0, 1), xlim=(0, 1), ylabel="part that was right")
     upper.set_title(f"{title}\n{said}", fontsize=10)
     upper.legend(loc="upper left", fontsize=9, frameon=False)
-    lower.bar(places, counts, width, align="edge", color=_GREY,
+    lower.bar(places, counts, width, align="edge", color=_GRAY,
               edgecolor="white")  # fmt: skip
-    lower.set(xlabel="probability of the most likely class", ylabel="pictures")
+    lower.set(xlabel="probability of the most likely class", ylabel="images")
     return figure
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from vitrail.plotting.canvas import (
-    COLOURS,
+    COLORS,
     MAP,
     WIDTH,
     Plot,
@@ -27,27 +27,27 @@ from vitrail.plotting.tiles import by_row, hide_missing, light, middles, mosaic
 
 @styled
 def draw_overlays(
-    pictures: Sequence[np.ndarray], masks: Sequence[np.ndarray], names: Sequence[str]
+    images: Sequence[np.ndarray], masks: Sequence[np.ndarray], names: Sequence[str]
 ) -> Plot:
-    """Draw pictures (height, width, 3) beside their masks (height, width) and lit by them."""
-    tall = sum(picture.shape[0] / picture.shape[1] for picture in pictures)
-    alt = f"Picture, attention mask and the picture lit by it, for {', '.join(names)}"
-    plot = Plot("overlays", alt, WIDTH / 3 * tall + 0.3 * len(pictures))
-    for axes, picture, mask, name in zip(
-        panes(plot, len(pictures), 3), pictures, masks, names, strict=True
+    """Draw images (height, width, 3) beside their masks (height, width) and lit by them."""
+    tall = sum(image.shape[0] / image.shape[1] for image in images)
+    alt = f"Image, attention mask and the image lit by it, for {', '.join(names)}"
+    plot = Plot("overlays", alt, WIDTH / 3 * tall + 0.3 * len(images))
+    for axes, image, mask, name in zip(
+        panes(plot, len(images), 3), images, masks, names, strict=True
     ):
-        show(axes[0], picture, shorten(name, 20))
+        show(axes[0], image, shorten(name, 20))
         show(axes[1], mask, "attention", cmap=MAP, vmin=0)
-        show(axes[2], light(picture, mask), "lit by it")
+        show(axes[2], light(image, mask), "lit by it")
     return plot
 
 
 @styled
-def draw_pictures(pictures: Sequence[np.ndarray], names: Sequence[str]) -> Plot:
-    """Draw pictures (height, width, 3) side by side, for models that have no attention."""
-    plot = Plot("pictures", f"The pictures {', '.join(names)}", WIDTH / 2)
-    for axes, picture, name in zip(panes(plot, 1, len(pictures))[0], pictures, names, strict=True):
-        show(axes, picture, shorten(name))
+def draw_images(images: Sequence[np.ndarray], names: Sequence[str]) -> Plot:
+    """Draw images (height, width, 3) side by side, for models that have no attention."""
+    plot = Plot("images", f"The images {', '.join(names)}", WIDTH / 2)
+    for axes, image, name in zip(panes(plot, 1, len(images))[0], images, names, strict=True):
+        show(axes, image, shorten(name))
     return plot
 
 
@@ -79,11 +79,11 @@ def draw_distances(distances: Mapping[str, np.ndarray]) -> Plot:
     plot = Plot("distances", f"Attention distance of each head by layer: {'; '.join(said)}", 3.4)
     axes = plot.add_subplot()
     for number, (name, each) in enumerate(distances.items()):
-        colour = COLOURS[number % len(COLOURS)]
+        color = COLORS[number % len(COLORS)]
         layers = np.arange(len(each)) + 0.25 * (number - (len(distances) - 1) / 2)
-        axes.plot(layers, each.mean(1), color=colour, linewidth=1, alpha=0.6)
+        axes.plot(layers, each.mean(1), color=color, linewidth=1, alpha=0.6)
         across = np.repeat(layers, each.shape[1])
-        axes.scatter(across, each, s=16, color=colour, linewidths=0, label=shorten(name, 40))
+        axes.scatter(across, each, s=16, color=color, linewidths=0, label=shorten(name, 40))
     axes.set(xlabel="layer", ylabel="mean attention distance (pixels)", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     add_legend(axes, above=True)
@@ -95,7 +95,7 @@ def draw_filters(filters: np.ndarray, columns: int = 7) -> Plot:
     """Draw filters (count, height, width, 3), from 0 to 1, as tiles row by row."""
     count, height, width, _ = filters.shape
     sheet = mosaic(by_row(filters, columns))
-    alt = f"{count} coloured tiles of {height} by {width} pixels, principal components of filters"
+    alt = f"{count} colored tiles of {height} by {width} pixels, principal components of filters"
     plot = Plot("filters", alt, WIDTH * sheet.shape[0] / sheet.shape[1])
     show(plot.add_subplot(), hide_missing(sheet), "")
     return plot
@@ -124,38 +124,38 @@ def draw_positions(similarities: Mapping[str, np.ndarray]) -> Plot:
 
 
 @styled
-def draw_components(pictures: Sequence[np.ndarray], colours: Sequence[np.ndarray]) -> Plot:
-    """Draw pictures above the colours (rows, columns, 3 or 4) of their patch tokens."""
-    count = max(2, len(pictures))
-    tall = max(picture.shape[0] / picture.shape[1] for picture in pictures)
-    alt = f"{len(pictures)} pictures, and below each its patch tokens as colours"
+def draw_components(images: Sequence[np.ndarray], colors: Sequence[np.ndarray]) -> Plot:
+    """Draw images above the colors (rows, columns, 3 or 4) of their patch tokens."""
+    count = max(2, len(images))
+    tall = max(image.shape[0] / image.shape[1] for image in images)
+    alt = f"{len(images)} images, and below each its patch tokens as colors"
     plot = Plot("components", alt, 2 * tall * WIDTH / count)
     grid = panes(plot, 2, count)
-    for axes in grid[:, len(pictures) :].flat:
+    for axes in grid[:, len(images) :].flat:
         axes.set_axis_off()
-    for axes, picture, colour in zip(grid.T, pictures, colours, strict=False):
-        show(axes[0], picture, "")
-        show(axes[1], colour, "")
+    for axes, image, color in zip(grid.T, images, colors, strict=False):
+        show(axes[0], image, "")
+        show(axes[1], color, "")
     return plot
 
 
 @styled
-def draw_neighbours(
+def draw_neighbors(
     queries: Sequence[np.ndarray],
-    neighbours: Sequence[Sequence[np.ndarray]],
+    neighbors: Sequence[Sequence[np.ndarray]],
     similarities: np.ndarray,
     labels: Sequence[Sequence[str]] = (),
 ) -> Plot:
-    """Draw each query's picture and its nearest ones, with similarities (queries, neighbours)."""
+    """Draw each query's image and its nearest ones, with similarities (queries, neighbors)."""
     count, near = similarities.shape
-    alt = f"{count} pictures, each followed by the {near} that are nearest to it"
-    plot = Plot("neighbours", alt, count * (WIDTH / (near + 1) + 0.4))
+    alt = f"{count} images, each followed by the {near} that are nearest to it"
+    plot = Plot("neighbors", alt, count * (WIDTH / (near + 1) + 0.4))
     for row, axes in enumerate(panes(plot, count, near + 1)):
-        show(axes[0], queries[row], "picture", size=7)
+        show(axes[0], queries[row], "image", size=7)
         for column in range(near):
             name = f"{shorten(labels[row][column], 14)}\n" if labels else ""
             title = f"{name}{similarities[row, column]:.2f}"
-            show(axes[column + 1], neighbours[row][column], title, size=7)
+            show(axes[column + 1], neighbors[row][column], title, size=7)
     return plot
 
 
@@ -176,19 +176,19 @@ def draw_similarity(similarity: np.ndarray, names: tuple[str, str]) -> Plot:
 
 @styled
 def draw_norms(norms: np.ndarray, prefix: int) -> Plot:
-    """Draw the norms (layers, pictures, tokens) of patch tokens, and of the `prefix` before."""
+    """Draw the norms (layers, images, tokens) of patch tokens, and of the `prefix` before."""
     patches = norms[..., prefix:].reshape(len(norms), -1)
     low, middle, high = np.quantile(patches, (0.05, 0.5, 0.95), axis=1)
     most, layers = patches.max(1), np.arange(len(norms))
     said = f"median {middle[-1]:.1f} and largest {most[-1]:.1f} after the last layer"
     plot = Plot("norms", f"Norms of patch tokens by layer: {said}", 3.2)
     axes = plot.add_subplot()
-    axes.fill_between(layers, low, high, color=COLOURS[0], alpha=0.25, linewidth=0)
-    axes.plot(layers, middle, color=COLOURS[0], label="patches: median, middle 90 %")
-    axes.plot(layers, most, "--", color=COLOURS[1], label="patches: largest")
+    axes.fill_between(layers, low, high, color=COLORS[0], alpha=0.25, linewidth=0)
+    axes.plot(layers, middle, color=COLORS[0], label="patches: median, middle 90 %")
+    axes.plot(layers, most, "--", color=COLORS[1], label="patches: largest")
     if prefix:
         before = norms[..., :prefix].reshape(len(norms), -1).mean(1)
-        axes.plot(layers, before, ":", color=COLOURS[2], label="tokens before the patches: mean")
+        axes.plot(layers, before, ":", color=COLORS[2], label="tokens before the patches: mean")
     axes.set(xlabel="layer", ylabel="norm", yscale="log")
     axes.yaxis.set_major_formatter(LogFormatter())
     axes.yaxis.set_minor_formatter(LogFormatter())
@@ -205,9 +205,9 @@ def draw_lens(probabilities: np.ndarray, classes: Sequence[str], most: int = 5) 
     alt = f"Probability of classes by layer; the last one's first is {classes[best[0]]}, {last:.0%}"
     plot = Plot("lens", alt, 3.0)
     axes = plot.add_subplot()
-    for colour, index in zip(COLOURS, best, strict=False):
+    for color, index in zip(COLORS, best, strict=False):
         label = shorten(classes[int(index)], 32)
-        axes.plot(probabilities[:, index], ".-", color=colour, label=label)
+        axes.plot(probabilities[:, index], ".-", color=color, label=label)
     axes.set(xlabel="layer", ylabel="probability", ylim=(-0.02, 1.02))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     add_legend(axes)
@@ -219,18 +219,18 @@ def draw_curves(curves: Curves) -> Plot:
     """Draw what a run measured by step: a panel each for loss, accuracy and learning rate."""
     panels = {
         "loss": {"train/loss": "training", "val/loss": "validation"},
-        "accuracy": {"val/top1": "top-1", "val/top5": "top-5", "val/right": "colours"},
+        "accuracy": {"val/top1": "top-1", "val/top5": "top-5", "val/right": "colors"},
         "learning rate": {"lr": "rate"},
     }
     known = {what: lines for what, lines in panels.items() if lines.keys() & curves.values.keys()}
     plot = Plot("curves", f"Curves by step: {curves.describe()}", 1.6 * len(known) + 0.5)
     grid = panes(plot, len(known), 1, sharex=True)[:, 0]
     for axes, (what, lines) in zip(grid, known.items(), strict=True):
-        for colour, (name, label) in zip(COLOURS, lines.items(), strict=False):
+        for color, (name, label) in zip(COLORS, lines.items(), strict=False):
             if name in curves.values:
                 steps, values = curves.values[name]
                 mark = ".-" if len(steps) < 30 else "-"
-                axes.plot(steps, values, mark, color=colour, linewidth=1.2, label=label)
+                axes.plot(steps, values, mark, color=color, linewidth=1.2, label=label)
         axes.set_ylabel(what)
         add_legend(axes)
     grid[-1].set_xlabel("step")
@@ -240,23 +240,23 @@ def draw_curves(curves: Curves) -> Plot:
 
 @styled
 def draw_predictions(sheet: np.ndarray) -> Plot:
-    """Draw a sheet of pictures, a row each: as they are, as they are hidden, as predicted."""
+    """Draw a sheet of images, a row each: as they are, as they are hidden, as predicted."""
     height, width = sheet.shape[:2]
     rows, tall = 3 * height // width, WIDTH * height / width
-    alt = f"{rows} pictures, the patches of each that were hidden, and what was predicted for them"
+    alt = f"{rows} images, the patches of each that were hidden, and what was predicted for them"
     plot = Plot("predictions", alt, tall + 0.3)
     axes = plot.add_subplot()
     show(axes, sheet, "")
     axes.xaxis.tick_top()
     places = (np.arange(3) + 0.5) * width / 3
-    axes.set_xticks(places, ("picture", "chosen", "predicted"), size=9)
+    axes.set_xticks(places, ("image", "chosen", "predicted"), size=9)
     axes.xaxis.set_tick_params(length=0)
     return plot
 
 
 @styled
 def draw_confusion(counts: np.ndarray, classes: Sequence[str]) -> Plot:
-    """Draw how often pictures of each class (rows) were given each class (columns)."""
+    """Draw how often images of each class (rows) were given each class (columns)."""
     parts = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     right, few = np.trace(counts) / max(1, counts.sum()), len(classes) <= 12
     alt = f"Confusion matrix of {len(classes)} classes: {right:.1%} of {counts.sum():,.0f} right"

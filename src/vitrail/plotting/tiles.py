@@ -1,14 +1,14 @@
-"""Arrays laid out as pictures, before anything is drawn."""
+"""Arrays laid out as images, before anything is drawn."""
 
 from __future__ import annotations
 
 import numpy as np
 
 
-def light(picture: np.ndarray, mask: np.ndarray, dark: float = 0.2) -> np.ndarray:
-    """Light a picture (height, width, 3) of uint8 by a mask (height, width); the rest is dark."""
+def light(image: np.ndarray, mask: np.ndarray, dark: float = 0.2) -> np.ndarray:
+    """Light an image (height, width, 3) of uint8 by a mask (height, width); the rest is dark."""
     scaled = mask / max(1e-12, mask.max())
-    return (picture * (dark + (1 - dark) * scaled[..., None])).round().astype(np.uint8)
+    return (image * (dark + (1 - dark) * scaled[..., None])).round().astype(np.uint8)
 
 
 def stretch(mask: np.ndarray, most: float = 0.98) -> np.ndarray:
@@ -34,10 +34,10 @@ def middles(count: int, size: int) -> np.ndarray:
     return np.arange(count) * (size + 1) + (size - 1) / 2
 
 
-def hide_missing(colours: np.ndarray) -> np.ndarray:
-    """Give colours (…, 3) a fourth channel, which hides those that are NaN."""
-    seen = ~np.isnan(colours).any(-1, keepdims=True)
-    return np.concatenate([np.nan_to_num(colours), seen], axis=-1)
+def hide_missing(colors: np.ndarray) -> np.ndarray:
+    """Give colors (…, 3) a fourth channel, which hides those that are NaN."""
+    seen = ~np.isnan(colors).any(-1, keepdims=True)
+    return np.concatenate([np.nan_to_num(colors), seen], axis=-1)
 
 
 def by_row(tiles: np.ndarray, columns: int) -> np.ndarray:
@@ -48,6 +48,6 @@ def by_row(tiles: np.ndarray, columns: int) -> np.ndarray:
     return full.reshape(rows, columns, *tiles.shape[1:])
 
 
-def to_colours(pixels: np.ndarray) -> np.ndarray:
-    """Show one channel as grey, and of more than three the first three."""
+def to_colors(pixels: np.ndarray) -> np.ndarray:
+    """Show one channel as gray, and of more than three the first three."""
     return np.repeat(pixels[..., :1], 3, -1) if pixels.shape[-1] < 3 else pixels[..., :3]

@@ -1,8 +1,8 @@
-"""A model put to use: pictures of any kind in, classes with names or representations out."""
+"""A model put to use: images of any kind in, classes with names or representations out."""
 
-from vitrail.predictor.batching_config import Pace as Pace
-from vitrail.predictor.images import Picture as Picture
+from vitrail.predictor.batching_config import BatchingConfig as BatchingConfig
+from vitrail.predictor.images import ImageLike as ImageLike
 from vitrail.predictor.predictions import Answer as Answer
-from vitrail.predictor.predictions import Guess as Guess
+from vitrail.predictor.predictions import ClassScore as ClassScore
 from vitrail.predictor.predictions import Prediction as Prediction
 from vitrail.predictor.predictor import Predictor as Predictor

@@ -1,8 +1,8 @@
-"""How many pictures run at once, and on how many threads: what decides a processor's speed.
+"""How many images run at once, and on how many threads: what decides a processor's speed.
 
 A micro-batch that stays in the processor's cache is faster than a large one: of a ViT-Ti/16, a
-picture takes 1.4 times as long in a batch of 256 as in one of 8. Several workers, each of which
-decodes its pictures and runs the model on one thread, wait for nothing and for nobody.
+image takes 1.4 times as long in a batch of 256 as in one of 8. Several workers, each of which
+decodes its images and runs the model on one thread, wait for nothing and for nobody.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _WORKERS = 8  # beyond which Python's lock is felt
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
-    """How pictures are shared out; what is answered does not depend on it."""
+class BatchingConfig:
+    """How images are shared out; what is answered does not depend on it."""
 
     micro: int
-    """Pictures that run through the model at once."""
+    """Images that run through the model at once."""
     workers: int
-    """Micro-batches that are decoded and run side by side, where there are many pictures."""
+    """Micro-batches that are decoded and run side by side, where there are many images."""
     threads: int
     """Threads of each worker's model."""
 
@@ -44,12 +44,12 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def usual_pace(spec: Spec, *, on_gpu: bool = False) -> Pace:
+def usual_pace(spec: Spec, *, on_gpu: bool = False) -> BatchingConfig:
     """Choose a pace by the model's size alone; `vitrail bench` measures which is best."""
     count = cores()
     workers = min(count, _WORKERS)
     if on_gpu:
-        return Pace(micro=64, workers=workers, threads=1)
+        return BatchingConfig(micro=64, workers=workers, threads=1)
     widest = 4 * spec.tokens * spec.mlp if isinstance(spec, ViTSpec) else 4 * 64 * 112 * 112
     micro = min(max(_CACHED // widest, 1), 64)
-    return Pace(micro=micro, workers=workers, threads=max(1, count // workers))
+    return BatchingConfig(micro=micro, workers=workers, threads=max(1, count // workers))

@@ -1,4 +1,4 @@
-"""Pictures as people have them: paths, files' bytes, Pillow pictures, arrays and tensors."""
+"""Images as people have them: paths, files' bytes, Pillow images, arrays and tensors."""
 
 from __future__ import annotations
 
@@ -15,87 +15,87 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.data.dataset import Content
 from vitrail.data.datasets.folder import find_files, read_file
-from vitrail.data.decoding.decode import LIMITS, PictureError
+from vitrail.data.decoding.decode import LIMITS, ImageError
 from vitrail.data.decoding.modes import to_array
 from vitrail.data.decoding.orientation import noted_orientation, turn
-from vitrail.data.transforms.apply import eval_picture
+from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.text import neighbours, show
+from vitrail.text import neighbors, show
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs  # Python 3.13's
 
-Picture = str | Path | bytes | Image.Image | np.ndarray | Tensor
-"""A path; an encoded file; a Pillow picture; uint8 pixels, as an array (height, width[, channels])
+ImageLike = str | Path | bytes | Image.Image | np.ndarray | Tensor
+"""A path; an encoded file; a Pillow image; uint8 pixels, as an array (height, width[, channels])
 or a tensor (channels, height, width); or, as a tensor of floating point, the model's own input."""
 
 
-def is_one(pictures: Picture | Iterable[Picture]) -> TypeIs[Picture]:
-    """Tell one picture from many; arrays and tensors with a fourth axis are many."""
-    if isinstance(pictures, np.ndarray | Tensor):
-        return pictures.ndim < 4
-    return isinstance(pictures, str | Path | bytes | Image.Image)
+def is_one(images: ImageLike | Iterable[ImageLike]) -> TypeIs[ImageLike]:
+    """Tell one image from many; arrays and tensors with a fourth axis are many."""
+    if isinstance(images, np.ndarray | Tensor):
+        return images.ndim < 4
+    return isinstance(images, str | Path | bytes | Image.Image)
 
 
-def prepare(picture: Picture, preprocess: Preprocess) -> Tensor:
-    """Make evaluation's input of a picture: uint8 (height, width, channels).
+def prepare(image: ImageLike, preprocess: Preprocess) -> Tensor:
+    """Make evaluation's input of an image: uint8 (height, width, channels).
 
-    A tensor of floating point stays as it is: (channels, height, width), normalised already.
-    PictureError where a picture can't be used, with no word on which one it is.
+    A tensor of floating point stays as it is: (channels, height, width), normalized already.
+    ImageError where an image can't be used, with no word on which one it is.
     """
-    if isinstance(picture, Tensor) and picture.is_floating_point():
-        return _check_input(picture, preprocess.channels)
-    content = read_content(picture, preprocess.channels)
+    if isinstance(image, Tensor) and image.is_floating_point():
+        return _check_input(image, preprocess.channels)
+    content = read_content(image, preprocess.channels)
     try:
-        return torch.from_numpy(eval_picture(content, preprocess))
-    except PictureError:
+        return torch.from_numpy(eval_image(content, preprocess))
+    except ImageError:
         raise
     except InputError as error:  # of pixels, with which a data set would be refused as a whole
-        raise PictureError(str(error), "wrong channels") from None
+        raise ImageError(str(error), "wrong channels") from None
 
 
-def read_content(picture: Picture, channels: int) -> Content:
-    """Read a picture to what the data room takes: an encoded file, or pixels."""
-    if isinstance(picture, bytes):
-        return picture
-    if isinstance(picture, str | Path):
+def read_content(image: ImageLike, channels: int) -> Content:
+    """Read an image to what the data room takes: an encoded file, or pixels."""
+    if isinstance(image, bytes):
+        return image
+    if isinstance(image, str | Path):
         try:
-            return read_file(os.fsencode(picture))
+            return read_file(os.fsencode(image))
         except OSError as error:
-            raise PictureError(error.strerror or str(error), "unreadable") from None
+            raise ImageError(error.strerror or str(error), "unreadable") from None
         except ValueError:  # a NUL in the name
-            raise PictureError("no file can have this name", "unreadable") from None
-    if isinstance(picture, Image.Image):
-        return _from_pillow(picture, channels)
-    if isinstance(picture, Tensor):
-        if picture.ndim == 3:
-            picture = picture.permute(1, 2, 0)
-        picture = picture.cpu().numpy()
-    if not isinstance(picture, np.ndarray):
-        kinds = "a path, bytes, a Pillow picture, an array or a tensor"
-        raise InputError(f"no picture but a {type(picture).__name__}; expected {kinds}")
-    return _check_pixels(picture)
+            raise ImageError("no file can have this name", "unreadable") from None
+    if isinstance(image, Image.Image):
+        return _from_pillow(image, channels)
+    if isinstance(image, Tensor):
+        if image.ndim == 3:
+            image = image.permute(1, 2, 0)
+        image = image.cpu().numpy()
+    if not isinstance(image, np.ndarray):
+        kinds = "a path, bytes, a Pillow image, an array or a tensor"
+        raise InputError(f"no image but a {type(image).__name__}; expected {kinds}")
+    return _check_pixels(image)
 
 
 def _from_pillow(image: Image.Image, channels: int) -> np.ndarray:
-    """Take a Pillow picture as its file would be taken: upright, deep levels scaled."""
+    """Take a Pillow image as its file would be taken: upright, deep levels scaled."""
     LIMITS.check_pixels(image.height, image.width)
     orientation = 1 if image.format == "TIFF" else noted_orientation(image.info)  # Pillow turns it
     try:
         return turn(to_array(image, channels), orientation)
     except OSError as error:  # a file that is opened but not read yet, and is cut short
-        raise PictureError(" ".join(str(error).split())[:80], "truncated") from None
+        raise ImageError(" ".join(str(error).split())[:80], "truncated") from None
 
 
 def _check_pixels(pixels: np.ndarray) -> np.ndarray:
     if pixels.dtype != np.uint8:
         text = f"an array of {pixels.dtype}; expected uint8, from 0 to 255"
-        raise PictureError(text, "unsupported format")
+        raise ImageError(text, "unsupported format")
     if pixels.ndim == 2:
         pixels = pixels[..., None]
     if pixels.ndim != 3 or min(pixels.shape) < 1:
         text = f"an array of {pixels.shape}; expected (height, width) or (height, width, channels)"
-        raise PictureError(text, "unsupported format")
+        raise ImageError(text, "unsupported format")
     LIMITS.check_pixels(*pixels.shape[:2])
     return np.ascontiguousarray(pixels)
 
@@ -103,11 +103,11 @@ def _check_pixels(pixels: np.ndarray) -> np.ndarray:
 def _check_input(tensor: Tensor, channels: int) -> Tensor:
     if tensor.ndim != 3 or tensor.shape[0] != channels:
         text = f"a tensor of {tuple(tensor.shape)}; expected ({channels}, height, width)"
-        raise PictureError(text, "wrong channels")
+        raise ImageError(text, "wrong channels")
     return tensor.detach()
 
 
-def find_pictures(paths: Sequence[str | Path]) -> list[str]:
+def find_images(paths: Sequence[str | Path]) -> list[str]:
     """List the files of paths: of a folder, all in it and below that are not hidden."""
     found: list[str] = []
     for path in map(Path, paths):
@@ -119,5 +119,5 @@ def find_pictures(paths: Sequence[str | Path]) -> list[str]:
         elif os.path.lexists(path):
             found.append(str(path))
         else:
-            raise InputError(f"no file or folder {show(path)}{neighbours(path)}")
+            raise InputError(f"no file or folder {show(path)}{neighbors(path)}")
     return found

@@ -1,4 +1,4 @@
-"""Predictions as files for other programs: CSV, a row a guess, and Parquet, a row a picture."""
+"""Predictions as files for other programs: CSV, a row a guess, and Parquet, a row an image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vitrail.predictor.predictions import Prediction
 from vitrail.text import printable
 
 Row = Callable[[str, Prediction | None, str | None], None]
-"""What takes a picture's path, its prediction, or else why there is none."""
+"""What takes an image's path, its prediction, or else why there is none."""
 
 COLUMNS = ("path", "rank", "index", "label", "probability", "error")
 _TOGETHER = 4096  # rows of a Parquet file that are written at once
@@ -23,7 +23,7 @@ _TOGETHER = 4096  # rows of a Parquet file that are written at once
 
 @contextmanager
 def csv_table(path: Path) -> Iterator[Row]:
-    """Write a CSV, whole or not at all: a row a guess, with one row for an unreadable picture."""
+    """Write a CSV, whole or not at all: a row a guess, with one row for an unreadable image."""
     with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
@@ -43,7 +43,7 @@ def csv_table(path: Path) -> Iterator[Row]:
 
 @contextmanager
 def parquet_table(path: Path) -> Iterator[Row]:
-    """Write a Parquet file, whole or not at all: a row a picture, its guesses a list."""
+    """Write a Parquet file, whole or not at all: a row an image, its guesses a list."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""What a predictor answers: for a picture, the most likely classes, or why there are none."""
+"""What a predictor answers: for an image, the most likely classes, or why there are none."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.decoding.decode import PictureError
+from vitrail.data.decoding.decode import ImageError
 
 
 @dataclass(frozen=True)
-class Guess:
-    """A class that a picture may show."""
+class ClassScore:
+    """A class that an image may show."""
 
     index: int
     """The head's output."""
@@ -23,9 +23,9 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a picture shows, the most likely class first."""
+    """What an image shows, the most likely class first."""
 
-    top: tuple[Guess, ...]
+    top: tuple[ClassScore, ...]
 
     @property
     def index(self) -> int:
@@ -45,13 +45,13 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model gave for one picture of many, or why the picture could not be used."""
+    """What a model gave for one image of many, or why the image could not be used."""
 
     where: str
-    """The picture's path, or its place among those given."""
+    """The image's path, or its place among those given."""
     output: Tensor | None
     """Logits (classes), or the representation (width), on the processor."""
-    error: PictureError | None = None
+    error: ImageError | None = None
 
 
 def rank(logits: Tensor, classes: tuple[str, ...] | None, top: int) -> list[Prediction]:
@@ -66,5 +66,5 @@ def rank(logits: Tensor, classes: tuple[str, ...] | None, top: int) -> list[Pred
     found: list[Prediction] = []
     for row, places in zip(values[:, :top].tolist(), indices[:, :top].tolist(), strict=True):
         labels = [str(place) if classes is None else classes[place] for place in places]
-        found.append(Prediction(tuple(map(Guess, places, labels, row))))
+        found.append(Prediction(tuple(map(ClassScore, places, labels, row))))
     return found

@@ -15,47 +15,47 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source
-from vitrail.data.decoding.decode import PictureError
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.decoding.decode import ImageError
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.data.transforms.apply import normalise
+from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import BiT, ViT
-from vitrail.predictor.batching_config import Pace, usual_pace
+from vitrail.predictor.batching_config import BatchingConfig, usual_pace
 from vitrail.predictor.fused import fuse
-from vitrail.predictor.images import Picture, is_one, prepare, read_content
+from vitrail.predictor.images import ImageLike, is_one, prepare, read_content
 from vitrail.predictor.last_block import twin_of
 from vitrail.predictor.predictions import Answer, Prediction, rank
-from vitrail.weights.load import Loaded, load
+from vitrail.weights.load import LoadedModel, load
 
 if TYPE_CHECKING:
     from vitrail.inspection.attention import Method
 
 Engine = Callable[[Tensor], Tensor]
-"""What computes logits (n, classes) of normalised pictures (n, channels, height, width)."""
-_Item = tuple[str, Callable[[], Picture]]
+"""What computes logits (n, classes) of normalized images (n, channels, height, width)."""
+_Item = tuple[str, Callable[[], ImageLike]]
 
 
 class Predictor:
     """A model with its preprocessing and class names, in eval mode; several threads may use it.
 
-    A picture's answer is the same alone and in any batch, up to 1e-5. The weights are those of the
+    An image's answer is the same alone and in any batch, up to 1e-5. The weights are those of the
     first answer; a model that is trained on needs a new predictor.
     """
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: LoadedModel,
         *,
         name: str = "model",
         device: str | torch.device = "cpu",
         engine: Engine | None = None,
-        pace: Pace | None = None,
+        pace: BatchingConfig | None = None,
     ) -> None:
         """Take `engine` to compute the logits instead of the model, as `optimize` finds them."""
         if loaded.preprocess is None:
             raise InputError(
-                f"{name} does not say how its pictures are prepared; give a source that does, "
+                f"{name} does not say how its images are prepared; give a source that does, "
                 "such as timm:… or google:…, or a model folder"
             )
         self.device = _find_device(device)
@@ -79,69 +79,69 @@ class Predictor:
         """
         return cls(load(str(source), model=model), name=str(source), device=device)
 
-    def with_engine(self, engine: Engine | None, pace: Pace) -> Predictor:
+    def with_engine(self, engine: Engine | None, pace: BatchingConfig) -> Predictor:
         """Give a predictor of the same model that computes its logits another way."""
-        loaded = Loaded(self.model, self.classes, self.preprocess, None)
+        loaded = LoadedModel(self.model, self.classes, self.preprocess, None)
         return Predictor(loaded, name=self.name, device=self.device, engine=engine, pace=pace)
 
     @overload
-    def predict(self, pictures: Picture, *, top: int = 5) -> Prediction: ...
+    def predict(self, images: ImageLike, *, top: int = 5) -> Prediction: ...
     @overload
-    def predict(self, pictures: Iterable[Picture], *, top: int = 5) -> list[Prediction]: ...
+    def predict(self, images: Iterable[ImageLike], *, top: int = 5) -> list[Prediction]: ...
     def predict(
-        self, pictures: Picture | Iterable[Picture], *, top: int = 5
+        self, images: ImageLike | Iterable[ImageLike], *, top: int = 5
     ) -> Prediction | list[Prediction]:
-        """Name the most likely classes of a picture, or of each of many.
+        """Name the most likely classes of an image, or of each of many.
 
-        The first that can't be used raises PictureError, which says which one and why; `answers`
+        The first that can't be used raises ImageError, which says which one and why; `answers`
         goes on.
         """
-        if is_one(pictures):
-            return self.rank(self.logits(pictures)[None], top=top)[0]
-        return self.rank(self.logits(pictures), top=top)
+        if is_one(images):
+            return self.rank(self.logits(images)[None], top=top)[0]
+        return self.rank(self.logits(images), top=top)
 
-    def logits(self, pictures: Picture | Iterable[Picture]) -> Tensor:
-        """Give a picture's logits (classes), or those of many (n, classes)."""
+    def logits(self, images: ImageLike | Iterable[ImageLike]) -> Tensor:
+        """Give an image's logits (classes), or those of many (n, classes)."""
         self._check_classifier()
-        return self._gather(pictures, self.run)
+        return self._gather(images, self.run)
 
-    def embed(self, pictures: Picture | Iterable[Picture]) -> Tensor:
-        """Give a picture's representation, the pre-logits (width), or those of many (n, width)."""
-        return self._gather(pictures, self.run_features)
+    def embed(self, images: ImageLike | Iterable[ImageLike]) -> Tensor:
+        """Give an image's representation, the pre-logits (width), or those of many (n, width)."""
+        return self._gather(images, self.run_features)
 
     def rank(self, logits: Tensor, *, top: int = 5) -> list[Prediction]:
         """Name the most likely classes of each row of logits (n, classes)."""
         return rank(logits, self.classes, top)
 
     def answers(
-        self, pictures: Picture | Iterable[Picture], *, features: bool = False
+        self, images: ImageLike | Iterable[ImageLike], *, features: bool = False
     ) -> Iterator[Answer]:
-        """Answer each of many pictures in their order; one that can't be used says why.
+        """Answer each of many images in their order; one that can't be used says why.
 
-        Pictures are decoded and run by `pace.workers` threads at once, a few ahead of the reader.
+        Images are decoded and run by `pace.workers` threads at once, a few ahead of the reader.
         """
-        return self._stream(_items(pictures), self._pick(features))
+        return self._stream(_items(images), self._pick(features))
 
-    def answers_of(self, source: Source, *, features: bool = False) -> Iterator[Answer]:
-        """Answer each picture of a data set, in its order."""
+    def answers_of(self, source: ImageDataset, *, features: bool = False) -> Iterator[Answer]:
+        """Answer each image of a data set, in its order."""
         indices = range(len(source))
         items = ((source.where(index), partial(source.read, index)) for index in indices)
         return self._stream(items, self._pick(features))
 
-    def attention(self, picture: Picture, *, method: Method = "rollout") -> np.ndarray:
-        """Say how much each patch of a picture counts (rows, columns), as inspection does."""
+    def attention(self, image: ImageLike, *, method: Method = "rollout") -> np.ndarray:
+        """Say how much each patch of an image counts (rows, columns), as inspection does."""
         from vitrail.inspection.attention import attention_masks
 
         with self._listening:  # hooks hear every thread, so one is heard at a time
-            x = self._normalise(self.prepare(picture)[None])
+            x = self._normalize(self.prepare(image)[None])
             return attention_masks(self._twin, x, method=method).values[0]
 
-    def overlay(self, picture: Picture, *, method: Method = "rollout") -> np.ndarray:
-        """Blend the heat of `attention` into the whole upright picture: (height, width, 3)."""
+    def overlay(self, image: ImageLike, *, method: Method = "rollout") -> np.ndarray:
+        """Blend the heat of `attention` into the whole upright image: (height, width, 3)."""
         from vitrail.inspection.overlay import overlay
 
-        content = read_content(picture, self.preprocess.channels)
-        return overlay(content, self.attention(picture, method=method), self.preprocess)
+        content = read_content(image, self.preprocess.channels)
+        return overlay(content, self.attention(image, method=method), self.preprocess)
 
     @cached_property
     def _fast(self) -> ViT | BiT:
@@ -153,36 +153,36 @@ class Predictor:
         """What attention is read from; nobody else's calls are heard."""
         return twin_of(self.model)
 
-    def prepare(self, picture: Picture) -> Tensor:
-        """Make the model's input of a picture, as evaluation does: uint8 (height, width, channels).
+    def prepare(self, image: ImageLike) -> Tensor:
+        """Make the model's input of an image, as evaluation does: uint8 (height, width, channels).
 
-        PictureError where it can't be used.
+        ImageError where it can't be used.
         """
-        return prepare(picture, self.preprocess)
+        return prepare(image, self.preprocess)
 
     def run(self, prepared: Tensor) -> Tensor:
-        """Give the logits (n, classes) of prepared pictures, `pace.micro` at a time.
+        """Give the logits (n, classes) of prepared images, `pace.micro` at a time.
 
         They are uint8 (n, height, width, channels), as `prepare` makes them, or floating point and
-        normalised (n, channels, height, width).
+        normalized (n, channels, height, width).
         """
         return self._run(self._engine or self._fast, prepared)
 
     def run_features(self, prepared: Tensor) -> Tensor:
-        """Give the representations (n, width) of prepared pictures."""
+        """Give the representations (n, width) of prepared images."""
         return self._run(self._fast.features, prepared)
 
     @torch.inference_mode()
     def _run(self, compute: Engine, prepared: Tensor) -> Tensor:
         parts = []
         for part in prepared.split(self.pace.micro):
-            parts.append(compute(self._normalise(part)).float().cpu())
+            parts.append(compute(self._normalize(part)).float().cpu())
         return torch.cat(parts)
 
-    def _normalise(self, prepared: Tensor) -> Tensor:
-        """Bring prepared pictures to the model, those that are normalised already as they are."""
+    def _normalize(self, prepared: Tensor) -> Tensor:
+        """Bring prepared images to the model, those that are normalized already as they are."""
         if prepared.dtype == torch.uint8:
-            return normalise(prepared, self.preprocess, device=self.device)
+            return normalize(prepared, self.preprocess, device=self.device)
         return prepared.to(self.device, torch.float32)
 
     def _pick(self, features: bool) -> Engine:
@@ -194,18 +194,18 @@ class Predictor:
         if not self.model.spec.classes:
             raise InputError(f"{self.name} has no classes, only a representation: embed with it")
 
-    def _gather(self, pictures: Picture | Iterable[Picture], compute: Engine) -> Tensor:
-        """Compute for one picture on all of torch's threads; for many, side by side."""
-        if is_one(pictures):
-            return compute(self.prepare(pictures)[None])[0]
+    def _gather(self, images: ImageLike | Iterable[ImageLike], compute: Engine) -> Tensor:
+        """Compute for one image on all of torch's threads; for many, side by side."""
+        if is_one(images):
+            return compute(self.prepare(images)[None])[0]
         outputs: list[Tensor] = []
-        for answer in self._stream(_items(pictures), compute):
+        for answer in self._stream(_items(images), compute):
             if answer.error is not None:
-                raise PictureError(f"{answer.where}: {answer.error}", answer.error.kind)
+                raise ImageError(f"{answer.where}: {answer.error}", answer.error.kind)
             assert answer.output is not None
             outputs.append(answer.output)
         if not outputs:
-            raise InputError("there are no pictures to predict")
+            raise InputError("there are no images to predict")
         return torch.stack(outputs)
 
     def _stream(self, items: Iterable[_Item], compute: Engine) -> Iterator[Answer]:
@@ -233,16 +233,16 @@ class Predictor:
                 torch.set_num_threads(before)
 
     def _answer(self, chunk: Sequence[_Item], compute: Engine) -> list[Answer]:
-        """Answer a few pictures: those of one shape at once."""
+        """Answer a few images: those of one shape at once."""
         answers: dict[int, Answer] = {}
         groups: dict[tuple, list[tuple[int, Tensor]]] = {}
         for place, (where, give) in enumerate(chunk):
             try:
                 ready = self.prepare(give())
-            except PictureError as error:
+            except ImageError as error:
                 answers[place] = Answer(where, None, error)
             except OSError as error:  # vanished, or lost its permission, since it was listed
-                fault = PictureError(error.strerror or str(error), "unreadable")
+                fault = ImageError(error.strerror or str(error), "unreadable")
                 answers[place] = Answer(where, None, fault)
             else:
                 groups.setdefault((ready.dtype, ready.shape), []).append((place, ready))
@@ -260,12 +260,12 @@ def _find_device(device: str | torch.device) -> torch.device:
         raise InputError(f"no device {str(device)!r} here; expected cpu, cuda or cuda:1") from None
 
 
-def _items(pictures: Picture | Iterable[Picture]) -> Iterator[_Item]:
-    """Name each picture: a file by its path, any other by its place."""
-    for place, picture in enumerate([pictures] if is_one(pictures) else pictures):
-        named = isinstance(picture, str | Path)
-        yield str(picture) if named else f"picture {place}", partial(_same, picture)
+def _items(images: ImageLike | Iterable[ImageLike]) -> Iterator[_Item]:
+    """Name each image: a file by its path, any other by its place."""
+    for place, image in enumerate([images] if is_one(images) else images):
+        named = isinstance(image, str | Path)
+        yield str(image) if named else f"image {place}", partial(_same, image)
 
 
-def _same(picture: Picture) -> Picture:
-    return picture
+def _same(image: ImageLike) -> ImageLike:
+    return image

@@ -83,7 +83,7 @@ def apply_recipe(config: TrainConfig, name: str) -> TrainConfig:
 def shorten_warmup(config: TrainConfig, *, images: int) -> TrainConfig:
     """Make a warm-up that would take more than a third of the run 5 % of it, and say so.
 
-    So a recipe of the paper's scale serves a short run too. An epoch has `images` pictures.
+    So a recipe of the paper's scale serves a short run too. An epoch has `images` images.
     """
     warmup = config.schedule.warmup
     if warmup.unit == "%":

@@ -14,7 +14,7 @@ from vitrail.training.tasks import LossConfig
 
 
 def finetune_default(config: TrainConfig) -> TrainConfig:
-    """Fine-tune on a person's own pictures, at the resolution that the weights have."""
+    """Fine-tune on a person's own images, at the resolution that the weights have."""
     return replace(
         config,
         length=Duration(10, "epochs"),
@@ -29,7 +29,7 @@ def finetune_default(config: TrainConfig) -> TrainConfig:
 
 
 def small_data(config: TrainConfig, *, short: bool = False) -> TrainConfig:
-    """Train on 1,000 to 50,000 pictures without pre-trained weights (docs/small-data.md).
+    """Train on 1,000 to 50,000 images without pre-trained weights (docs/small-data.md).
 
     `short` is for less than some 30 epochs, in which nothing is over-learnt: it leaves out what
     makes learning slower.

@@ -98,7 +98,7 @@ class Transfer(NamedTuple):
 
     steps: int
     rates: tuple[float, ...]
-    """Learning rates of which the best on held-out pictures is taken."""
+    """Learning rates of which the best on held-out images is taken."""
     rate: float
     """The one that big_vision's transfer.py names for the set."""
     held_out: float
@@ -182,7 +182,7 @@ def masked_patches(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         task="masked-patches",
-        pretext=PretextConfig(),  # Appendix B.1.2: half of the patches, their mean colours
+        pretext=PretextConfig(),  # Appendix B.1.2: half of the patches, their mean colors
         length=Duration(1_000_000, "steps"),  # Appendix B.1.2
         batch=4096,  # Appendix B.1.2
         augment=Augment(),  # vision_transformer, issue 103: as in classification

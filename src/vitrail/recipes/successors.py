@@ -86,7 +86,7 @@ def mae(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         task="mae",
-        pretext=PretextConfig(mask=mask, target="normalised-pixels"),  # Table 1d
+        pretext=PretextConfig(mask=mask, target="normalized-pixels"),  # Table 1d
         length=Duration(800, "epochs"),  # section 4.1
         batch=4096,  # Table 8
         augment=Augment(crop="area", area=(0.2, 1.0), ratio=(3 / 4, 4 / 3)),  # Table 8, its code

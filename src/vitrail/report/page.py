@@ -1,4 +1,4 @@
-"""One HTML page that needs nothing else: its text is escaped, its pictures are inside."""
+"""One HTML page that needs nothing else: its text is escaped, its images are inside."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from vitrail.plotting.curves import read_curves
 from vitrail.plotting.inspection_plots import draw_curves, draw_predictions
 from vitrail.report import sections as parts
 from vitrail.report.page import make_page
-from vitrail.report.sections import Part
-from vitrail.report.view import Viewed, find_run, open_own, open_view, prepare
+from vitrail.report.sections import ReportSection
+from vitrail.report.view import ReportInputs, find_run, open_own, open_view, prepare
 from vitrail.weights.load import load
 
 log = logging.getLogger("vitrail")
@@ -45,7 +45,7 @@ class Report:
 
     title: str
     summary: str
-    parts: Sequence[Part]
+    parts: Sequence[ReportSection]
 
     @property
     def plots(self) -> list[Plot]:
@@ -108,21 +108,21 @@ def _earlier(folder: Path) -> Iterator[Path]:
 
 
 def make_report(
-    view: Viewed,
+    view: ReportInputs,
     *,
-    other: Viewed | None = None,
+    other: ReportInputs | None = None,
     layers: Sequence[int] | None = None,
     detail: int = 4,
     run: Path | None = None,
 ) -> Report:
-    """Look at a model: its answers and attention on pictures, its embeddings and features.
+    """Look at a model: its answers and attention on images, its embeddings and features.
 
-    `other` is a second model, on the same pictures; `layers` are those whose heads are drawn, of
-    so many pictures as `detail` says; `run` is the folder of a run, for its curves.
+    `other` is a second model, on the same images; `layers` are those whose heads are drawn, of
+    so many images as `detail` says; `run` is the folder of a run, for its curves.
     """
     made = [
         *([] if run is None else [_show_training(run)]),
-        *parts.show_pictures(view, layers, detail),
+        *parts.show_images(view, layers, detail),
         parts.show_attention(view, other),
         parts.show_embeddings(view),
         parts.show_features(view, other),
@@ -130,12 +130,12 @@ def make_report(
         parts.show_card(view),
     ]
     kept = [part for part in made if part.cards or part.note]
-    return Report(view.name, _summarise(view, other), kept)
+    return Report(view.name, _summarize(view, other), kept)
 
 
-def _show_training(run: Path) -> Part:
+def _show_training(run: Path) -> ReportSection:
     """Show a run's curves, if it has measured anything, and what it predicts without labels."""
-    part, curves = Part("Training"), read_curves(run)
+    part, curves = ReportSection("Training"), read_curves(run)
     if curves.values:
         last = {  # of those that are numbers: a gradient of float16 may be none
             name: float(values[-1])
@@ -145,31 +145,31 @@ def _show_training(run: Path) -> Part:
         part.draw(draw_curves(curves), last=last)
     if (drawn := run / "predictions.png").exists():
         try:
-            with Image.open(drawn, formats=("PNG",)) as picture:
-                sheet = np.asarray(picture.convert("RGB"))
+            with Image.open(drawn, formats=("PNG",)) as image:
+                sheet = np.asarray(image.convert("RGB"))
         except (OSError, ValueError, SyntaxError):
             raise InputError(f"{drawn} is damaged; remove it to have a report without") from None
         part.draw(draw_predictions(sheet))
     return part
 
 
-def _summarise(view: Viewed, other: Viewed | None) -> str:
+def _summarize(view: ReportInputs, other: ReportInputs | None) -> str:
     provenance = view.loaded.provenance
     said = [f"A look inside{f' {provenance.source}' if provenance else ''}"]
     if other is not None:
         said.append(f"beside {other.name}")
-    said.append(f"with {len(view.measured):,} pictures" if view.measured else "without pictures")
+    said.append(f"with {len(view.measured):,} images" if view.measured else "without images")
     text = f"{', '.join(said)}."
     if isinstance(view.model, BiT):
         text += " It is a ResNet: it has no tokens, and so no overlays, positions or token norms."
     if view.loaded.preprocess is None:
-        text += " Its weights do not say how pictures are prepared: the paper's way was taken."
+        text += " Its weights do not say how images are prepared: the paper's way was taken."
     return text
 
 
 def inspect_model(
     model: str,
-    pictures: Sequence[Path] = (),
+    images: Sequence[Path] = (),
     *,
     data: str | None = None,
     split: str | None = None,
@@ -178,19 +178,19 @@ def inspect_model(
     image: Size | None = None,
     count: int = 128,
 ) -> Report:
-    """Look at a model with pictures, a data set, or a run's own pictures."""
+    """Look at a model with images, a data set, or a run's own images."""
     given: dict[str, Any] = {"data": data, "split": split, "count": count}
-    view = open_view(model, pictures, **given, image=image)
+    view = open_view(model, images, **given, image=image)
     if layers is not None:
         parts.check_layers(view, layers)
-    other = None if against is None else open_view(against, pictures, **given)
+    other = None if against is None else open_view(against, images, **given)
     return make_report(view, other=other, layers=layers, run=find_run(model))
 
 
 def report_run(folder: Path) -> Path:
-    """Write a run's page into its folder, with some of its own pictures where they can be had."""
+    """Write a run's page into its folder, with some of its own images where they can be had."""
     source = None
-    with suppress(InputError):  # such as a stream, or pictures that have moved
+    with suppress(InputError):  # such as a stream, or images that have moved
         source = open_own(folder)
     view = prepare(load(f"run:{folder}"), source=source, count=32)
     make_report(view, detail=1, run=folder).write(folder, figures=False)

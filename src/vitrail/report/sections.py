@@ -18,7 +18,7 @@ from vitrail.inspection.similarity import compare_layers
 from vitrail.inspection.token_features import (
     logit_lens,
     nearest,
-    patch_colours,
+    patch_colors,
     patch_tokens,
     token_norms,
 )
@@ -28,16 +28,16 @@ from vitrail.plotting import inspection_plots as plots
 from vitrail.plotting.canvas import Plot
 from vitrail.plotting.tiles import hide_missing, stretch
 from vitrail.report.page import Section, answer_card, table_card
-from vitrail.report.subjects import Subject, shrink
-from vitrail.report.view import FEW, Viewed
+from vitrail.report.subjects import ReportImage, shrink
+from vitrail.report.view import FEW, ReportInputs
 
 FILTERS = 28  # of Figure 7
 NEAR, THUMB = 5, 96
-"""Nearest pictures that are drawn, and the longer side of each in pixels."""
+"""Nearest images that are drawn, and the longer side of each in pixels."""
 
 
 @dataclass
-class Part:
+class ReportSection:
     """A section of the page as it grows: cards, figures, and the same in numbers."""
 
     title: str
@@ -61,7 +61,7 @@ class Part:
         return Section(self.title, self.cards, self.note)
 
 
-def check_layers(view: Viewed, layers: Sequence[int] | None) -> list[int]:
+def check_layers(view: ReportInputs, layers: Sequence[int] | None) -> list[int]:
     """Give the numbers of the layers whose heads are drawn; refuse what the model does not have."""
     count = len(attention_layers(view.model))
     if layers is None:
@@ -73,8 +73,10 @@ def check_layers(view: Viewed, layers: Sequence[int] | None) -> list[int]:
     return choose_layers(layers, count, "attention layer", view.name)
 
 
-def show_pictures(view: Viewed, layers: Sequence[int] | None, detail: int) -> Iterator[Part]:
-    """Show each picture: what the model answers, and what it looks at; some in detail."""
+def show_images(
+    view: ReportInputs, layers: Sequence[int] | None, detail: int
+) -> Iterator[ReportSection]:
+    """Show each image: what the model answers, and what it looks at; some in detail."""
     model, answers = view.model, None
     if not view.shown:
         return
@@ -85,11 +87,11 @@ def show_pictures(view: Viewed, layers: Sequence[int] | None, detail: int) -> It
         batches = view.batches(view.shown)
         masks = np.concatenate([attention_masks(model, batch).values for batch in batches])
     for number, subject in enumerate(view.shown):
-        part = Part(subject.name, data={"name": subject.name})
+        part = ReportSection(subject.name, data={"name": subject.name})
         if answers is not None:
             _answer(part, view, number, answers[number])
         if masks is None:
-            part.draw(plots.draw_pictures([subject.shown], [subject.short]), f"picture-{number}")
+            part.draw(plots.draw_images([subject.shown], [subject.short]), f"image-{number}")
         else:
             height, width = subject.shown.shape[:2]
             mask = place_mask(stretch(masks[number]), height, width, view.preprocess)
@@ -100,12 +102,12 @@ def show_pictures(view: Viewed, layers: Sequence[int] | None, detail: int) -> It
         yield part
 
 
-def _answer(part: Part, view: Viewed, number: int, answer: np.ndarray) -> None:
+def _answer(part: ReportSection, view: ReportInputs, number: int, answer: np.ndarray) -> None:
     """List the most likely classes."""
     best = np.argsort(-answer, kind="stable")[:5].tolist()
     top = [(view.classes[index], float(answer[index])) for index in best]
     true = view.label_of(view.shown[number])
-    note = "" if true is None else f"It is labelled {true}."
+    note = "" if true is None else f"It is labeled {true}."
     rows = [(name, probability, name == true) for name, probability in top]
     part.cards.append(answer_card("Most likely classes", rows, note))
     listed = [
@@ -115,7 +117,9 @@ def _answer(part: Part, view: Viewed, number: int, answer: np.ndarray) -> None:
     part.data |= {"top": listed, "label": true}
 
 
-def _look_closer(part: Part, view: Viewed, number: int, layers: Sequence[int] | None) -> None:
+def _look_closer(
+    part: ReportSection, view: ReportInputs, number: int, layers: Sequence[int] | None
+) -> None:
     """Draw attention by layer and head, and the answer after each layer."""
     model = view.model
     (x,) = view.batches([view.shown[number]])
@@ -129,9 +133,9 @@ def _look_closer(part: Part, view: Viewed, number: int, layers: Sequence[int] | 
         part.draw(plots.draw_lens(lens, view.classes), f"lens-{number}", by_layer=first)
 
 
-def show_attention(view: Viewed, other: Viewed | None) -> Part:
+def show_attention(view: ReportInputs, other: ReportInputs | None) -> ReportSection:
     """Show how far the heads look, of one model or of two."""
-    part = Part("Attention")
+    part = ReportSection("Attention")
     both = (view, other) if view.measured else ()
     views = [each for each in both if each and attention_layers(each.model)]
     found = [attention_distance(each.model, each.batches(each.measured)) for each in views]
@@ -143,13 +147,13 @@ def show_attention(view: Viewed, other: Viewed | None) -> Part:
     pixels = dict(zip(names, (each.pixels for each in found), strict=True))
     part.note = f"Measured on {_count(view.measured)}."
     numbers = {name: each.tolist() for name, each in pixels.items()}
-    part.draw(plots.draw_distances(pixels), distances=numbers, pictures=len(view.measured))
+    part.draw(plots.draw_distances(pixels), distances=numbers, images=len(view.measured))
     return part
 
 
-def show_embeddings(view: Viewed) -> Part:
+def show_embeddings(view: ReportInputs) -> ReportSection:
     """Show what is looked for in a patch, and what is known of places."""
-    part, model = Part("Embeddings"), view.model
+    part, model = ReportSection("Embeddings"), view.model
     root = (
         model.root.weight
         if isinstance(model, BiT)
@@ -169,22 +173,22 @@ def show_embeddings(view: Viewed) -> Part:
     return part
 
 
-def show_features(view: Viewed, other: Viewed | None) -> Part:
+def show_features(view: ReportInputs, other: ReportInputs | None) -> ReportSection:
     """Show what the tokens hold."""
-    part, model = Part("Features"), view.model
+    part, model = ReportSection("Features"), view.model
     few = [*view.shown, *view.measured][:FEW]
     if isinstance(model, ViT) and few:
         (x,) = view.batches(few)
         tokens, grid = patch_tokens(model, x)
         shown = max(1, min(4, len(view.shown)))
-        colours = patch_colours(tokens[:shown], grid, threshold=None).colours
+        colors = patch_colors(tokens[:shown], grid, threshold=None).colors
         inputs = [subject.input[..., :3] for subject in few[:shown]]
-        part.draw(plots.draw_components(inputs, list(hide_missing(colours))))
+        part.draw(plots.draw_components(inputs, list(hide_missing(colors))))
         norms = token_norms(model, x)
         middle = np.median(norms.norms[..., norms.prefix :], (1, 2))
         part.draw(plots.draw_norms(norms.norms, norms.prefix), norms=middle.tolist())
     if view.labels is not None and len(view.measured) > NEAR:
-        _find_neighbours(part, view)
+        _find_neighbors(part, view)
     if other is not None and len(view.measured) >= 4:
         pairs = zip(view.batches(view.measured), other.batches(other.measured), strict=True)
         found = compare_layers(model, other.model, list(pairs))
@@ -194,8 +198,8 @@ def show_features(view: Viewed, other: Viewed | None) -> Part:
     return part
 
 
-def _find_neighbours(part: Part, view: Viewed) -> None:
-    """Draw the measured pictures that are nearest to the first few shown, without themselves."""
+def _find_neighbors(part: ReportSection, view: ReportInputs) -> None:
+    """Draw the measured images that are nearest to the first few shown, without themselves."""
     queries = view.shown[:4]
     asked, bank = (view.run(view.model.features, each) for each in (queries, view.measured))
     found = nearest(asked, bank, NEAR + 1)
@@ -204,15 +208,15 @@ def _find_neighbours(part: Part, view: Viewed) -> None:
         names = [view.measured[index].name for index in found.indices[row]]
         others = [place for place, name in enumerate(names) if name != query.name][:NEAR]
         indices[row], near[row] = found.indices[row, others], found.similarities[row, others]
-    pictures = [[shrink(view.measured[index].shown, THUMB) for index in row] for row in indices]
+    images = [[shrink(view.measured[index].shown, THUMB) for index in row] for row in indices]
     names = [[view.label_of(view.measured[index]) or "" for index in row] for row in indices]
     shown = [shrink(query.shown, THUMB) for query in queries]
-    part.draw(plots.draw_neighbours(shown, pictures, near, names), neighbours=indices.tolist())
+    part.draw(plots.draw_neighbors(shown, images, near, names), neighbors=indices.tolist())
 
 
-def show_mistakes(view: Viewed) -> Part:
+def show_mistakes(view: ReportInputs) -> ReportSection:
     """Count which classes are taken for which, where the data has the model's classes."""
-    part, labels, count = Part("Mistakes"), view.labels, len(view.classes)
+    part, labels, count = ReportSection("Mistakes"), view.labels, len(view.classes)
     true = [subject.label for subject in view.measured if subject.label is not None]
     if labels is None or not count or len(true) < len(view.measured):
         return part
@@ -227,11 +231,11 @@ def show_mistakes(view: Viewed) -> Part:
     return part
 
 
-def show_card(view: Viewed) -> Part:
+def show_card(view: ReportInputs) -> ReportSection:
     """Say what the model is, what it costs and where it comes from."""
     spec, provenance = view.model.spec, view.loaded.provenance
     cost = cost_of(spec, image=view.preprocess.size)
-    part = Part("Model card")
+    part = ReportSection("Model card")
     height, width = view.preprocess.size
     part.cards.append(
         table_card(
@@ -242,9 +246,9 @@ def show_card(view: Viewed) -> Part:
                 "family": spec.family,
                 "parameters": f"{cost.parameters:,}",
                 "classes": f"{spec.classes:,}",
-                "tokens": f"{cost.tokens:,} of pictures of {height} x {width}",
-                "forward": f"{cost.macs / 1e9:.3f} GMACs a picture",
-                "training": f"{cost.training_flops / 1e9:.3f} GFLOPs a picture",
+                "tokens": f"{cost.tokens:,} of images of {height} x {width}",
+                "forward": f"{cost.macs / 1e9:.3f} GMACs an image",
+                "training": f"{cost.training_flops / 1e9:.3f} GFLOPs an image",
             },
         )
     )
@@ -268,5 +272,5 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def _count(subjects: Sequence[Subject]) -> str:
-    return f"{len(subjects):,} pictures" if len(subjects) != 1 else "1 picture"
+def _count(subjects: Sequence[ReportImage]) -> str:
+    return f"{len(subjects):,} images" if len(subjects) != 1 else "1 image"

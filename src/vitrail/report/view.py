@@ -1,4 +1,4 @@
-"""What is looked at: a model by its text, and pictures prepared for it."""
+"""What is looked at: a model by its text, and images prepared for it."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError, read_file
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
 from vitrail.models import BiT, ViT
 from vitrail.models.spec import Size, check_division
 from vitrail.plotting.curves import METRICS
-from vitrail.report.subjects import Subject, batches_of, read_subjects, take_subjects
+from vitrail.report.subjects import ReportImage, batches_of, read_subjects, take_subjects
 from vitrail.text import expand
-from vitrail.weights.load import Loaded, load
+from vitrail.weights.load import LoadedModel, load
 
 FEW = 16
-"""Pictures that go through a model at once, and that are enough for norms."""
+"""Images that go through a model at once, and that are enough for norms."""
 SHOWN = 4
-"""Pictures of a data set that are shown one by one."""
+"""Images of a data set that are shown one by one."""
 
 
 @dataclass(frozen=True)
-class Viewed:
-    """A model and pictures prepared for it: those to show one by one, those to measure on."""
+class ReportInputs:
+    """A model and images prepared for it: those to show one by one, those to measure on."""
 
-    loaded: Loaded
+    loaded: LoadedModel
     preprocess: Preprocess
-    shown: Sequence[Subject]
-    measured: Sequence[Subject]
+    shown: Sequence[ReportImage]
+    measured: Sequence[ReportImage]
     labels: Sequence[str] | None = None
-    """The data's classes, where the pictures are of a data set."""
+    """The data's classes, where the images are of a data set."""
 
     @property
     def model(self) -> ViT | BiT:
@@ -53,74 +53,74 @@ class Viewed:
         """Name the head's outputs, by their numbers if need be."""
         return self.loaded.classes or tuple(f"class {n}" for n in range(self.model.spec.classes))
 
-    def label_of(self, subject: Subject) -> str | None:
-        """Name a picture's true class, where it is known."""
+    def label_of(self, subject: ReportImage) -> str | None:
+        """Name an image's true class, where it is known."""
         known = self.labels is not None and subject.label is not None
         return self.labels[subject.label] if known else None  # type: ignore[index]
 
-    def batches(self, subjects: Sequence[Subject], batch: int = FEW) -> list[Tensor]:
-        """Make the model's input of pictures."""
+    def batches(self, subjects: Sequence[ReportImage], batch: int = FEW) -> list[Tensor]:
+        """Make the model's input of images."""
         return batches_of(subjects, self.preprocess, batch=batch)
 
     @torch.no_grad()
-    def run(self, call: Callable[[Tensor], Tensor], subjects: Sequence[Subject]) -> Tensor:
-        """Call the model, or a part of it, on pictures, a few at a time."""
+    def run(self, call: Callable[[Tensor], Tensor], subjects: Sequence[ReportImage]) -> Tensor:
+        """Call the model, or a part of it, on images, a few at a time."""
         return torch.cat([call(batch).float().cpu() for batch in self.batches(subjects)])
 
 
 def open_view(
     model: str,
-    pictures: Sequence[Path] = (),
+    images: Sequence[Path] = (),
     *,
     data: str | None = None,
     split: str | None = None,
     image: Size | None = None,
     count: int = 128,
-) -> Viewed:
-    """Load a model and prepare pictures for it: files, and up to `count` of a data set.
+) -> ReportInputs:
+    """Load a model and prepare images for it: files, and up to `count` of a data set.
 
-    A run that is given neither is looked at with its own validation pictures.
+    A run that is given neither is looked at with its own validation images.
     """
     if count < 1:
-        raise InputError(f"at least 1 picture is measured, not {count}")
+        raise InputError(f"at least 1 image is measured, not {count}")
     source, folder = None, find_run(model)
     if data is not None:
         source = _open_source(data, split or "val", 0)
-    elif not pictures and folder is not None:
+    elif not images and folder is not None:
         source = open_own(folder, split)
     elif split is not None:
         raise InputError(f"--split {split} is of --data, which is lacking")
-    elif not pictures:
-        hint = "name some files, or give --data, such as a folder of pictures or shapes"
-        raise InputError(f"no picture to look at; {hint}")
-    return prepare(load(model), pictures, source, image=image, count=count)
+    elif not images:
+        hint = "name some files, or give --data, such as a folder of images or shapes"
+        raise InputError(f"no image to look at; {hint}")
+    return prepare(load(model), images, source, image=image, count=count)
 
 
 def prepare(
-    loaded: Loaded,
-    pictures: Sequence[Path] = (),
-    source: Source | None = None,
+    loaded: LoadedModel,
+    images: Sequence[Path] = (),
+    source: ImageDataset | None = None,
     *,
     image: Size | None = None,
     count: int,
-) -> Viewed:
-    """Prepare files and pictures of a data set for a model; of the set a few are shown, or none.
+) -> ReportInputs:
+    """Prepare files and images of a data set for a model; of the set a few are shown, or none.
 
-    With `image`, pictures have another size than the model was trained at.
+    With `image`, images have another size than the model was trained at.
     """
-    loaded.model.float()  # weights may be kept in half precision, pictures are not
+    loaded.model.float()  # weights may be kept in half precision, images are not
     spec = loaded.model.spec
     preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
     if image is not None:
         if isinstance(loaded.model, ViT):
             check_division(image, loaded.model.spec.stride)
         preprocess = replace(preprocess, size=image)
-    own = read_subjects(pictures, preprocess)
+    own = read_subjects(images, preprocess)
     if source is None:
-        return Viewed(loaded, preprocess, own, own)
+        return ReportInputs(loaded, preprocess, own, own)
     measured = take_subjects(source, count, preprocess)
     some = own or measured[:: max(1, len(measured) // SHOWN)][:SHOWN]
-    return Viewed(loaded, preprocess, some, measured, source.classes)
+    return ReportInputs(loaded, preprocess, some, measured, source.classes)
 
 
 def find_run(model: str) -> Path | None:
@@ -132,7 +132,7 @@ def find_run(model: str) -> Path | None:
     return None
 
 
-def open_own(folder: Path, split: str | None = None) -> Source:
+def open_own(folder: Path, split: str | None = None) -> ImageDataset:
     """Open a split of a run's data: unless given, the one that it was evaluated on, or else train.
 
     What was held out is held out again, by the run's seed.
@@ -141,10 +141,8 @@ def open_own(folder: Path, split: str | None = None) -> Source:
     return _open_source(settings["data"], split or settings["val"] or "train", settings["seed"])
 
 
-def _open_source(data: str, split: str, seed: int) -> Source:
+def _open_source(data: str, split: str, seed: int) -> ImageDataset:
     source = open_data(data, split=split, seed=seed)
-    if not isinstance(source, Source):
-        raise InputError(
-            f"{data} is a stream, which pictures can't be chosen from; name some files"
-        )
+    if not isinstance(source, ImageDataset):
+        raise InputError(f"{data} is a stream, which images can't be chosen from; name some files")
     return source

@@ -13,44 +13,44 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.batches import BadPicture, Batch
-from vitrail.data.dataset import Source
+from vitrail.data.batches import Batch, UnreadableImage
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.evaluation.accuracy import measure
-from vitrail.evaluation.best_tracker import Measured
+from vitrail.evaluation.best_tracker import EvalResult
 from vitrail.models import parse
 from vitrail.models.model import Model
 from vitrail.training.peft import plain_state
 from vitrail.training.start import start_weights
-from vitrail.training.tasks import Classify, Distil, DistilToken, Task
+from vitrail.training.tasks import Classify, Distillation, DistillationToken, Task
 from vitrail.training.teacher import Teacher
 from vitrail.training.train_config import TrainConfig
-from vitrail.weights.checkpoint import Bundle, Provenance
+from vitrail.weights.checkpoint import Checkpoint, Provenance
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exam:
-    """Held-out pictures, and how a model is measured on them."""
+    """Held-out images, and how a model is measured on them."""
 
     batches: Iterable[Batch]
     preprocess: Preprocess
     device: torch.device
     micro: int
-    """Pictures that go through the model at a time."""
+    """Images that go through the model at a time."""
     total: Callable[..., list[float]]
     """Adds numbers up over all processes."""
-    note: Callable[[Iterable[BadPicture]], None]
-    """Is told of pictures that could not be read."""
+    note: Callable[[Iterable[UnreadableImage]], None]
+    """Is told of images that could not be read."""
 
 
 class Objective(Protocol):
     """What a session asks of a run's purpose."""
 
-    def start(self) -> Bundle:
+    def start(self) -> Checkpoint:
         """Give the weights, fresh or read, that training starts from."""
         ...
 
-    def build(self, bundle: Bundle) -> Model:
+    def build(self, bundle: Checkpoint) -> Model:
         """Make the model that is trained of these weights."""
         ...
 
@@ -58,14 +58,14 @@ class Objective(Protocol):
         """Say what the steps learn."""
         ...
 
-    def measure(self, model: Model, exam: Exam) -> Measured:
-        """Say how well the model does on held-out pictures."""
+    def measure(self, model: Model, exam: Exam) -> EvalResult:
+        """Say how well the model does on held-out images."""
         ...
 
-    def picture(
-        self, model: Model, source: Source, preprocess: Preprocess, device: torch.device
+    def image(
+        self, model: Model, source: ImageDataset, preprocess: Preprocess, device: torch.device
     ) -> np.ndarray | None:
-        """Draw what the model makes of a few held-out pictures, if there is something to see."""
+        """Draw what the model makes of a few held-out images, if there is something to see."""
         ...
 
     def keep(
@@ -74,7 +74,7 @@ class Objective(Protocol):
         tensors: dict[str, Tensor],
         preprocess: Preprocess,
         provenance: Provenance | None,
-    ) -> Bundle:
+    ) -> Checkpoint:
         """Say what the model folder gets of the trained weights."""
         ...
 
@@ -89,25 +89,29 @@ class Classification:
     def __init__(self, config: TrainConfig, classes: Sequence[str]) -> None:
         self._config, self._classes = config, tuple(classes)
 
-    def start(self) -> Bundle:
+    def start(self) -> Checkpoint:
         """Give weights with a head for the classes."""
         return start_weights(self._config, len(self._classes))
 
-    def build(self, bundle: Bundle) -> Model:
+    def build(self, bundle: Checkpoint) -> Model:
         """Make the classifier."""
         return bundle.build()
 
     def make_task(self, preprocess: Preprocess, device: torch.device) -> Task:
         """Compare logits with labels, and with a teacher's where there is one."""
-        loss, distil, classes = self._config.loss, self._config.distil, self._classes
-        if distil is None:
+        loss, distill, classes = self._config.loss, self._config.distill, self._classes
+        if distill is None:
             return Classify(loss, len(classes), preprocess)
-        teacher = Teacher(distil.teacher, classes=classes, preprocess=preprocess, device=device)
+        teacher = Teacher(distill.teacher, classes=classes, preprocess=preprocess, device=device)
         # DeiT gives the teacher a token of its own (arXiv 2012.12877, section 4).
-        kind = DistilToken if getattr(parse(self._config.model), "distilled", False) else Distil
-        return kind(loss, len(classes), preprocess, distil, teach=teacher)
+        kind = (
+            DistillationToken
+            if getattr(parse(self._config.model), "distilled", False)
+            else Distillation
+        )
+        return kind(loss, len(classes), preprocess, distill, teach=teacher)
 
-    def measure(self, model: Model, exam: Exam) -> Measured:
+    def measure(self, model: Model, exam: Exam) -> EvalResult:
         """Count right answers."""
         found = measure(
             model,
@@ -118,10 +122,10 @@ class Classification:
             total=exam.total,
             note=exam.note,
         )
-        return Measured.of_accuracy(found)
+        return EvalResult.of_accuracy(found)
 
-    def picture(
-        self, model: Model, source: Source, preprocess: Preprocess, device: torch.device
+    def image(
+        self, model: Model, source: ImageDataset, preprocess: Preprocess, device: torch.device
     ) -> np.ndarray | None:
         """Draw nothing: answers are words."""
         return None
@@ -132,9 +136,9 @@ class Classification:
         tensors: dict[str, Tensor],
         preprocess: Preprocess,
         provenance: Provenance | None,
-    ) -> Bundle:
+    ) -> Checkpoint:
         """Keep an ordinary model, with the names of its classes."""
-        return Bundle(
+        return Checkpoint(
             spec=model.spec,
             tensors=plain_state(model.spec, tensors, self._config.tune),
             classes=self._classes,

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, EvalBatches
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.rng import keys
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.evaluation.best_tracker import Measured
+from vitrail.evaluation.best_tracker import EvalResult
 from vitrail.models import parse
 from vitrail.models.model import Model
 from vitrail.models.pretraining.masked import MaskedAutoencoder, MaskedViT, Pretext, encoder_spec
@@ -22,12 +22,12 @@ from vitrail.models.vit import ViT
 from vitrail.run.objective import Classification, Exam, Objective
 from vitrail.training.pretext import Predict
 from vitrail.training.start import start_weights
-from vitrail.training.tasks import Example
+from vitrail.training.tasks import DeviceBatch
 from vitrail.training.train_config import TrainConfig
-from vitrail.weights.checkpoint import Bundle, Provenance
+from vitrail.weights.checkpoint import Checkpoint, Provenance
 
 _ENCODER = "encoder."
-_SHOWN = 6  # pictures of the validation split
+_SHOWN = 6  # images of the validation split
 
 
 def choose_objective(config: TrainConfig, classes: Sequence[str]) -> Objective:
@@ -51,11 +51,11 @@ class Prediction:
         self._config = config
         self._spec = encoder_spec(parse(config.model))
 
-    def start(self) -> Bundle:
+    def start(self) -> Checkpoint:
         """Give weights of an encoder, which has no head."""
         return start_weights(replace(self._config, model=str(self._spec)), 0)
 
-    def build(self, bundle: Bundle) -> Model:
+    def build(self, bundle: Checkpoint) -> Model:
         """Put what predicts beside the encoder."""
         encoder, pretext = bundle.build(), self._config.pretext
         assert isinstance(encoder, ViT)
@@ -66,15 +66,15 @@ class Prediction:
         return MaskedViT(encoder, pretext.target)
 
     def make_task(self, preprocess: Preprocess, device: torch.device) -> Predict:
-        """Compare predictions with the pictures themselves."""
+        """Compare predictions with the images themselves."""
         return Predict(self._config.pretext, self._spec, preprocess)
 
     @torch.inference_mode()
-    def measure(self, model: Model, exam: Exam) -> Measured:
-        """Predict the same patches of held-out pictures every time."""
+    def measure(self, model: Model, exam: Exam) -> EvalResult:
+        """Predict the same patches of held-out images every time."""
         task = self.make_task(exam.preprocess, exam.device)
-        colours = self._config.pretext.target in ("colour", "colours")
-        sums, skipped = torch.zeros(3, dtype=torch.float64), 0  # loss, right, pictures
+        colors = self._config.pretext.target in ("color", "colors")
+        sums, skipped = torch.zeros(3, dtype=torch.float64), 0  # loss, right, images
         model.eval()
         for batch in exam.batches:
             exam.note(batch.bad)
@@ -86,19 +86,19 @@ class Prediction:
                 ones = torch.ones_like(losses)
                 each = torch.stack([losses, ones if right is None else right.to(losses), ones])
                 sums += (each.double() @ part.weights.double()).cpu()
-        loss, right, pictures, bad = exam.total(*sums.tolist(), float(skipped))
-        if pictures == 0:
-            raise InputError(f"there is nothing to measure: {bad:,.0f} pictures, none readable")
-        values = {"loss": loss / pictures}
-        if colours:
-            values["right"] = right / pictures
-        return Measured(-values["loss"], values, int(pictures), int(bad))
+        loss, right, images, bad = exam.total(*sums.tolist(), float(skipped))
+        if images == 0:
+            raise InputError(f"there is nothing to measure: {bad:,.0f} images, none readable")
+        values = {"loss": loss / images}
+        if colors:
+            values["right"] = right / images
+        return EvalResult(-values["loss"], values, int(images), int(bad))
 
     @torch.inference_mode()
-    def picture(
-        self, model: Model, source: Source, preprocess: Preprocess, device: torch.device
+    def image(
+        self, model: Model, source: ImageDataset, preprocess: Preprocess, device: torch.device
     ) -> np.ndarray | None:
-        """Draw a row a picture: as it is, as the model sees it, as it predicts it."""
+        """Draw a row an image: as it is, as the model sees it, as it predicts it."""
         task = self.make_task(preprocess, device)
         batch = EvalBatches(source, preprocess, batch=_SHOWN)[0]
         model.eval()
@@ -114,17 +114,17 @@ class Prediction:
         tensors: dict[str, Tensor],
         preprocess: Preprocess,
         provenance: Provenance | None,
-    ) -> Bundle:
+    ) -> Checkpoint:
         """Keep the encoder as a model of its own."""
         assert isinstance(model, Pretext)
         spec, encoder = model.spec, encoder_state(tensors)
-        return Bundle(spec=spec, tensors=encoder, preprocess=preprocess, provenance=provenance)
+        return Checkpoint(spec=spec, tensors=encoder, preprocess=preprocess, provenance=provenance)
 
     def apart(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Keep what predicts."""
         return {n: tensor for n, tensor in tensors.items() if not n.startswith(_ENCODER)}
 
-    def _example(self, task: Predict, batch: Batch, device: torch.device) -> Example:
-        """Give each picture a key of its own, which is the same whenever it is measured."""
+    def _example(self, task: Predict, batch: Batch, device: torch.device) -> DeviceBatch:
+        """Give each image a key of its own, which is the same whenever it is measured."""
         drawn = keys(0, "noise", 0, batch.indices.numpy())
         return task.prepare(batch, device)._replace(keys=torch.from_numpy(drawn))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vitrail.evaluation.best_tracker import Measured
+from vitrail.evaluation.best_tracker import EvalResult
 
 Ending = Literal["finished", "converged", "paused"]
 
@@ -22,13 +22,13 @@ class Run:
     """On the validation split, of the weights that were kept; None where no classes are learnt."""
     top5: float | None
     loss: float | None
-    pictures: int
-    """Validation pictures that were measured."""
+    images: int
+    """Validation images that were measured."""
     skipped: int
-    """Validation pictures that could not be read."""
+    """Validation images that could not be read."""
 
 
-def make_run(folder: Path, ending: Ending, steps: int, kept: Measured | None) -> Run:
+def make_run(folder: Path, ending: Ending, steps: int, kept: EvalResult | None) -> Run:
     """Put together what a run reached; `kept` is how its weights do on the validation split."""
     values = kept.values if kept else {}
     return Run(
@@ -38,7 +38,7 @@ def make_run(folder: Path, ending: Ending, steps: int, kept: Measured | None) ->
         top1=values.get("top1"),
         top5=values.get("top5"),
         loss=values.get("loss"),
-        pictures=kept.pictures if kept else 0,
+        images=kept.images if kept else 0,
         skipped=kept.skipped if kept else 0,
     )
 
@@ -48,7 +48,7 @@ def describe(result: Run) -> str:
     said = f"{result.ending} after {result.steps:,} steps"
     if result.loss is None:
         return said
-    total = result.pictures + result.skipped
-    on = f"{result.pictures:,} of {total:,}" if result.skipped else f"{total:,}"
+    total = result.images + result.skipped
+    on = f"{result.images:,} of {total:,}" if result.skipped else f"{total:,}"
     reached = f"loss {result.loss:.4g}" if result.top1 is None else f"top-1 {result.top1:.2%}"
-    return f"{said}, {reached} on {on} pictures"
+    return f"{said}, {reached} on {on} images"

@@ -6,7 +6,7 @@
     RUN/states/step-…/       what a restart goes on from: the newest two
     RUN/result.json          what a finished run reached
     RUN/prediction.safetensors, predictions.png   of masked-patches and mae: the heads; seen
-    RUN/bad_batch_STEP.txt   the pictures of a step whose loss was not finite
+    RUN/bad_batch_STEP.txt   the images of a step whose loss was not finite
     RUN/log.txt, speed.jsonl, tensorboard/
 
 The same call again goes on where the last one stopped; a finished run only says what it reached.
@@ -29,16 +29,16 @@ from PIL import Image
 from safetensors.torch import save as serialize
 
 from vitrail.config import Duration, InputError, to_dict
-from vitrail.data.batches import BadPicture, Batch, EvalBatches
+from vitrail.data.batches import Batch, EvalBatches, UnreadableImage
 from vitrail.data.cache import keep_decoded
-from vitrail.data.dataset import Source, Stream
+from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.datasets.open import check_trainable, notes
 from vitrail.data.loader import Loader
-from vitrail.data.streaming import Place
+from vitrail.data.streaming import Cursor
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.data.unreadable import Ledger
+from vitrail.data.unreadable import UnreadableImages
 from vitrail.distributed import Processes
-from vitrail.evaluation.best_tracker import Measured, Standing
+from vitrail.evaluation.best_tracker import BestTracker, EvalResult
 from vitrail.files import write_whole
 from vitrail.models.model import Model
 from vitrail.run.objective import Exam
@@ -46,12 +46,12 @@ from vitrail.run.prediction import choose_objective
 from vitrail.run.result import Ending, Run, describe, make_run
 from vitrail.signals import Stopped, listen
 from vitrail.text import printable
-from vitrail.training.checkpoints.checkpoint_files import Saved, SaveError, newest_state
+from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, SaveError, newest_state
 from vitrail.training.checkpoints.resume import check_sets, load_run, save_run
 from vitrail.training.checkpoints.run_folder import APART, BAD_BATCH, DRAWN, MODEL, RESULT, STATES
 from vitrail.training.checkpoints.sharding import gathered, whole_state
-from vitrail.training.logging.metrics_logger import METRICS, Journal
-from vitrail.training.loop import StopAsked, Taken, fit
+from vitrail.training.logging.metrics_logger import METRICS, MetricsLogger
+from vitrail.training.loop import StepResult, StopRequested, fit
 from vitrail.training.peft import adapt
 from vitrail.training.start import make_trainer, open_sets
 from vitrail.training.train_config import TrainConfig
@@ -84,26 +84,26 @@ class Session:
         self.spec, self.provenance = bundle.spec, bundle.provenance
         assert bundle.preprocess is not None
         self.preprocess: Preprocess = bundle.preprocess
-        if isinstance(self.train_set, Source):
+        if isinstance(self.train_set, ImageDataset):
             self.train_set = keep_decoded(self.train_set, self.preprocess, config.cache)
-        self.pictures = count_pictures(self.train_set)
+        self.images = count_images(self.train_set)
         """Of an epoch; None where a stream does not say."""
         for module in model.modules():  # a model may have another in it
             if isinstance(module, Model):
                 module.checkpointing = config.checkpointing
         self.model = model.to(processes.device)
         task = self.objective.make_task(self.preprocess, processes.device)
-        self.trainer, rhythm = make_trainer(config, self.model, task, self.pictures or 0, processes)
+        self.trainer, rhythm = make_trainer(config, self.model, task, self.images or 0, processes)
         if pause is not None:
-            size = {"images": self.pictures or 0, "batch": config.batch, "total": rhythm.total}
+            size = {"images": self.images or 0, "batch": config.batch, "total": rhythm.total}
             rhythm = replace(rhythm, pause=max(1, pause.steps(**size)))
         self.rhythm = rhythm
         self.feed = open_feed(self.train_set, config, self.preprocess)
-        self.standing = Standing()
+        self.standing = BestTracker()
         self.saved = 0  # the step of the newest state
         self.unsaved: InputError | None = None  # why the last save failed
-        self.ledger = Ledger(self.train_set.name, self.pictures, config.allow_bad)
-        self.val_ledger = Ledger(self.val_set.name if self.val_set else "", None)
+        self.ledger = UnreadableImages(self.train_set.name, self.images, config.allow_bad)
+        self.val_ledger = UnreadableImages(self.val_set.name if self.val_set else "", None)
 
     def run(self) -> Run:
         """Train to the end."""
@@ -113,7 +113,7 @@ class Session:
         if saved:
             self._check(saved)
         with (
-            Journal(
+            MetricsLogger(
                 config.out,
                 total=total,
                 step=start,
@@ -154,10 +154,10 @@ class Session:
         if start:
             found.append(f"resuming {config.out} at step {start:,} of {self.rhythm.total:,}")
         parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-        count = "unknown" if self.pictures is None else f"{self.pictures:,}"
+        count = "unknown" if self.images is None else f"{self.images:,}"
         found.append(
             f"{self.spec}: {parameters:,} trained parameters, {count} "
-            f"pictures of {len(self.train_set.classes):,} classes, {self.rhythm.total:,} steps of "
+            f"images of {len(self.train_set.classes):,} classes, {self.rhythm.total:,} steps of "
             f"{config.batch} ({self.trainer.micro} at a time)"
         )
         if (old := config.average**self.rhythm.total) > 0.5:
@@ -165,8 +165,8 @@ class Session:
             found.append(f"{part} after {self.rhythm.total:,} steps; a smaller one forgets sooner")
         return found
 
-    def _check(self, saved: Saved) -> None:
-        """Refuse other pictures; cut the metrics back to what they were when the run was saved.
+    def _check(self, saved: SavedCheckpoint) -> None:
+        """Refuse other images; cut the metrics back to what they were when the run was saved.
 
         The journal drops later steps. Of the very step there may be an evaluation that comes again.
         """
@@ -178,12 +178,12 @@ class Session:
         path = self.config.out / METRICS
         return path.stat().st_size if path.exists() else 0
 
-    def _load(self, saved: Saved) -> None:
+    def _load(self, saved: SavedCheckpoint) -> None:
         load_run(saved, self.trainer, micro=self.config.micro)
         self.saved = saved.step
-        self.feed.place = Place(*saved.facts.get("place", (saved.step,)))
-        self.standing = Standing.load(saved.facts["standing"])
-        self.ledger.note(BadPicture(*each) for each in saved.facts["bad"])
+        self.feed.place = Cursor(*saved.facts.get("place", (saved.step,)))
+        self.standing = BestTracker.load(saved.facts["standing"])
+        self.ledger.note(UnreadableImage(*each) for each in saved.facts["bad"])
 
     def _save(self, step: int) -> None:
         """Save the run; where that fails, it is remembered, and training goes on."""
@@ -193,7 +193,7 @@ class Session:
             return {
                 "sets": self.sets,
                 "standing": asdict(self.standing),
-                "bad": [astuple(picture) for picture in self.ledger.bad.values()],
+                "bad": [astuple(image) for image in self.ledger.bad.values()],
                 "metrics": self._metrics_size(),
                 "place": astuple(self.feed.place),
             }
@@ -206,19 +206,21 @@ class Session:
         else:
             self.unsaved, self.saved = None, step
 
-    def _record(self, taken: Taken, batch: Batch) -> None:
+    def _record(self, taken: StepResult, batch: Batch) -> None:
         self.feed.advance()
         self.ledger.note(self._gather(batch.bad) if taken.bad else ())
         values = {"train/loss": taken.loss, "lr": taken.lr, "norm": taken.norm}
-        if isinstance(self.train_set, Source):  # a stream may know its length one day, not another
+        if isinstance(
+            self.train_set, ImageDataset
+        ):  # a stream may know its length one day, not another
             epoch = taken.step * self.config.batch / len(self.train_set)
             values = {"epoch": epoch, **values}
         waited, self.waited = self.loader.waited - self.waited, self.loader.waited
-        self.journal.train(taken.step, values, pictures=self.config.batch, waited=waited)
+        self.journal.train(taken.step, values, images=self.config.batch, waited=waited)
 
-    def _gather(self, bad: Sequence[BadPicture]) -> Sequence[BadPicture]:
+    def _gather(self, bad: Sequence[UnreadableImage]) -> Sequence[UnreadableImage]:
         """Give every process what all of them met, so that they refuse it together."""
-        return [picture for each in self.processes.gather(bad) for picture in each]
+        return [image for each in self.processes.gather(bad) for image in each]
 
     def _evaluate(self, step: int) -> bool:
         """Measure on the validation split, once a step; tell whether the run gets no better."""
@@ -235,7 +237,7 @@ class Session:
             self.journal.evaluation(step, values)
         return 0 < self.config.patience <= self.standing.worse
 
-    def _measure(self, source: Source) -> Measured:
+    def _measure(self, source: ImageDataset) -> EvalResult:
         config, processes = self.config, self.processes
         batches = EvalBatches(source, self.preprocess, batch=config.batch, shard=processes.shard)
         loader = Loader(batches.__getitem__, range(len(batches)), config.loader)
@@ -250,26 +252,24 @@ class Session:
             )
             return self.objective.measure(self.model, exam)
 
-    def _draw(self, source: Source, step: int) -> None:
-        """Show what the model makes of a few held-out pictures, where that can be seen."""
+    def _draw(self, source: ImageDataset, step: int) -> None:
+        """Show what the model makes of a few held-out images, where that can be seen."""
         with gathered(self.model):
             if not self.processes.first:
                 return
-            drawn = self.objective.picture(
-                self.model, source, self.preprocess, self.processes.device
-            )
+            drawn = self.objective.image(self.model, source, self.preprocess, self.processes.device)
         if drawn is not None:
-            self.journal.picture(step, "val/predictions", drawn)
+            self.journal.image(step, "val/predictions", drawn)
             Image.fromarray(drawn).save(png := io.BytesIO(), "png")
             try:
                 write_whole(self.config.out / DRAWN, png.getvalue())
-            except InputError as error:  # no run stops for a picture
+            except InputError as error:  # no run stops for an image
                 log.warning("%s", error)
 
     def _until_stopped(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
         for batch in batches:
             if self.processes.any(self.signals.number > 0):
-                raise StopAsked
+                raise StopRequested
             yield batch
 
     def _averaged(self) -> AbstractContextManager[None]:
@@ -278,7 +278,7 @@ class Session:
         return average.applied(self.model) if average is not None else nullcontext()
 
     def _blame(self, step: int) -> str:
-        """List the pictures of a global batch in a file, and say where."""
+        """List the images of a global batch in a file, and say where."""
         path = self.config.out / f"{BAD_BATCH}{step + 1}.txt"
 
         def write() -> None:
@@ -289,7 +289,7 @@ class Session:
             self.processes.first_does(write)
         except InputError as error:
             return str(error)
-        return f"its pictures are listed in {path}"
+        return f"its images are listed in {path}"
 
     def _finish(self, ending: Ending, step: int) -> Run:
         """Write the model folder and the result, unless the run only rests; say what it reached."""
@@ -329,13 +329,13 @@ class Session:
         self.processes.first_does(write)
 
 
-def count_pictures(data: Source | Stream) -> int | None:
-    """Count the pictures of an epoch; None where a stream does not say."""
-    return len(data) if isinstance(data, Source) else data.length
+def count_images(data: ImageDataset | ImageStream) -> int | None:
+    """Count the images of an epoch; None where a stream does not say."""
+    return len(data) if isinstance(data, ImageDataset) else data.length
 
 
-def _identify(data: Source | Stream) -> dict[str, Any]:
-    """Say by what a resumed run knows its pictures again; of a stream, by name and classes."""
-    if isinstance(data, Source):
-        return {"name": data.name, "pictures": len(data), "hash": data.fingerprint()}
-    return {"name": data.name, "pictures": 0, "hash": repr(data.classes)}
+def _identify(data: ImageDataset | ImageStream) -> dict[str, Any]:
+    """Say by what a resumed run knows its images again; of a stream, by name and classes."""
+    if isinstance(data, ImageDataset):
+        return {"name": data.name, "images": len(data), "hash": data.fingerprint()}
+    return {"name": data.name, "images": 0, "hash": repr(data.classes)}

@@ -1,1 +1,1 @@
-"""How a model learns: rates, optimisers, averages, what is trained, and a run's state on disk."""
+"""How a model learns: rates, optimizers, averages, what is trained, and a run's state on disk."""

@@ -12,7 +12,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from vitrail.training.dtensor import release_gathered
 
 
-class Average:
+class EMA:
     """An exponential moving average of the trained weights, in float32 whatever the model's."""
 
     state: dict[str, Tensor]
@@ -29,7 +29,7 @@ class Average:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Take in the model's weights after the optimiser's step, counted from 0."""
+        """Take in the model's weights after the optimizer's step, counted from 0."""
         weights = _trained(model)
         news = [weights[name].to(torch.float32) for name in self.state]
         average = get_ema_multi_avg_fn(self.decay)

@@ -1,7 +1,7 @@
 """The one training loop: batches in, steps taken, nothing known of what is learnt or from where.
 
 Losses are divided by the global batch, so that micro-batches and processes add up to the same
-gradient; noise belongs to the picture and the step, so that they see the same noise.
+gradient; noise belongs to the image and the step, so that they see the same noise.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from vitrail.distributed import Processes
 from vitrail.models.model import Model
 from vitrail.models.noise import keyed_noise
 from vitrail.signals import Signals
-from vitrail.training.ema import Average
+from vitrail.training.ema import EMA
 from vitrail.training.memory import is_out_of_memory
 from vitrail.training.optim import clip_gradients, set_rate
 from vitrail.training.precision import LossScale
-from vitrail.training.schedule import Plan, rate_at
-from vitrail.training.tasks import Example, Task
+from vitrail.training.schedule import LRSchedule, rate_at
+from vitrail.training.tasks import DeviceBatch, Task
 
 log = logging.getLogger("vitrail")
 
@@ -39,18 +39,18 @@ class DivergedError(RuntimeError):
     """The loss or its gradient is not finite any more."""
 
 
-class StopAsked(Exception):
+class StopRequested(Exception):
     """A signal came in the midst of an evaluation, which is left to the next call."""
 
 
 @dataclass(frozen=True)
-class Taken:
+class StepResult:
     """What a step did."""
 
     step: int
     """Counted from 1: steps taken in all."""
     loss: float
-    """Mean loss of the global batch's readable pictures."""
+    """Mean loss of the global batch's readable images."""
     norm: float
     """Global norm of the gradient, before clipping."""
     lr: float
@@ -58,20 +58,20 @@ class Taken:
     """Whether training can go on; a loss or gradient that is not finite changes no weight, and of
     float16 a gradient may be too large once."""
     bad: int
-    """Pictures that could not be read, in all processes."""
+    """Images that could not be read, in all processes."""
     stop: bool
     """Whether a signal asked any of the processes to stop."""
 
 
 class Trainer:
-    """Takes optimiser steps on a model."""
+    """Takes optimizer steps on a model."""
 
     def __init__(
         self,
         model: Model,
         task: Task,
-        optimiser: torch.optim.Optimizer,
-        schedule: Plan,
+        optimizer: torch.optim.Optimizer,
+        schedule: LRSchedule,
         *,
         forward: nn.Module,
         lr: float,
@@ -81,18 +81,18 @@ class Trainer:
         seed: int,
         processes: Processes,
         autocast: torch.dtype | None = None,
-        average: Average | None = None,
+        average: EMA | None = None,
     ) -> None:
         """Train `model` through `forward`, which is itself, or what wraps it."""
-        self.model, self.task, self.optimiser, self.average = model, task, optimiser, average
+        self.model, self.task, self.optimizer, self.average = model, task, optimizer, average
         self.micro = micro
-        """Pictures that go through the model at a time; halved when memory runs out."""
+        """Images that go through the model at a time; halved when memory runs out."""
         self._forward, self._schedule, self._lr, self._clip = forward, schedule, lr, clip
         self._batch, self._seed, self._processes = batch, seed, processes
         self._autocast = autocast
         self.scale = LossScale() if autocast == torch.float16 else None
 
-    def step(self, step: int, batch: Batch, signals: Signals) -> Taken:
+    def step(self, step: int, batch: Batch, signals: Signals) -> StepResult:
         """Take one step, the step-th from 0, on this process's part of a global batch."""
         self.model.train()
         example = self.task.prepare(batch, self._processes.device)
@@ -107,17 +107,17 @@ class Trainer:
         finite = math.isfinite(summed) and not odd
         lr = self._lr * rate_at(step, self._schedule)
         if finite:
-            set_rate(self.optimiser, lr)
-            self.optimiser.step()
+            set_rate(self.optimizer, lr)
+            self.optimizer.step()
             if self.average is not None:
                 self.average.update(self.model, step)
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         if self.scale is not None and math.isfinite(summed):
             finite = self.scale.settle(overflow=not finite)
         mean = summed / max(readable, 1)
-        return Taken(step + 1, mean, norm, lr, finite, int(bad), stop > 0)
+        return StepResult(step + 1, mean, norm, lr, finite, int(bad), stop > 0)
 
-    def _accumulate(self, example: Example) -> Tensor:
+    def _accumulate(self, example: DeviceBatch) -> Tensor:
         """Compute the gradient of the whole batch, a micro-batch at a time; give the summed loss.
 
         When memory runs out, smaller micro-batches give the same gradient.
@@ -129,14 +129,14 @@ class Trainer:
                 if not is_out_of_memory(error):
                     raise
             self._halve()
-            self.optimiser.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=True)
             gc.collect()
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
 
     def _halve(self) -> None:
         """Make micro-batches smaller, or say what else to do."""
-        said = f"out of memory with {self.micro} of {self._batch} pictures at a time"
+        said = f"out of memory with {self.micro} of {self._batch} images at a time"
         smaller = self.micro // 2
         if smaller == 0:
             name = self.model.spec.name
@@ -146,7 +146,7 @@ class Trainer:
         log.warning("%s; going on with %d, same result", said, smaller)
         self.micro = smaller
 
-    def _try_accumulate(self, example: Example) -> Tensor:
+    def _try_accumulate(self, example: DeviceBatch) -> Tensor:
         count = len(example.weights)
         # Wrappers average gradients over processes, where the sum is wanted.
         scale = self._processes.count / self._batch * (self.scale.value if self.scale else 1)
@@ -176,7 +176,7 @@ class Trainer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rhythm:
+class Intervals:
     """When what happens, in steps; 0 is never."""
 
     total: int
@@ -200,11 +200,11 @@ Ending = Literal["finished", "stopped", "converged", "paused"]
 def fit(
     trainer: Trainer,
     batches: Iterable[Batch],
-    rhythm: Rhythm,
+    rhythm: Intervals,
     signals: Signals,
     *,
     start: int,
-    record: Callable[[Taken, Batch], None],
+    record: Callable[[StepResult, Batch], None],
     evaluate: Callable[[int], bool],
     save: Callable[[int], None],
     blame: Callable[[int], str],
@@ -223,7 +223,7 @@ def fit(
         if not stop and rhythm.due(rhythm.evaluate, done):
             try:
                 ending = "converged" if evaluate(done) else ending
-            except StopAsked:
+            except StopRequested:
                 stop = True
         ending = "stopped" if stop else ending
         early = ending in ("stopped", "converged")
@@ -246,7 +246,7 @@ def fit(
     raise AssertionError("there are fewer batches than steps")
 
 
-def _explain(taken: Taken, where: str, *, scaled: bool) -> str:
+def _explain(taken: StepResult, where: str, *, scaled: bool) -> str:
     what = "gradient" if math.isfinite(taken.loss) else "loss"
     or_else = "; in float16 nothing exceeds 65,504: try --precision float32" if scaled else ""
     return (

@@ -1,4 +1,4 @@
-"""How many pictures fit into memory at a time, and how to tell when they did not."""
+"""How many images fit into memory at a time, and how to tell when they did not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ASSUMED = 8e9  # bytes, where nobody says
 
 
 def choose_micro(spec: Spec, *, most: int, checkpointing: bool, device: torch.device) -> int:
-    """Estimate how many pictures' activations fit into half of the free memory.
+    """Estimate how many images' activations fit into half of the free memory.
 
     It is all of them, or else a power of two: a little more free memory is to change nothing.
     """

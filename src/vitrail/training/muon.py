@@ -1,6 +1,6 @@
 """Muon: momentum, made orthogonal, for hidden matrices; AdamW for everything else.
 
-Keller Jordan's optimiser with the step size of arXiv 2502.16982, section 2.2: each matrix moves as
+Keller Jordan's optimizer with the step size of arXiv 2502.16982, section 2.2: each matrix moves as
 far as AdamW would move it, so AdamW's learning rate and weight decay carry over.
 """
 
@@ -21,7 +21,7 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at 0, as singular values a
 _ITERATIONS = 5
 
 
-def orthogonalise(matrix: Tensor) -> Tensor:
+def orthogonalize(matrix: Tensor) -> Tensor:
     """Bring the singular values of matrices (…, rows, columns) near 1, to about 0.7 to 1.2.
 
     Newton-Schulz iterations, in bfloat16 on CUDA; a CPU would take 60 times as long in that.
@@ -81,7 +81,7 @@ class Muon(torch.optim.Optimizer):
                 state["momentum_buffer"] = torch.zeros_like(parameter)
             average = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
             update = parameter.grad.lerp(average, momentum) if group["nesterov"] else average
-            matrices = orthogonalise(gather(update).unflatten(0, (stack, -1)))
+            matrices = orthogonalize(gather(update).unflatten(0, (stack, -1)))
             update = spread_like(matrices.flatten(0, 1).to(parameter.dtype), parameter)
             size = _ADAMW_RMS * math.sqrt(max(matrices.shape[-2:]))
             parameter.mul_(1 - lr * group["weight_decay"]).add_(update, alpha=-lr * size)

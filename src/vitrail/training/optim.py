@@ -1,4 +1,4 @@
-"""Optimisers of a model's parameter groups, their learning rate, and gradient clipping."""
+"""Optimizers of a model's parameter groups, their learning rate, and gradient clipping."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class OptimConfig:
             raise InputError("nesterov needs a momentum above 0")
 
 
-def make_optimiser(model: Model, config: OptimConfig) -> torch.optim.Optimizer:
-    """Make the optimiser of all parameters that are to be trained."""
+def make_optimizer(model: Model, config: OptimConfig) -> torch.optim.Optimizer:
+    """Make the optimizer of all parameters that are to be trained."""
     groups = _make_groups(model, config)
     parameters = [parameter for group in groups for parameter in group["params"]]
     fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
@@ -95,9 +95,9 @@ def _make_groups(model: Model, config: OptimConfig) -> list[dict[str, Any]]:
     return groups
 
 
-def set_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
+def set_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     """Set the learning rate; each group takes its own part of it."""
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_scale"]
 
 

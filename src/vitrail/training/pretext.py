@@ -8,59 +8,59 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.data.batches import Batch
-from vitrail.data.transforms.apply import normalise
+from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models.pretraining.masked import PretextConfig
-from vitrail.models.pretraining.masking import Corruption, draw_corruption, take
+from vitrail.models.pretraining.masking import Masking, draw_corruption, take
 from vitrail.models.pretraining.patch_targets import (
     distance,
     from_patches,
-    picture_patches,
+    image_patches,
     targets_of,
     to_patches,
 )
 from vitrail.models.spec import ViTSpec
-from vitrail.training.tasks import Example
+from vitrail.training.tasks import DeviceBatch
 
 
 class Predict:
-    """Predict the chosen patches of each picture; which ones, its key of the step says."""
+    """Predict the chosen patches of each image; which ones, its key of the step says."""
 
     def __init__(self, config: PretextConfig, spec: ViTSpec, preprocess: Preprocess) -> None:
         self._config, self._spec, self._preprocess = config, spec, preprocess
         draw_corruption(torch.zeros(1, dtype=torch.long), spec.grid, config.mask)  # or refuse now
 
-    def prepare(self, batch: Batch, device: torch.device) -> Example:
-        """Normalise on the device; the target is the picture itself, as it was."""
-        assert batch.mix is None, "a mixture of pictures has no patches to predict"
-        inputs = normalise(batch.pictures, self._preprocess, device=device)
-        return Example(inputs, batch.pictures.to(device), batch.weights.to(device), batch.keys)
+    def prepare(self, batch: Batch, device: torch.device) -> DeviceBatch:
+        """Normalize on the device; the target is the image itself, as it was."""
+        assert batch.mix is None, "a mixture of images has no patches to predict"
+        inputs = normalize(batch.images, self._preprocess, device=device)
+        return DeviceBatch(inputs, batch.images.to(device), batch.weights.to(device), batch.keys)
 
-    def losses(self, model: nn.Module, example: Example) -> Tensor:
+    def losses(self, model: nn.Module, example: DeviceBatch) -> Tensor:
         """Compare predictions with the patches, those only that the model did not see."""
         predictions, corruption = self._predict(model, example)
         return self._distance(predictions, self._true_patches(example, corruption))
 
-    def judge(self, model: nn.Module, example: Example) -> tuple[Tensor, Tensor | None]:
-        """Give each picture's loss, and the part of its colours that is right, if colours are."""
+    def judge(self, model: nn.Module, example: DeviceBatch) -> tuple[Tensor, Tensor | None]:
+        """Give each image's loss, and the part of its colors that is right, if colors are."""
         predictions, corruption = self._predict(model, example)
         patches = self._true_patches(example, corruption)
         losses = self._distance(predictions, patches)
-        if self._config.target not in ("colour", "colours"):
+        if self._config.target not in ("color", "colors"):
             return losses, None
         classes = targets_of(patches, self._spec.stride, self._config.target)
         said = predictions.unflatten(-1, (classes.shape[-1], -1)).argmax(-1)
         return losses, (said == classes).flatten(1).double().mean(1)
 
-    def show(self, model: nn.Module, example: Example) -> Shown:
-        """Give pictures as they are, as the model sees them, and as it predicts them."""
+    def show(self, model: nn.Module, example: DeviceBatch) -> Shown:
+        """Give images as they are, as the model sees them, and as it predicts them."""
         predictions, corruption = self._predict(model, example)
         spec, target = self._spec, self._config.target
         patches = to_patches(example.targets.float() / 255, spec.stride)
         true = take(patches, corruption.chosen)
         places = corruption.chosen[..., None, None].expand_as(true)
         hidden = patches.scatter(1, places, 0.5)
-        guessed = picture_patches(predictions, true, spec.stride, target)
+        guessed = image_patches(predictions, true, spec.stride, target)
         filled = patches.scatter(1, places, guessed.to(patches))
         grid = (
             example.targets.shape[1] // spec.stride[0],
@@ -68,14 +68,14 @@ class Predict:
         )
         return Shown(*(from_patches(each, grid, spec.stride) for each in (patches, hidden, filled)))
 
-    def _predict(self, model: nn.Module, example: Example) -> tuple[Tensor, Corruption]:
+    def _predict(self, model: nn.Module, example: DeviceBatch) -> tuple[Tensor, Masking]:
         height, width = example.inputs.shape[2:]
         grid = height // self._spec.stride[0], width // self._spec.stride[1]
         keys = example.keys.to(example.inputs.device)
         corruption = draw_corruption(keys, grid, self._config.mask)
         return model(example.inputs, corruption), corruption
 
-    def _true_patches(self, example: Example, corruption: Corruption) -> Tensor:
+    def _true_patches(self, example: DeviceBatch, corruption: Masking) -> Tensor:
         patches = to_patches(example.targets, self._spec.stride)
         return take(patches, corruption.chosen).float() / 255
 
@@ -86,10 +86,10 @@ class Predict:
 
 
 class Shown(NamedTuple):
-    """Pictures (batch, height, width, channels) from 0 to 1."""
+    """Images (batch, height, width, channels) from 0 to 1."""
 
     original: Tensor
     corrupted: Tensor
-    """With grey where patches were chosen."""
+    """With gray where patches were chosen."""
     predicted: Tensor
     """With predictions where patches were chosen."""

@@ -30,18 +30,18 @@ class ScheduleConfig:
         if not 0 <= self.final <= 1:
             raise InputError(f"final is a part of the learning rate from 0 to 1, not {self.final}")
 
-    def plan(self, *, total: int, images: int, batch: int) -> Plan:
-        """Count in steps, for a run of `total` steps of `batch` pictures out of `images`."""
+    def plan(self, *, total: int, images: int, batch: int) -> LRSchedule:
+        """Count in steps, for a run of `total` steps of `batch` images out of `images`."""
         durations = {"warmup": self.warmup, "cooldown": self.cooldown, "timescale": self.timescale}
         steps = {
             name: duration.steps(images=images, batch=batch, total=total)
             for name, duration in durations.items()
         }
-        return Plan(kind=self.kind, final=self.final, total=total, **steps)
+        return LRSchedule(kind=self.kind, final=self.final, total=total, **steps)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class LRSchedule:
     """A schedule in whole steps; the fields are ScheduleConfig's."""
 
     kind: Decay
@@ -62,7 +62,7 @@ class Plan:
             raise InputError("the timescale of rsqrt is at least 1 step")
 
 
-def rate_at(step: int, plan: Plan) -> float:
+def rate_at(step: int, plan: LRSchedule) -> float:
     """Give the part of the base learning rate at a step, counted from 0.
 
     It is step / warmup at first, and 1 at step `warmup`.

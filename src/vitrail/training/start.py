@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config import Duration, InputError
 from vitrail.data.batches import Batch
-from vitrail.data.dataset import Source, Stream
+from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.datasets.open import check_trainable, open_data
 from vitrail.data.split import split
 from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
@@ -18,19 +18,19 @@ from vitrail.distributed import Processes
 from vitrail.models import build, parse
 from vitrail.models.model import Model
 from vitrail.training.checkpoints.sharding import shard_model
-from vitrail.training.ema import Average
-from vitrail.training.loop import Rhythm, Trainer
+from vitrail.training.ema import EMA
+from vitrail.training.loop import Intervals, Trainer
 from vitrail.training.memory import choose_micro
-from vitrail.training.optim import make_optimiser
+from vitrail.training.optim import make_optimizer
 from vitrail.training.precision import autocast_type
 from vitrail.training.tasks import Task
 from vitrail.training.train_config import PreprocessConfig, TrainConfig
-from vitrail.weights.checkpoint import Bundle, Provenance
+from vitrail.weights.checkpoint import Checkpoint, Provenance
 from vitrail.weights.fitting import fit_named
 from vitrail.weights.load import read
 
 
-def open_sets(config: TrainConfig) -> tuple[Source | Stream, Source | None]:
+def open_sets(config: TrainConfig) -> tuple[ImageDataset | ImageStream, ImageDataset | None]:
     """Open what is trained and evaluated on.
 
     Whatever the run's seed, a set in one piece is split the same: what one run learnt from, no
@@ -38,10 +38,10 @@ def open_sets(config: TrainConfig) -> tuple[Source | Stream, Source | None]:
     """
     _check_evaluated(config)
     train_set = open_data(config.data, split="train")
-    if isinstance(train_set, Stream):
+    if isinstance(train_set, ImageStream):
         _check_stream(train_set, config)
     if config.hold_out:
-        assert isinstance(train_set, Source)
+        assert isinstance(train_set, ImageDataset)
         train_set, val_set = split(train_set, config.hold_out, seed=0)
     else:
         val_set = _open_val(config)
@@ -58,12 +58,12 @@ def _check_evaluated(config: TrainConfig) -> None:
             raise InputError(f"{name} goes by evaluations; give val or hold_out, and evaluate")
 
 
-def _open_val(config: TrainConfig) -> Source | None:
+def _open_val(config: TrainConfig) -> ImageDataset | None:
     if not config.val:
         return None
     text = config.val_data or config.data
     found = open_data(text, split=config.val)
-    if isinstance(found, Source):
+    if isinstance(found, ImageDataset):
         return found
     raise InputError(
         f"{text} is a stream, which can't be evaluated on; give --val-data, a set whose "
@@ -71,8 +71,8 @@ def _open_val(config: TrainConfig) -> Source | None:
     )
 
 
-def _check_stream(stream: Stream, config: TrainConfig) -> None:
-    """Refuse settings that need to know a stream's pictures before they come."""
+def _check_stream(stream: ImageStream, config: TrainConfig) -> None:
+    """Refuse settings that need to know a stream's images before they come."""
     if config.hold_out:
         raise InputError(f"{stream.name} is a stream, of which no part can be held out")
     if config.cache.limit:
@@ -83,18 +83,18 @@ def _check_stream(stream: Stream, config: TrainConfig) -> None:
     counted = [f"--{name}" for name, each in durations.items() if each.unit == "epochs"]
     if stream.length is None and counted:
         raise InputError(
-            f"{stream.name} does not say how many pictures it has, so that nothing lasts epochs: "
+            f"{stream.name} does not say how many images it has, so that nothing lasts epochs: "
             f"give {', '.join(counted)} as '1000 steps', '10 %' or '1_000_000 images'"
         )
 
 
-def start_weights(config: TrainConfig, classes: int) -> Bundle:
+def start_weights(config: TrainConfig, classes: int) -> Checkpoint:
     """Fit pre-trained weights to a number of classes, or draw fresh ones."""
     spec = parse(config.model)
     made = Provenance(source=f"run:{config.out}", sha256="", format="vitrail")
     if config.weights is None:
         model = build(spec, classes=classes)
-        bundle = Bundle(spec=model.spec, tensors=dict(model.state_dict()))
+        bundle = Checkpoint(spec=model.spec, tensors=dict(model.state_dict()))
     else:
         bundle = fit_named(read(config.weights), spec, classes=classes)
         made = bundle.provenance or made
@@ -105,7 +105,7 @@ def start_weights(config: TrainConfig, classes: int) -> Bundle:
 
 
 def _change(preprocess: Preprocess, config: PreprocessConfig) -> Preprocess:
-    """Fit pictures otherwise, where settings say so."""
+    """Fit images otherwise, where settings say so."""
     return replace(
         preprocess,
         fit=config.fit or preprocess.fit,
@@ -120,10 +120,10 @@ def make_trainer(
     task: Task,
     images: int,
     processes: Processes,
-) -> tuple[Trainer, Rhythm]:
+) -> tuple[Trainer, Intervals]:
     """Make what takes the steps, and count in steps when what happens.
 
-    An epoch has `images` pictures.
+    An epoch has `images` images.
     """
     if config.sharding == "full" and processes.count > 1:
         shard_model(model, processes)
@@ -137,7 +137,7 @@ def make_trainer(
     trainer = Trainer(
         model,
         task,
-        make_optimiser(model, config.optim),
+        make_optimizer(model, config.optim),
         config.schedule.plan(total=total, images=images, batch=config.batch),
         forward=_wrap(model, task, config, processes),
         lr=config.optim.lr,
@@ -147,12 +147,12 @@ def make_trainer(
         seed=config.seed,
         processes=processes,
         autocast=autocast_type(config.precision, processes.device),
-        average=Average(model, config.average) if config.average else None,
+        average=EMA(model, config.average) if config.average else None,
     )
     evaluate, save = (
         max(steps(each, total), int(each.amount > 0)) for each in (config.evaluate, config.save)
     )
-    return trainer, Rhythm(total=total, evaluate=evaluate, save=save)
+    return trainer, Intervals(total=total, evaluate=evaluate, save=save)
 
 
 def _wrap(model: Model, task: Task, config: TrainConfig, processes: Processes) -> nn.Module:
@@ -170,8 +170,8 @@ def _settle(forward: nn.Module, model: Model, task: Task, device: torch.device) 
     Sums of three and more round as they are sorted, and a resumed run is to round as any other.
     """
     none = torch.zeros(2, dtype=torch.long)
-    pictures = torch.zeros(2, *model.spec.image, model.spec.channels, dtype=torch.uint8)
-    blank = Batch(pictures=pictures, labels=none, weights=torch.ones(2), indices=none)
+    images = torch.zeros(2, *model.spec.image, model.spec.channels, dtype=torch.uint8)
+    blank = Batch(images=images, labels=none, weights=torch.ones(2), indices=none)
     task.losses(forward, task.prepare(blank, device)).sum().backward()
     model.zero_grad()
 

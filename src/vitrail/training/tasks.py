@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.data.batches import Batch
-from vitrail.data.transforms.apply import normalise
-from vitrail.data.transforms.mixing import mix_pictures, mix_targets, soft_targets
+from vitrail.data.transforms.apply import normalize
+from vitrail.data.transforms.mixing import mix_images, mix_targets, soft_targets
 from vitrail.data.transforms.preprocess import Preprocess
 
 
-class Example(NamedTuple):
+class DeviceBatch(NamedTuple):
     """A batch where the model is, ready to be cut into micro-batches."""
 
     inputs: Tensor
@@ -29,24 +29,24 @@ class Example(NamedTuple):
     targets: Tensor
     """(n, …), what the task compares with."""
     weights: Tensor
-    """(n) 1, or 0 for a picture that could not be read."""
+    """(n) 1, or 0 for an image that could not be read."""
     keys: Tensor
-    """(n) a number for each picture's own noise, the same in whatever process it is made."""
+    """(n) a number for each image's own noise, the same in whatever process it is made."""
 
-    def part(self, start: int, stop: int) -> Example:
+    def part(self, start: int, stop: int) -> DeviceBatch:
         """Cut a micro-batch out."""
-        return Example(*(values[start:stop] for values in self))
+        return DeviceBatch(*(values[start:stop] for values in self))
 
 
 class Task(Protocol):
     """What the loop asks of an objective."""
 
-    def prepare(self, batch: Batch, device: torch.device) -> Example:
+    def prepare(self, batch: Batch, device: torch.device) -> DeviceBatch:
         """Bring a batch to the device and make its targets."""
         ...
 
-    def losses(self, model: nn.Module, example: Example) -> Tensor:
-        """Give the loss of each picture (n)."""
+    def losses(self, model: nn.Module, example: DeviceBatch) -> Tensor:
+        """Give the loss of each image (n)."""
         ...
 
 
@@ -55,7 +55,7 @@ class LossConfig:
     """How far a prediction is from its label."""
 
     kind: Literal["softmax", "sigmoid"] = "softmax"
-    """`softmax` for one label a picture, `sigmoid` for several or none (the paper, on JFT)."""
+    """`softmax` for one label an image, `sigmoid` for several or none (the paper, on JFT)."""
     smoothing: float = 0.0
     """Part of each label that is spread over all classes."""
 
@@ -70,18 +70,18 @@ class Classify:
     def __init__(self, loss: LossConfig, classes: int, preprocess: Preprocess) -> None:
         self._loss, self._classes, self._preprocess = loss, classes, preprocess
 
-    def prepare(self, batch: Batch, device: torch.device) -> Example:
-        """Normalise on the device, then mix pictures and labels with their neighbours'."""
-        inputs = normalise(batch.pictures, self._preprocess, device=device)
+    def prepare(self, batch: Batch, device: torch.device) -> DeviceBatch:
+        """Normalize on the device, then mix images and labels with their neighbors'."""
+        inputs = normalize(batch.images, self._preprocess, device=device)
         labels = batch.labels.to(device, non_blocking=True)
         targets = soft_targets(labels, self._classes, self._loss.smoothing)
         weights, keys = batch.weights.to(device), batch.keys
         if batch.mix is not None:
-            inputs, targets = mix_pictures(inputs, batch.mix), mix_targets(targets, batch.mix)
+            inputs, targets = mix_images(inputs, batch.mix), mix_targets(targets, batch.mix)
             weights, keys = weights[1:] * weights[:-1], keys[1:]  # a mixture needs both
-        return Example(inputs, targets, weights, keys)
+        return DeviceBatch(inputs, targets, weights, keys)
 
-    def losses(self, model: nn.Module, example: Example) -> Tensor:
+    def losses(self, model: nn.Module, example: DeviceBatch) -> Tensor:
         """Compare logits with targets, summed over classes."""
         return compare(model(example.inputs), example.targets, self._loss.kind)
 
@@ -95,11 +95,11 @@ def compare(logits: Tensor, targets: Tensor, kind: Literal["softmax", "sigmoid"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistilConfig:
+class DistillConfig:
     """A teacher, whose answers are learnt besides the labels."""
 
     teacher: str
-    """Its source of weights; it sees the same pixels, with its own mean and deviation."""
+    """Its source of weights; it sees the same pixels, with its own mean and std."""
     share: float = 0.5
     """Part of the loss that is the distance from the teacher's answers."""
     temperature: float = 3.0  # DeiT's (arXiv 2012.12877, section 4)
@@ -114,7 +114,7 @@ class DistilConfig:
             raise InputError(f"temperature is above 0, not {self.temperature}")
 
 
-class Distil(Classify):
+class Distillation(Classify):
     """Learn a teacher's answers besides the labels (arXiv 1503.02531, 2012.12877)."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Distil(Classify):
         loss: LossConfig,
         classes: int,
         preprocess: Preprocess,
-        config: DistilConfig,
+        config: DistillConfig,
         *,
         teach: Callable[[Tensor], Tensor],
     ) -> None:
@@ -130,12 +130,12 @@ class Distil(Classify):
         super().__init__(loss, classes, preprocess)
         self._config, self._teach = config, teach
 
-    def losses(self, model: nn.Module, example: Example) -> Tensor:
+    def losses(self, model: nn.Module, example: DeviceBatch) -> Tensor:
         """Weigh the loss of the labels with the distance from the teacher's answers."""
         logits = model(example.inputs).float()
         return self._weigh(logits, logits, example)
 
-    def _weigh(self, logits: Tensor, pupil: Tensor, example: Example) -> Tensor:
+    def _weigh(self, logits: Tensor, pupil: Tensor, example: DeviceBatch) -> Tensor:
         """Hold `logits` against the labels, and `pupil` against the teacher's."""
         with torch.no_grad():
             taught = self._teach(example.inputs).float()
@@ -151,10 +151,10 @@ class Distil(Classify):
         return (theirs.exp() * (theirs - own)).sum(-1) * heat**2
 
 
-class DistilToken(Distil):
+class DistillationToken(Distillation):
     """Learn labels by the class token, the teacher's answers by the distillation token (DeiT)."""
 
-    def losses(self, model: nn.Module, example: Example) -> Tensor:
+    def losses(self, model: nn.Module, example: DeviceBatch) -> Tensor:
         """Weigh the loss of one head with that of the other."""
         logits, pupil = model(example.inputs, each=True).float().unbind(1)
         return self._weigh(logits, pupil, example)

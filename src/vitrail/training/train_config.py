@@ -16,7 +16,7 @@ from vitrail.training.optim import OptimConfig
 from vitrail.training.peft import TuneConfig
 from vitrail.training.precision import Precision
 from vitrail.training.schedule import ScheduleConfig
-from vitrail.training.tasks import DistilConfig, LossConfig
+from vitrail.training.tasks import DistillConfig, LossConfig
 
 FREE = (
     *("out", "device", "micro", "sharding", "checkpointing", "compile", "loader", "cache.limit"),
@@ -27,15 +27,15 @@ FREE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessConfig:
-    """How evaluation fits pictures to the model; what is left open is as the weights have it.
+    """How evaluation fits images to the model; what is left open is as the weights have it.
 
-    Fresh ones have it as the paper: the whole picture, stretched bilinearly.
+    Fresh ones have it as the paper: the whole image, stretched bilinearly.
     """
 
     fit: Fit | None = None
-    """`stretch` to the size, or `crop` the centre (`small`: with big_vision's rounding)."""
+    """`stretch` to the size, or `crop` the center (`small`: with big_vision's rounding)."""
     crop: float | None = None
-    """The part of the resized picture's side that is kept."""
+    """The part of the resized image's side that is kept."""
     interpolation: Interpolation | None = None
 
 
@@ -44,7 +44,7 @@ class TrainConfig:
     """All settings of a run."""
 
     data: str
-    """Pictures to learn from: a folder, cifar10:DIR, hf:NAME, digits, shapes, …"""
+    """Images to learn from: a folder, cifar10:DIR, hf:NAME, digits, shapes, …"""
     model: str
     """A model's name, such as ViT-B/16 or ViT-S/16@384."""
     out: Path
@@ -56,22 +56,22 @@ class TrainConfig:
     val_data: str | None = None
     """The set that this split is of, where it is another than `data`."""
     hold_out: float = 0.0
-    """Part of the training pictures, of each class alike, that is evaluated on instead; 0: none."""
+    """Part of the training images, of each class alike, that is evaluated on instead; 0: none."""
     task: Literal["classify", "masked-patches", "mae"] = "classify"
     """What is learnt: labels, or, without any, the patches that the model is not shown."""
     pretext: PretextConfig = field(default_factory=PretextConfig)
     """Of `masked-patches` and `mae`."""
     length: Duration = field(default=Duration(100, "epochs"))
     batch: int = 512
-    """Pictures a step, over all processes."""
+    """Images a step, over all processes."""
     micro: int | None = None
-    """Pictures that go through the model at a time in each process; chosen unless given."""
+    """Images that go through the model at a time in each process; chosen unless given."""
     augment: Augment = field(default_factory=Augment)
     repeats: int = 1
-    """Times that each picture is in its batch, each time augmented anew (arXiv 1902.05509)."""
+    """Times that each image is in its batch, each time augmented anew (arXiv 1902.05509)."""
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     loss: LossConfig = field(default_factory=LossConfig)
-    distil: DistilConfig | None = None
+    distill: DistillConfig | None = None
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
@@ -87,10 +87,10 @@ class TrainConfig:
     """Steps between lines of metrics."""
     seed: int = 0
     allow_bad: float = 0.1
-    """Part of the pictures that may be unreadable."""
+    """Part of the images that may be unreadable."""
     precision: Precision = "auto"
     sharding: Literal["none", "full"] = "none"
-    """Whether each process holds all weights, or a part of them and of the optimiser's state."""
+    """Whether each process holds all weights, or a part of them and of the optimizer's state."""
     compile: bool = False
     checkpointing: bool = False
     """Keep only each block's input, and compute the rest again: less memory, a third more time."""
@@ -111,14 +111,14 @@ class TrainConfig:
         if not 0 <= self.allow_bad <= 1:
             raise InputError(f"allow_bad is a part from 0 to 1, not {self.allow_bad}")
         if self.task != "classify":
-            self._check_unlabelled()
+            self._check_unlabeled()
 
-    def _check_unlabelled(self) -> None:
+    def _check_unlabeled(self) -> None:
         """Refuse what only learning from labels has."""
         if self.augment.mixup or self.augment.cutmix:
-            raise InputError(f"{self.task} can't predict mixed pictures; leave mixup and cutmix 0")
-        if self.distil is not None:
-            raise InputError(f"{self.task} has no answers that a teacher could give; leave distil")
+            raise InputError(f"{self.task} can't predict mixed images; leave mixup and cutmix 0")
+        if self.distill is not None:
+            raise InputError(f"{self.task} has no answers that a teacher could give; leave distill")
         if self.tune.what != "all":
             raise InputError(f"{self.task} trains all weights, not tune.what {self.tune.what}")
 
@@ -128,6 +128,6 @@ def free_settings(config: TrainConfig) -> set[str]:
     free = set(FREE)
     if config.patience > 0 or config.keep == "best":  # by which the number of evaluations counts
         free.discard("evaluate")
-    if config.cache.short_side is not None:  # pictures that are kept differ from those that aren't
+    if config.cache.short_side is not None:  # images that are kept differ from those that aren't
         free.discard("cache.limit")
     return free

@@ -9,20 +9,20 @@ from itertools import islice
 from typing import Any
 
 from vitrail.data.batches import Batch, TrainBatches
-from vitrail.data.dataset import Source, Stream
+from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.loader import Loader
-from vitrail.data.streaming import Place, Portion, StreamBatches
+from vitrail.data.streaming import Cursor, Portion, StreamBatches
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import ALONE, Shard
 from vitrail.training.train_config import TrainConfig
 
 
-class Feed(ABC):
+class TrainIterator(ABC):
     """A run's batches from some place on; a restart needs that place and nothing else."""
 
     def __init__(self, config: TrainConfig, preprocess: Preprocess) -> None:
         self._config, self._preprocess = config, preprocess
-        self.place = Place()
+        self.place = Cursor()
         """Where the next batch begins; of a set, only its step counts."""
 
     @abstractmethod
@@ -35,13 +35,13 @@ class Feed(ABC):
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Name the pictures of the global batch at the place, each as often as it is in it."""
+        """Name the images of the global batch at the place, each as often as it is in it."""
 
 
-class SetFeed(Feed):
+class DatasetIterator(TrainIterator):
     """Batches of a set."""
 
-    def __init__(self, source: Source, config: TrainConfig, preprocess: Preprocess) -> None:
+    def __init__(self, source: ImageDataset, config: TrainConfig, preprocess: Preprocess) -> None:
         super().__init__(config, preprocess)
         self._source = source
 
@@ -52,10 +52,10 @@ class SetFeed(Feed):
 
     def advance(self) -> None:
         """Count a step."""
-        self.place = Place(self.place.step + 1)
+        self.place = Cursor(self.place.step + 1)
 
     def names(self) -> list[str]:
-        """Look the pictures up by their numbers."""
+        """Look the images up by their numbers."""
         indices = self._batches(ALONE)[self.place.step].indices.tolist()
         return [self._source.where(index) for index in indices]
 
@@ -72,13 +72,13 @@ class SetFeed(Feed):
         )
 
 
-class StreamFeed(Feed):
+class StreamIterator(TrainIterator):
     """Batches of a stream."""
 
-    def __init__(self, stream: Stream, config: TrainConfig, preprocess: Preprocess) -> None:
+    def __init__(self, stream: ImageStream, config: TrainConfig, preprocess: Preprocess) -> None:
         super().__init__(config, preprocess)
         self._stream = stream
-        self._ahead: deque[Place] = deque()  # where each batch ends that was read but not learnt
+        self._ahead: deque[Cursor] = deque()  # where each batch ends that was read but not learnt
 
     def open(self, total: int, shard: Shard) -> Loader[Any, Batch]:
         """Read the stream from the place on, and leave the decoding to the loader."""
@@ -113,7 +113,9 @@ class StreamFeed(Feed):
         )
 
 
-def open_feed(data: Source | Stream, config: TrainConfig, preprocess: Preprocess) -> Feed:
+def open_feed(
+    data: ImageDataset | ImageStream, config: TrainConfig, preprocess: Preprocess
+) -> TrainIterator:
     """Feed a run from a set or a stream."""
-    kind = SetFeed if isinstance(data, Source) else StreamFeed
+    kind = DatasetIterator if isinstance(data, ImageDataset) else StreamIterator
     return kind(data, config, preprocess)  # pyright: ignore[reportArgumentType]

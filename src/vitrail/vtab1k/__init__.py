@@ -1,4 +1,4 @@
-"""VTAB-1k (arXiv 1910.04867): 19 tasks of 1,000 training pictures each, as the paper runs them."""
+"""VTAB-1k (arXiv 1910.04867): 19 tasks of 1,000 training images each, as the paper runs them."""
 
 from vitrail.vtab1k.benchmark import Scale, Score, TaskScore, run_vtab
 from vitrail.vtab1k.vtab_tasks import GROUPS, TASKS, Task

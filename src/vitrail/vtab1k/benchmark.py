@@ -1,7 +1,7 @@
-"""The benchmark: each task whose pictures are on disk fine-tuned by Table 4, and its test split.
+"""The benchmark: each task whose images are on disk fine-tuned by Table 4, and its test split.
 
 OUT/TASK/                   a run folder, which an interrupted benchmark goes on with
-OUT/TASK/data/pictures.csv  the pictures that it was trained and tested on
+OUT/TASK/data/images.csv  the images that it was trained and tested on
 OUT/TASK/test.json          what it reached on the test split
 """
 
@@ -37,8 +37,8 @@ class Scale:
     lr: float | None = None
     batch: int | None = None
     image: Size | None = None
-    pictures: int = 1_000
-    """Training pictures of a task, 800 and 200."""
+    images: int = 1_000
+    """Training images of a task, 800 and 200."""
     validate: bool = False
     """Train on the 800 and measure on the 200, to choose settings by; not on the test split."""
     seed: int = 0
@@ -52,11 +52,11 @@ class TaskScore:
     task: Task
     top1: Estimate | None
     """None where the task was not run."""
-    pictures: int = 0
+    images: int = 0
     skipped: int = 0
-    """Pictures that could not be read."""
+    """Images that could not be read."""
     unseen: int = 0
-    """Pictures of classes that no training picture was drawn of; they count as wrong."""
+    """Images of classes that no training image was drawn of; they count as wrong."""
     why: str = ""
     """Why it was not run."""
 
@@ -125,12 +125,12 @@ def _run_task(
     task: Task, place: str | Path, model: str, name: str, folder: Path, scale: Scale
 ) -> TaskScore:
     """Train on a task and measure on its test split, or take what an earlier call reached."""
-    listed = folder / "data" / "pictures.csv"
+    listed = folder / "data" / "images.csv"
     config = configure(f"csv:{listed}", model, name, folder, scale)
     strangers = 0
     if not (folder / _TEST).exists():
         try:
-            parts = open_task(task, place, pictures=scale.pictures, seed=scale.seed)
+            parts = open_task(task, place, images=scale.images, seed=scale.seed)
         except InputError as error:
             return TaskScore(task, None, why=str(error))
         chosen = {"train": [parts.train, parts.val], "test": [parts.test]}
@@ -143,11 +143,11 @@ def _run_task(
             raise InputError(f"{listed.parent}: {error.strerror or error}") from None
     train(config)
     if not (folder / _TEST).exists():
-        found = {**_test(config, strangers), "learnt": scale.pictures}
+        found = {**_test(config, strangers), "learnt": scale.images}
         write_whole(folder / _TEST, json.dumps(found) + "\n")
     found = json.loads((folder / _TEST).read_text())
-    if (learnt := found.pop("learnt", scale.pictures)) != scale.pictures:
-        said = f"has learnt from {learnt:,} pictures, not {scale.pictures:,}"
+    if (learnt := found.pop("learnt", scale.images)) != scale.images:
+        said = f"has learnt from {learnt:,} images, not {scale.images:,}"
         raise InputError(f"{task.name} {said}; choose another --out, or remove {folder}")
     return TaskScore(task, Estimate(*found.pop("top1")), **found)
 
@@ -170,7 +170,7 @@ def configure(data: str, weights: str, model: str, out: Path, scale: Scale) -> T
         config = replace(config, batch=scale.batch)
     if scale.lr is not None:
         config = replace(config, optim=replace(config.optim, lr=scale.lr))
-    return shorten_warmup(config, images=scale.pictures)
+    return shorten_warmup(config, images=scale.images)
 
 
 def _test(config: TrainConfig, strangers: int) -> dict[str, object]:
@@ -180,5 +180,5 @@ def _test(config: TrainConfig, strangers: int) -> dict[str, object]:
     with join(config.device) as processes:
         answers = join_answers(ask(exam, device=processes.device))
     right, count = int(answers.right().sum()), len(answers.indices) + strangers
-    found = {"pictures": count, "skipped": len(answers.bad), "unseen": strangers}
+    found = {"images": count, "skipped": len(answers.bad), "unseen": strangers}
     return {"top1": list(wilson(right, count)), **found}

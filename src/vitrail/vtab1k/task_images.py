@@ -1,4 +1,4 @@
-"""A task's pictures on disk: found, cut to 800 and 200, and listed for a run.
+"""A task's images on disk: found, cut to 800 and 200, and listed for a run.
 
 DIR/NAME/train800.txt, val200.txt, test.txt   lists of `PATH NUMBER`, as VTAB-1k is passed around
 DIR/NAME/                                     the set as it is published, if DATA knows it
@@ -19,9 +19,9 @@ import numpy as np
 from PIL import Image
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source, select
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.filenames import Names
-from vitrail.data.datasets.folder import FolderSource
+from vitrail.data.datasets.folder import FolderDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.datasets.public.fetch import fetched
 from vitrail.data.rng import shuffled
@@ -31,19 +31,19 @@ from vitrail.text import original, quoted
 from vitrail.vtab1k.vtab_tasks import Task
 
 _LISTS = {"train": "train800.txt", "val": "val200.txt", "test": "test.txt"}
-_TRAIN = 0.8  # VTAB-1k: 800 of 1,000 pictures to train on, 200 to choose settings by
+_TRAIN = 0.8  # VTAB-1k: 800 of 1,000 images to train on, 200 to choose settings by
 
 
 class Parts(NamedTuple):
-    """A task's pictures."""
+    """A task's images."""
 
-    train: Source
-    val: Source
-    test: Source
+    train: ImageDataset
+    val: ImageDataset
+    test: ImageDataset
 
 
 def find_task(task: Task, root: Path) -> str | Path | None:
-    """Say where a task's pictures lie: a folder of lists, or DATA; None where nothing is."""
+    """Say where a task's images lie: a folder of lists, or DATA; None where nothing is."""
     for name in task.places:
         folder, file = root / name, root / f"{name}.csv"
         if all((folder / each).is_file() for each in _LISTS.values()):
@@ -56,29 +56,29 @@ def find_task(task: Task, root: Path) -> str | Path | None:
     return task.source if task.source and fetched(task.source) else None
 
 
-def open_task(task: Task, place: str | Path, *, pictures: int, seed: int) -> Parts:
-    """Open a task's pictures: the lists' own, or drawn at random from the training split."""
+def open_task(task: Task, place: str | Path, *, images: int, seed: int) -> Parts:
+    """Open a task's images: the lists' own, or drawn at random from the training split."""
     if isinstance(place, Path):
         train, val, test = (_open_list(task, place / name) for name in _LISTS.values())
-        kept = round_half_up(_TRAIN, pictures)
-        return Parts(_first(train, kept), _first(val, pictures - kept), test)
+        kept = round_half_up(_TRAIN, images)
+        return Parts(_first(train, kept), _first(val, images - kept), test)
     train, test = (open_data(place, split=split, seed=seed) for split in ("train", "test"))
-    if not isinstance(train, Source) or not isinstance(test, Source):
+    if not isinstance(train, ImageDataset) or not isinstance(test, ImageDataset):
         raise InputError(f"{place} is a stream, of which no test split can be measured")
     if train.multilabel:
-        raise InputError(f"{train.name} has several labels a picture; VTAB's tasks have one")
-    if len(train) < pictures:
-        raise InputError(f"{train.name} has {len(train):,} pictures, fewer than {pictures:,}")
-    order = shuffled(len(train), seed, "subset")[:pictures]
-    kept = round_half_up(_TRAIN, pictures)
+        raise InputError(f"{train.name} has several labels an image; VTAB's tasks have one")
+    if len(train) < images:
+        raise InputError(f"{train.name} has {len(train):,} images, fewer than {images:,}")
+    order = shuffled(len(train), seed, "subset")[:images]
+    kept = round_half_up(_TRAIN, images)
     return Parts(select(train, order[:kept]), select(train, order[kept:]), test)
 
 
-def _first(source: Source, count: int) -> Source:
+def _first(source: ImageDataset, count: int) -> ImageDataset:
     return select(source, np.arange(min(count, len(source))))
 
 
-def _open_list(task: Task, file: Path) -> Source:
+def _open_list(task: Task, file: Path) -> ImageDataset:
     """Open a list of paths, each with the number of its class behind the last space."""
     files, labels = [], []
     try:
@@ -95,16 +95,16 @@ def _open_list(task: Task, file: Path) -> Source:
         files.append(os.fsencode(path))
         labels.append(int(label))
     if not files:
-        raise InputError(f"{file} is empty; expected a line a picture")
+        raise InputError(f"{file} is empty; expected a line an image")
     classes = [str(number) for number in range(task.classes)]
     name = f"{task.name}/{file.stem}"
-    return FolderSource(name, classes, np.array(labels, np.int64), file.parent, Names(files))
+    return FolderDataset(name, classes, np.array(labels, np.int64), file.parent, Names(files))
 
 
-def write_list(path: Path, parts: Mapping[str, Sequence[Source]]) -> int:
-    """List pictures by split as a CSV that runs open; say how many can't be right.
+def write_list(path: Path, parts: Mapping[str, Sequence[ImageDataset]]) -> int:
+    """List images by split as a CSV that runs open; say how many can't be right.
 
-    Those are of classes that `train` has no picture of, for which the model has no output. Pictures
+    Those are of classes that `train` has no image of, for which the model has no output. Images
     that are no files, as CIFAR's, are written out beside the list.
     """
     seen = {each.classes[n] for each in parts["train"] for n in np.unique(each.labels)}
@@ -126,8 +126,8 @@ def write_list(path: Path, parts: Mapping[str, Sequence[Source]]) -> int:
     return strangers
 
 
-def _file_of(source: Source, index: int, folder: Path) -> str:
-    """Give the path of a picture's file; one that has none is written into a folder."""
+def _file_of(source: ImageDataset, index: int, folder: Path) -> str:
+    """Give the path of an image's file; one that has none is written into a folder."""
     if source.root is not None:
         path = source.root.absolute() / original(source.where(index))
         if path.is_file():
@@ -140,7 +140,7 @@ def _file_of(source: Source, index: int, folder: Path) -> str:
         if isinstance(content, bytes):
             part.write_bytes(content)
         else:
-            grey = content.shape[-1] == 1
-            Image.fromarray(content[..., 0] if grey else content).save(part, format="PNG")
+            gray = content.shape[-1] == 1
+            Image.fromarray(content[..., 0] if gray else content).save(part, format="PNG")
         part.replace(path)
     return str(path)

@@ -1,4 +1,4 @@
-"""The 19 tasks as records: names, groups, classes, test pictures."""
+"""The 19 tasks as records: names, groups, classes, test images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Task:
     group: Group
     classes: int
     test: int
-    """Pictures of the whole test split, all of which are measured on."""
+    """Images of the whole test split, all of which are measured on."""
     folders: tuple[str, ...] = ()
     """Other names that its folder goes by, such as those of the lists that are passed around."""
     source: str | None = None
@@ -30,7 +30,7 @@ class Task:
         return self.name, *self.folders
 
 
-# VTAB's Tables 2 and 3 (arXiv 1910.04867); for the count of test pictures also task_adaptation.
+# VTAB's Tables 2 and 3 (arXiv 1910.04867); for the count of test images also task_adaptation.
 TASKS: tuple[Task, ...] = (
     Task("caltech101", "Caltech101", "natural", 102, 6_084, (), "caltech101"),
     Task("cifar100", "CIFAR-100", "natural", 100, 10_000, ("cifar", "cifar-100"), "cifar100"),

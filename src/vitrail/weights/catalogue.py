@@ -1,4 +1,4 @@
-"""Published checkpoints as records: what each holds, how well it does, how it wants its pictures.
+"""Published checkpoints as records: what each holds, how well it does, how it wants its images.
 
 Accuracies are ImageNet top-1 in percent as their publishers state them; where nobody states one for
 the very file, there is none. Torch is not imported.
@@ -32,7 +32,7 @@ class Published:
     """Published ImageNet top-1 accuracy in percent."""
     cited: str
     """Who published the accuracy, and what was measured; empty without one."""
-    licence: str
+    license: str
     preprocess: Preprocess
 
     @property
@@ -80,7 +80,7 @@ def _timm_bit(size: int) -> Preprocess:
 _META = Preprocess(
     size=(224, 224), mean=_MEAN, std=_STD, interpolation="bicubic", fit="crop", crop=224 / 256
 )
-"""DeiT, MAE, DINOv2: the short side to 256, the centre 224."""
+"""DeiT, MAE, DINOv2: the short side to 256, the center 224."""
 
 
 def _record(
@@ -90,7 +90,7 @@ def _record(
     preprocess: Preprocess,
     top1: float | None = None,
     cited: str = "",
-    licence: str = "Apache-2.0",
+    license: str = "Apache-2.0",
 ) -> Published:
     return Published(
         source=source,
@@ -98,7 +98,7 @@ def _record(
         data=data,
         top1=top1,
         cited=cited if top1 is not None else "",
-        licence=licence,
+        license=license,
         preprocess=preprocess,
     )
 
@@ -120,7 +120,7 @@ def _originals() -> Iterator[Published]:
     for size, top1 in (("B", 81.2), ("L", 82.7)):
         source = f"{tuned}/ViT-{size}_16-224"
         yield _record(source, f"ViT-{size}/16", BOTH, _google(224), top1, _README)
-    for patch in (16, 32):  # sharpness-aware minimisation, arXiv 2106.01548
+    for patch in (16, 32):  # sharpness-aware minimization, arXiv 2106.01548
         yield _record(f"google:sam/ViT-B_{patch}", f"ViT-B/{patch}", I1K, _google(224))
 
 
@@ -135,7 +135,7 @@ _AUGREG = {
     "R26+S/32": ("R26_S_32", "aug_light1-wd_0.1-do_0.0-sd_0.0", "0.01", 83.85),
     "R50+L/32": ("R50_L_32", "aug_medium1-wd_0.1-do_0.1-sd_0.1", "0.01", 85.99),
 }
-"""The README's recommended files: the size, the regularisation and the rate of fine-tuning at 384
+"""The README's recommended files: the size, the regularization and the rate of fine-tuning at 384
 that their names are made of, and the accuracy after it."""
 
 
@@ -155,7 +155,7 @@ def _augreg() -> Iterator[tuple[str, Published]]:
 def _bits() -> Iterator[Published]:
     scores = {"50x1": 80.386, "101x1": 82.332, "50x3": 83.982, "101x3": 84.430}
     scores |= {"152x2": 84.468, "152x4": 84.936}
-    options = "standardise=timm,pool_padding=zeros"
+    options = "standardize=timm,pool_padding=zeros"
     for size, top1 in scores.items():
         name = f"BiT-R{size}"
         yield _record(f"google:bit/BiT-M-R{size}", f"{name},classes=21843", I21K, _google(224))
@@ -195,7 +195,7 @@ def _timms() -> Iterator[Published]:
         tag = name.partition(".")[2]
         data = I1K if tag == "sam_in1k" else BOTH if tag.endswith("in1k") else I21K
         options = ",activation=gelu,position_resize=timm"
-        options += ",stem_norm_eps=1e-05,standardise=timm" if "+" in model else ""
+        options += ",stem_norm_eps=1e-05,standardize=timm" if "+" in model else ""
         image = _timm(parse(model).image[0])
         yield _record(f"timm:{name}", model + options, data, image, top1, _TIMM)
 
@@ -223,7 +223,7 @@ def _meta() -> Iterator[Published]:
     for size, model, top1 in mae:
         source = f"timm:vit_{size}_patch{model[2:]}_224.mae"
         name, cited = f"ViT-{model},classes=0,{timm}", "MAE README, after fine-tuning"
-        yield _record(source, name, I1K, _META, top1, cited, licence="CC-BY-NC-4.0")
+        yield _record(source, name, I1K, _META, top1, cited, license="CC-BY-NC-4.0")
     giant = "ViT/14@518,depth=40,width=1536,heads=24,mlp=4096,activation=swiglu"
     models = {size: f"ViT-{size.upper()}/14@518,activation=gelu" for size in "sbl"} | {"g": giant}
     for (size, model), top1 in zip(models.items(), (81.1, 84.5, 86.3, 86.5), strict=True):
@@ -259,7 +259,7 @@ def choose_augreg(index: Path, model: str, resolution: str | None) -> str:
     """Choose a file's name from AugReg's index: for a model, the best ImageNet-21k pre-training.
 
     With a resolution, that pre-training's best fine-tuning to ImageNet. Best is, as in the official
-    code, by accuracy on held-out pictures.
+    code, by accuracy on held-out images.
     """
     try:
         with index.open(encoding="utf-8", newline="") as file:

@@ -51,7 +51,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bundle:
+class Checkpoint:
     """Everything that a model needs: its spec, weights, classes and preprocessing."""
 
     spec: Spec
@@ -69,7 +69,7 @@ class Bundle:
         return model.eval()
 
 
-def _make_empty(bundle: Bundle) -> ViT | BiT:
+def _make_empty(bundle: Checkpoint) -> ViT | BiT:
     """Make the model without memory; refuse weights that are not its own, all misfits at once."""
     model = build(bundle.spec, device="meta")
     problems = list(_find_misfits(model.state_dict(), bundle.tensors))
@@ -119,7 +119,7 @@ class _Record:
     parameters: int
 
 
-def save_folder(bundle: Bundle, folder: Path) -> None:
+def save_folder(bundle: Checkpoint, folder: Path) -> None:
     """Write a model folder; an older model folder of that name is replaced, nothing else is.
 
     One process at a time saves to a folder. Whatever stops it leaves the old folder or the new.
@@ -142,7 +142,7 @@ def save_folder(bundle: Bundle, folder: Path) -> None:
         raise InputError(f"{folder}: could not be saved: {cause}; what was there stays") from None
 
 
-def _write(bundle: Bundle, folder: Path) -> Path:
+def _write(bundle: Checkpoint, folder: Path) -> Path:
     """Write all beside the folder, on disk and for all that may read the user's files."""
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
     save_file(separate(bundle.tensors), new / WEIGHTS, metadata={"format": "pt"})
@@ -231,7 +231,7 @@ def _check_replaceable(folder: Path) -> None:
         )
 
 
-def load_folder(folder: Path) -> Bundle:
+def load_folder(folder: Path) -> Checkpoint:
     """Read a model folder, whose checksums must be right."""
     place = folder if folder.exists() else find_stranded(folder.absolute()) or folder
     if not place.is_dir():
@@ -248,7 +248,7 @@ def load_folder(folder: Path) -> Bundle:
         record = from_dict(_Record, data)
     except InputError as error:
         raise InputError(f"{place / RECORD}: {error}") from None
-    bundle = Bundle(
+    bundle = Checkpoint(
         spec=spec,
         tensors=_read_weights(place / WEIGHTS, record),
         classes=record.classes,
@@ -289,7 +289,7 @@ def _read_weights(path: Path, record: _Record) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_classes(bundle: Bundle) -> None:
+def _check_classes(bundle: Checkpoint) -> None:
     classes, outputs = bundle.classes, bundle.spec.classes
     if classes is not None and len(classes) != outputs:
         raise InputError(f"{len(classes)} class names for {outputs} outputs of {bundle.spec}")

@@ -8,21 +8,21 @@ from vitrail.config import InputError
 from vitrail.data import Preprocess
 from vitrail.models import Spec
 from vitrail.models.spec import Size, ViTSpec
-from vitrail.weights.checkpoint import Bundle
+from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.transfer import HeadChange, transfer
 
 _FITTED = ("classes", "representation", "head_bias", "image", "channels", "patch")
 
 
 def fit(
-    bundle: Bundle,
+    bundle: Checkpoint,
     *,
     classes: int | None = None,
     image: Size | None = None,
     channels: int | None = None,
     patch: Size | None = None,
     head: HeadChange = "replace",
-) -> Bundle:
+) -> Checkpoint:
     """Fit weights to a new task; the changes are added to their provenance."""
     moved = transfer(
         bundle.spec,
@@ -37,7 +37,7 @@ def fit(
     provenance = bundle.provenance and replace(
         bundle.provenance, changes=(*bundle.provenance.changes, *said)
     )
-    return Bundle(
+    return Checkpoint(
         spec=moved.spec,
         tensors=moved.tensors,
         classes=bundle.classes if classes is None or head == "keep" else None,
@@ -46,7 +46,7 @@ def fit(
     )
 
 
-def fit_named(bundle: Bundle, named: Spec, *, classes: int) -> Bundle:
+def fit_named(bundle: Checkpoint, named: Spec, *, classes: int) -> Checkpoint:
     """Fit weights to a named model's resolution, patch, channels and dropout, and to new classes.
 
     What the name leaves open, such as the form of GELU, stays as the weights have it; what it says
@@ -87,11 +87,9 @@ def _refit(preprocess: Preprocess, spec: Spec, image: Size | None) -> Preprocess
     Without one it keeps its own, which need not be that of the model's positions (DINOv2's).
     """
     count, old = spec.channels, len(preprocess.mean)
-    means, deviations = preprocess.mean, preprocess.std
+    means, stds = preprocess.mean, preprocess.std
     if count != old:
-        grey = count == 1  # one channel stands for all
-        means = (sum(means) / old,) if grey else tuple(means[i % old] for i in range(count))
-        deviations = (
-            (sum(deviations) / old,) if grey else tuple(deviations[i % old] for i in range(count))
-        )
-    return replace(preprocess, size=image or preprocess.size, mean=means, std=deviations)
+        gray = count == 1  # one channel stands for all
+        means = (sum(means) / old,) if gray else tuple(means[i % old] for i in range(count))
+        stds = (sum(stds) / old,) if gray else tuple(stds[i % old] for i in range(count))
+    return replace(preprocess, size=image or preprocess.size, mean=means, std=stds)

@@ -1,4 +1,4 @@
-"""From a source to a model: recognise the format, know the spec, read all, fit it to the task."""
+"""From a source to a model: recognize the format, know the spec, read all, fit it to the task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitrail.config import InputError, to_dict
 from vitrail.data import Preprocess
 from vitrail.models import BiT, Spec, ViT, parse, spec_from_dict
 from vitrail.models.spec import Size, ViTSpec
-from vitrail.weights.checkpoint import Bundle, Provenance, check_size, load_folder
+from vitrail.weights.checkpoint import Checkpoint, Provenance, check_size, load_folder
 from vitrail.weights.class_names import imagenet_classes
 from vitrail.weights.files.tensor_files import (
     WeightsFile,
@@ -34,7 +34,7 @@ SPEC_KEY = "vitrail.spec"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model that is ready to use, and what came with its weights."""
 
     model: ViT | BiT
@@ -52,7 +52,7 @@ def load(
     channels: int | None = None,
     patch: Size | None = None,
     head: HeadChange = "replace",
-) -> Loaded:
+) -> LoadedModel:
     """Load a model in eval mode, fitted to a new task where one is described.
 
     `model` names what the source holds: it is checked, and says what shapes alone can't. A peer's
@@ -64,15 +64,15 @@ def load(
         bundle = fit(
             bundle, classes=classes, image=image, channels=channels, patch=patch, head=head
         )
-    return Loaded(bundle.build(), bundle.classes, bundle.preprocess, bundle.provenance)
+    return LoadedModel(bundle.build(), bundle.classes, bundle.preprocess, bundle.provenance)
 
 
 def _cut_to_patches(
     preprocess: Preprocess | None, spec: Spec
 ) -> tuple[Preprocess | None, tuple[str, ...]]:
-    """Cut pictures to the model's whole patches; say so, as others cut them elsewhere.
+    """Cut images to the model's whole patches; say so, as others cut them elsewhere.
 
-    SigLIP with patches of 14 gets pictures of 384, of which its convolution drops 6 lines.
+    SigLIP with patches of 14 gets images of 384, of which its convolution drops 6 lines.
     """
     if preprocess is None or not isinstance(spec, ViTSpec) or preprocess.size == spec.image:
         return preprocess, ()
@@ -81,13 +81,13 @@ def _cut_to_patches(
         return preprocess, ()
     crop = preprocess.crop * min(spec.image) / min(preprocess.size)
     said = (
-        f"pictures of {height}x{width} are cut to their middle {spec.image[0]}x{spec.image[1]}, "
+        f"images of {height}x{width} are cut to their middle {spec.image[0]}x{spec.image[1]}, "
         "whole patches; as published, the right and lower edges are cut"
     )
     return replace(preprocess, size=spec.image, crop=crop), (said,)
 
 
-def read(source: str, *, model: str | None = None, hashed: bool = True) -> Bundle:
+def read(source: str, *, model: str | None = None, hashed: bool = True) -> Checkpoint:
     """Read all that a source holds: our own folder, or a file of any known format."""
     found = resolve(source)
     if found.path.is_dir():
@@ -100,13 +100,13 @@ def read(source: str, *, model: str | None = None, hashed: bool = True) -> Bundl
 
 def read_weights(
     file: WeightsFile, found: Resolved, *, model: str | None = None, hashed: bool = True
-) -> Bundle:
+) -> Checkpoint:
     """Read a file that another project wrote."""
     config = {**found.config}
     format, spec = identify(file, config, model=model)
     try:
         tensors, left_out = read_table(
-            format.table(spec), format.normalise(file.read()), format.left_out
+            format.table(spec), format.normalize(file.read()), format.left_out
         )
     except InputError as error:
         raise InputError(
@@ -125,7 +125,7 @@ def read_weights(
     preprocess = read_preprocess(config, found.preprocessor)
     preprocess, cut = _cut_to_patches(preprocess, spec)
     changes += cut
-    return Bundle(
+    return Checkpoint(
         spec=spec,
         tensors=tensors,
         classes=_classes(config, spec),
@@ -162,8 +162,8 @@ def identify(
     """Say a file's format and spec from its header alone."""
     for format in FORMATS:
         empty = {k: torch.empty(shape, device="meta") for k, shape in file.shapes.items()}
-        shapes = {k: tuple(v.shape) for k, v in format.normalise(empty).items()}
-        if not format.recognises(shapes):
+        shapes = {k: tuple(v.shape) for k, v in format.normalize(empty).items()}
+        if not format.recognizes(shapes):
             continue
         sure = SPEC_KEY in file.metadata
         spec = _read_spec(file) if sure else format.infer(shapes, _with_model(config, model))

@@ -120,10 +120,10 @@ def _unreadable(source: str) -> InputError:
         return InputError(f"no file {source!r}; write timm:{source} for timm's weights, or {file}")
     if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", source) and not source.endswith(WEIGHTS):
         return InputError(f"no file {source!r}; write hf:{source} for the hub's, or {file}")
-    return InputError(f"no file or folder {source!r}{_neighbours(Path(source))}")
+    return InputError(f"no file or folder {source!r}{_neighbors(Path(source))}")
 
 
-def _neighbours(path: Path) -> str:
+def _neighbors(path: Path) -> str:
     with suppress(OSError):
         return suggest(path.name, (other.name for other in path.parent.iterdir()))
     return ""
@@ -132,14 +132,14 @@ def _neighbours(path: Path) -> str:
 def _from_file(rest: str, cache: Path | None) -> Resolved:
     path = _find(rest)
     if path is None:
-        raise InputError(f"no file or folder {rest!r}{_neighbours(Path(rest))}")
+        raise InputError(f"no file or folder {rest!r}{_neighbors(Path(rest))}")
     return _local(path, f"file:{rest}")
 
 
 def _from_run(rest: str, cache: Path | None) -> Resolved:
     folder = _find(rest)
     if folder is None or not folder.is_dir():
-        raise InputError(f"no run folder {rest!r}{_neighbours(Path(rest))}")
+        raise InputError(f"no run folder {rest!r}{_neighbors(Path(rest))}")
     found = _model_folder(folder)
     if found is None:
         raise InputError(f"{folder} is no run folder: it holds no model.json yet")

@@ -81,7 +81,7 @@ def _new_spec(
     if patch is not None and not (isinstance(spec, ViTSpec) and not isinstance(spec, HybridSpec)):
         raise InputError(f"{spec.name} has no patches of pixels to resize")
     if image not in (None, spec.image) and isinstance(spec, BiTSpec) and spec.heads:
-        raise InputError(f"{spec.name} takes pictures of any size as it is; leave image out")
+        raise InputError(f"{spec.name} takes images of any size as it is; leave image out")
     given: dict[str, Any] = {"image": image, "channels": channels, "patch": patch}
     changes = {name: value for name, value in given.items() if value is not None}
     if classes is not None:
@@ -147,8 +147,8 @@ def _fit_patches(spec: Spec, new: Spec, made: Tensors) -> list[Change]:
 def adapt_channels(weight: Tensor, channels: int) -> Tensor:
     """Bring filters (outputs, channels, height, width) to another channel count.
 
-    A picture whose channels are all equal gives the same as before: fewer channels share what the
-    others had (one, a grey picture's, takes the sum), more take the old ones in turn, in shares.
+    An image whose channels are all equal gives the same as before: fewer channels share what the
+    others had (one, a gray image's, takes the sum), more take the old ones in turn, in shares.
     """
     old = weight.shape[1]
     if channels <= old:

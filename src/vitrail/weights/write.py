@@ -19,7 +19,7 @@ from torch import Tensor
 from vitrail.config import InputError, suggest
 from vitrail.files import permit, sync
 from vitrail.models import BiTSpec, ViTSpec, spec_to_dict
-from vitrail.weights.checkpoint import Bundle, save_folder, separate
+from vitrail.weights.checkpoint import Checkpoint, save_folder, separate
 from vitrail.weights.formats.bigvision import BIGVISION
 from vitrail.weights.formats.bit_tf import BIT_TF
 from vitrail.weights.formats.format import Format
@@ -37,7 +37,7 @@ TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Written:
+class ConversionResult:
     """What was written, and how far its logits are from the source's."""
 
     format: str
@@ -45,7 +45,7 @@ class Written:
     max_difference: float
 
 
-def convert(source: str, out: Path, to: str, *, model: str | None = None) -> Written:
+def convert(source: str, out: Path, to: str, *, model: str | None = None) -> ConversionResult:
     """Write a source in another format; what does not give the same logits is not left behind."""
     if to not in WRITERS:
         raise InputError(f"no format {to!r}; there are: {', '.join(WRITERS)}{suggest(to, WRITERS)}")
@@ -63,7 +63,7 @@ def convert(source: str, out: Path, to: str, *, model: str | None = None) -> Wri
         shutil.rmtree(trial, ignore_errors=True)
 
 
-def _convert(bundle: Bundle, source: str, out: Path, to: str) -> Written:
+def _convert(bundle: Checkpoint, source: str, out: Path, to: str) -> ConversionResult:
     files = _write(bundle, out, to)
     try:
         difference = compare(bundle, read(f"file:{out}", model=str(bundle.spec)))
@@ -75,10 +75,10 @@ def _convert(bundle: Bundle, source: str, out: Path, to: str) -> Written:
         if out.is_dir():
             out.rmdir()
         raise
-    return Written(to, files, difference)
+    return ConversionResult(to, files, difference)
 
 
-def _write(bundle: Bundle, out: Path, to: str) -> tuple[Path, ...]:
+def _write(bundle: Checkpoint, out: Path, to: str) -> tuple[Path, ...]:
     """Write under a name of its own first; whatever stops it leaves nothing behind."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -97,26 +97,26 @@ def _part(out: Path) -> Path:
 
 
 @torch.inference_mode()
-def compare(first: Bundle, second: Bundle) -> float:
-    """Give the largest difference of two models on random pictures, relative to their outputs.
+def compare(first: Checkpoint, second: Checkpoint) -> float:
+    """Give the largest difference of two models on random images, relative to their outputs.
 
     Features count beside logits: a head of zeros would hide any difference.
     """
     generator = torch.Generator().manual_seed(0)
-    pictures = torch.randn(2, first.spec.channels, *first.spec.image, generator=generator)
+    images = torch.randn(2, first.spec.channels, *first.spec.image, generator=generator)
     one, two = (bundle.build().float() for bundle in (first, second))
-    pairs = [(one.features(pictures), two.features(pictures)), (one(pictures), two(pictures))]
+    pairs = [(one.features(images), two.features(images)), (one(images), two(images))]
     if any(ours.shape != theirs.shape for ours, theirs in pairs):
         raise InputError(f"{first.spec} and {second.spec} have outputs of other sizes")
     parts = [(x - y).abs().max() / x.abs().max().clamp_min(1e-30) for x, y in pairs]
     return torch.stack(parts).max().item()  # as python's max does not, it keeps NaN
 
 
-def _tensors(bundle: Bundle, format: Format) -> Tensors:
-    return format.denormalise(write_table(format.table(bundle.spec), bundle.tensors))
+def _tensors(bundle: Checkpoint, format: Format) -> Tensors:
+    return format.denormalize(write_table(format.table(bundle.spec), bundle.tensors))
 
 
-def _write_npz(bundle: Bundle, out: Path, format: Format, prefix: str = "") -> tuple[Path, ...]:
+def _write_npz(bundle: Checkpoint, out: Path, format: Format, prefix: str = "") -> tuple[Path, ...]:
     theirs = _tensors(bundle, format)
     arrays = {f"{prefix}{key}": _array(value) for key, value in theirs.items()}
     part = _part(out)
@@ -133,16 +133,16 @@ def _array(tensor: Tensor) -> np.ndarray:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _write_google(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+def _write_google(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
     published = isinstance(bundle.spec, BiTSpec) and bundle.spec.pool_padding == "zeros"
     return _write_npz(bundle, out, BIT_TF if published else GOOGLE)
 
 
-def _write_bigvision(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+def _write_bigvision(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
     return _write_npz(_fold_class_position(bundle), out, BIGVISION, prefix="params/")
 
 
-def _fold_class_position(bundle: Bundle) -> Bundle:
+def _fold_class_position(bundle: Checkpoint) -> Checkpoint:
     """Add the class token's position to the token itself, as big_vision does with old files."""
     spec = bundle.spec
     if not isinstance(spec, ViTSpec) or spec.position != "learned-1d" or spec.positioned != 1:
@@ -154,12 +154,12 @@ def _fold_class_position(bundle: Bundle) -> Bundle:
     return replace(bundle, spec=replace(spec, class_position=False), tensors=tensors)
 
 
-def _write_timm(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+def _write_timm(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
     config = write_timm_config(bundle.spec, bundle.preprocess, bundle.classes)
     return _write_hub_folder(bundle, out, TIMM, {"config.json": config})
 
 
-def _write_hf(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+def _write_hf(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
     extra = {"config.json": write_config(bundle.spec, bundle.classes)}
     if bundle.preprocess is not None:
         extra["preprocessor_config.json"] = write_preprocess(bundle.preprocess)
@@ -167,7 +167,7 @@ def _write_hf(bundle: Bundle, out: Path) -> tuple[Path, ...]:
 
 
 def _write_hub_folder(
-    bundle: Bundle, out: Path, format: Format, extra: dict[str, dict[str, Any]]
+    bundle: Checkpoint, out: Path, format: Format, extra: dict[str, dict[str, Any]]
 ) -> tuple[Path, ...]:
     theirs = separate(_tensors(bundle, format))
     part = _part(out)
@@ -180,7 +180,7 @@ def _write_hub_folder(
     return tuple(out / name for name in ("model.safetensors", *extra))
 
 
-def _write_torchvision(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+def _write_torchvision(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
     theirs = _tensors(bundle, TORCHVISION)
     part = _part(out)
     torch.save(theirs, part)
@@ -188,7 +188,7 @@ def _write_torchvision(bundle: Bundle, out: Path) -> tuple[Path, ...]:
     return (out,)
 
 
-def _write_vitrail(bundle: Bundle, out: Path) -> tuple[Path, ...]:
+def _write_vitrail(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
     save_folder(bundle, out)
     return out / "model.safetensors", out / "model.json"
 
@@ -201,7 +201,7 @@ def _finish(part: Path, out: Path) -> None:
     part.rename(out)
 
 
-WRITERS: dict[str, Callable[[Bundle, Path], tuple[Path, ...]]] = {
+WRITERS: dict[str, Callable[[Checkpoint, Path], tuple[Path, ...]]] = {
     "vitrail": _write_vitrail,
     "npz": _write_google,
     "bigvision": _write_bigvision,

@@ -34,16 +34,16 @@ def png(number: int) -> bytes:
 
 
 def number_in(content: Any) -> int:
-    """Read which picture it is from its pixels."""
+    """Read which image it is from its pixels."""
     return int(np.asarray(Image.open(BytesIO(content)))[0, 0, 0])
 
 
 def table(numbers: range, label: Any = None, labels: list[Any] | None = None) -> Any:
-    """Make a set of pictures; the label is the number modulo 3 unless given."""
+    """Make a set of images; the label is the number modulo 3 unless given."""
     label = label or datasets.ClassLabel(names=NAMES)
     return datasets.Dataset.from_dict(
         {
-            "id": [f"picture {n}" for n in numbers],
+            "id": [f"image {n}" for n in numbers],
             "image": [{"bytes": png(n), "path": f"{n}.png"} for n in numbers],
             "label": labels if labels is not None else [n % 3 for n in numbers],
         },
@@ -85,7 +85,7 @@ def as_arrow(folder: Path) -> None:
         write_arrow(folder, split, table(numbers))
 
 
-def as_pictures(folder: Path) -> None:
+def as_images(folder: Path) -> None:
     for split, numbers in PARTS.items():
         for n in numbers:
             place = folder / split / NAMES[n % 3]

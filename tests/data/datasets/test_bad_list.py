@@ -1,4 +1,4 @@
-"""bad.py: the list of bad pictures is written whole, read back, and kept to."""
+"""bad.py: the list of bad images is written whole, read back, and kept to."""
 
 import os
 import tempfile
@@ -33,11 +33,11 @@ def test_any_name_and_reason_come_back(rows: dict[str, str]) -> None:
 
 
 def test_the_list_is_plain_tab_separated_text(tmp_path: Path) -> None:
-    path = write_bad_list(tmp_path, {"b/2\n.jpg": "truncated", "a/1.jpg": "not a\tpicture"})
+    path = write_bad_list(tmp_path, {"b/2\n.jpg": "truncated", "a/1.jpg": "not a\timage"})
     assert path == tmp_path / BAD_LIST
     rows = [
         b"path\treason",
-        rb"a/1.jpg" + b"\t" + rb"not a\tpicture",
+        rb"a/1.jpg" + b"\t" + rb"not a\timage",
         rb"b/2\n.jpg" + b"\ttruncated",
     ]
     assert path.read_bytes() == b"\n".join([*rows, b""])
@@ -90,7 +90,7 @@ def test_no_rows_remove_the_list(tmp_path: Path) -> None:
     write_bad_list(tmp_path, {})
 
 
-def test_bad_pictures_are_left_out(tmp_path: Path) -> None:
+def test_bad_images_are_left_out(tmp_path: Path) -> None:
     for name in ("a/1", "a/2\n", "b/1", "b/2"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.data.datasets.filenames import Names
-from vitrail.text import neighbours, original, printable, quoted, show
+from vitrail.text import neighbors, original, printable, quoted, show
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
 
@@ -55,9 +55,9 @@ def test_quoted_shows_the_first_few() -> None:
     assert quoted(list("abc"), most=1) == "'a' and 2 more"
 
 
-def test_neighbours(tmp_path: Path) -> None:
+def test_neighbors(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
-    assert neighbours(tmp_path / "photo") == "; did you mean 'photos'?"
-    assert neighbours(tmp_path / "xyz") == ""
-    assert neighbours(tmp_path / "nowhere" / "photo") == ""
+    assert neighbors(tmp_path / "photo") == "; did you mean 'photos'?"
+    assert neighbors(tmp_path / "xyz") == ""
+    assert neighbors(tmp_path / "nowhere" / "photo") == ""
     assert show(Path("a") / "b\n") == r"a/b\n"

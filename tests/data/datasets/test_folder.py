@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.bad_list import BAD_LIST
-from vitrail.data.datasets.folder import FolderSource, open_folder
+from vitrail.data.datasets.folder import FolderDataset, open_folder
 
 
 def make(root: Path, *names: str | bytes) -> Path:
@@ -25,7 +25,7 @@ def make(root: Path, *names: str | bytes) -> Path:
     return root
 
 
-def listed(source: Source) -> list[tuple[str, str]]:
+def listed(source: ImageDataset) -> list[tuple[str, str]]:
     return [
         (source.where(index), source.classes[label]) for index, label in enumerate(source.labels)
     ]
@@ -192,7 +192,7 @@ def test_files_that_vanish_or_are_none(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(FileNotFoundError) as gone:
         source.read(0)
     assert gone.value.strerror == "No such file or directory"
-    with pytest.raises(OSError, match="Too large for a picture") as huge:
+    with pytest.raises(OSError, match="Too large for an image") as huge:
         source.read(1)
     assert huge.value.errno == errno.EFBIG
     with pytest.raises(OSError, match="Not a plain file"):
@@ -206,7 +206,7 @@ def test_files_that_vanish_or_are_none(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_source_goes_to_worker_processes(tmp_path: Path) -> None:
     source = open_folder(make(tmp_path, "a/1", "b/2"), "all")
     copy = pickle.loads(pickle.dumps(source))
-    assert isinstance(copy, FolderSource)
+    assert isinstance(copy, FolderDataset)
     assert copy.read(1) == b"b/2"
     assert copy.fingerprint() == source.fingerprint()
 
@@ -221,13 +221,13 @@ def test_a_missing_folder(tmp_path: Path) -> None:
     assert refused(tmp_path / ("x" * 300)).endswith(": File name too long")
 
 
-def test_folders_without_classes_or_pictures(tmp_path: Path) -> None:
-    empty = "is empty; expected a folder of pictures for each class"
+def test_folders_without_classes_or_images(tmp_path: Path) -> None:
+    empty = "is empty; expected a folder of images for each class"
     assert refused(tmp_path) == f"{tmp_path} {empty}"
     make(tmp_path, ".DS_Store")
     assert refused(tmp_path) == f"{tmp_path} {empty}"
     make(tmp_path, "1.jpg", "2.jpg")
-    flat = "has no folders, only files: '1.jpg', '2.jpg'; put the pictures into one folder a class"
+    flat = "has no folders, only files: '1.jpg', '2.jpg'; put the images into one folder a class"
     assert refused(tmp_path) == f"{tmp_path} {flat}"
     make(tmp_path, "cats/", "dogs/")
     assert refused(tmp_path) == (f"{tmp_path}: its class folders are all empty: 'cats', 'dogs'")
@@ -235,9 +235,9 @@ def test_folders_without_classes_or_pictures(tmp_path: Path) -> None:
 
 def test_splits_without_classes(tmp_path: Path) -> None:
     make(tmp_path, "train/a/1", "train/b/1", "test/1.jpg", "val/")
-    flat = "has no folders, only files: '1.jpg'; put the pictures into one folder a class"
+    flat = "has no folders, only files: '1.jpg'; put the images into one folder a class"
     assert refused(tmp_path, "test") == f"{tmp_path}/test {flat}"
-    empty = "is empty; expected a folder of pictures for each class"
+    empty = "is empty; expected a folder of images for each class"
     assert refused(tmp_path, "val") == f"{tmp_path}/val {empty}"
     assert len(open_folder(tmp_path)) == 2
 

@@ -11,7 +11,7 @@ import pytest
 from tests.data.datasets.hub_sets import (
     NAMES,
     PARTS,
-    as_pictures,
+    as_images,
     datasets,
     number_in,
     own_cache,
@@ -21,7 +21,7 @@ from tests.data.datasets.hub_sets import (
     write_parquet,
 )
 from tests.shelf import refusal
-from vitrail.data.dataset import Source, Stream
+from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.datasets.hub.hub import HubStream, open_hub
 
 
@@ -50,9 +50,9 @@ def test_streams_go_on_from_any_position(tmp_path: Path, files: int) -> None:
         assert sorted(number for number, _, _ in whole) == list(range(50))
         assert all(label == number % 3 for number, label, _ in whole)
         assert len({where for _, _, where in whole}) == 50
-        assert whole[3][2] == f"{tmp_path}/p/train[epoch {epoch}, picture 3] {whole[3][0]}.png"
+        assert whole[3][2] == f"{tmp_path}/p/train[epoch {epoch}, image 3] {whole[3][0]}.png"
         again = open_hub(place, "train")
-        assert isinstance(again, Stream)
+        assert isinstance(again, ImageStream)
         for start in range(52) if epoch == 7 else (0, 1, 15, 16, 49, 50, 51):
             assert rows_of(again.items(seed, epoch, start)) == whole[start:]
     assert len(orders) == 4
@@ -63,9 +63,9 @@ def test_streams_go_on_from_any_position(tmp_path: Path, files: int) -> None:
 
 
 def test_streams_of_folders_and_of_several_labels(tmp_path: Path) -> None:
-    as_pictures(tmp_path / "photos")
+    as_images(tmp_path / "photos")
     stream = open_hub(f"{tmp_path}/photos,stream=true", "val")
-    assert isinstance(stream, Stream)
+    assert isinstance(stream, ImageStream)
     found = rows_of(stream.items(0, 0))
     assert sorted((number, label) for number, label, _ in found) == [
         (n, n % 3) for n in PARTS["validation"]
@@ -78,32 +78,32 @@ def test_streams_of_folders_and_of_several_labels(tmp_path: Path) -> None:
         open_hub, f"{tmp_path}/p,stream=true", "train"
     )
     stream = open_hub(f"{tmp_path}/p,stream=true,classes=5", "train")
-    assert isinstance(stream, Stream)
+    assert isinstance(stream, ImageStream)
     assert (stream.classes, stream.multilabel) == (tuple("01234"), True)
     for number, label, _ in rows_of(stream.items(0, 0)):
         assert label.dtype == np.uint8
         assert np.flatnonzero(label).tolist() == [number % 4, 4]
     few = open_hub(f"{tmp_path}/p,stream=true,classes=4", "train")
-    assert isinstance(few, Stream)
+    assert isinstance(few, ImageStream)
     text = refusal(list, few.items(0, 0))
-    assert "/p/train[epoch 0, picture 0]" in text
+    assert "/p/train[epoch 0, image 0]" in text
     assert text.endswith("expected a class from 0 to 3, got 4")
     assert "it has train, all" in refusal(open_hub, f"{tmp_path}/p,stream=true,classes=5", "val")
 
 
-def test_a_row_without_a_picture(tmp_path: Path) -> None:
+def test_a_row_without_a_image(tmp_path: Path) -> None:
     folder, gone = tmp_path / "p", {"bytes": None, "path": str(tmp_path / "gone.png")}
-    pictures = [None, gone, {"bytes": png(2), "path": None}]
-    rows = table(range(3)).remove_columns("image").add_column("image", pictures)
+    images = [None, gone, {"bytes": png(2), "path": None}]
+    rows = table(range(3)).remove_columns("image").add_column("image", images)
     rows = rows.cast_column("image", datasets.Image(decode=False))
     write_arrow(folder, "train", rows)
     write_arrow(folder, "test", rows)
     source = open_hub(str(folder), "train")
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     for index in (0, 1):
         with pytest.raises(FileNotFoundError):
             source.read(index)
     assert source.read(2) == png(2)
     stream = open_hub(f"{folder},stream=true", "train")
-    assert isinstance(stream, Stream)
+    assert isinstance(stream, ImageStream)
     assert sorted(item.content for item in stream.items(0, 0)) == [b"", b"", png(2)]

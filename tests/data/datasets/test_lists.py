@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.lists import Columns, open_csv, open_jsonl, parse_list
 
 
@@ -22,7 +22,7 @@ def write(path: Path, content: str | bytes | list[Any]) -> Path:
     return path
 
 
-def listed(source: Source) -> list[tuple[str, str]]:
+def listed(source: ImageDataset) -> list[tuple[str, str]]:
     return [(source.where(i), source.classes[label]) for i, label in enumerate(source.labels)]
 
 
@@ -59,7 +59,7 @@ def test_json_lines(tmp_path: Path) -> None:
     assert listed(open_jsonl(write(tmp_path / "l.jsonl", text), "all")) == ROWS
 
 
-def test_pictures_are_read_from_the_lists_folder_or_anywhere(tmp_path: Path) -> None:
+def test_images_are_read_from_the_lists_folder_or_anywhere(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     write(tmp_path / "in" / "1.jpg", b"one")
     other = write(tmp_path / "2.jpg", b"two")
@@ -172,7 +172,7 @@ def refused(path: Path, opener: Any = open_csv) -> str:
     return str(caught.value)
 
 
-NO_PATH = "expected a picture's path, got "
+NO_PATH = "expected an image's path, got "
 NO_LABEL = "expected a label of text or a whole number, got "
 NO_SPLIT = "expected a split of train, val, test, got "
 
@@ -194,9 +194,9 @@ NO_SPLIT = "expected a split of train, val, test, got "
             " line 2: 'https://x.org/1.jpg' is an address; download it, name its file",
         ),
         ("path,label\na\0b,a\n", " line 2: " + NO_PATH + "'a\\x00b'"),
-        ("", " is empty; expected a row for each picture"),
-        ("\n\n", " is empty; expected a row for each picture"),
-        ("path,label\n", " is empty; expected a row for each picture"),
+        ("", " is empty; expected a row for each image"),
+        ("\n\n", " is empty; expected a row for each image"),
+        ("path,label\n", " is empty; expected a row for each image"),
         (
             "photo,kind\n1,a\n",
             ": no column is called path or file or filename or image; "
@@ -229,7 +229,7 @@ def test_bad_csv_files(tmp_path: Path, text: str | bytes, problem: str) -> None:
             '{"path": "1", "label": 1, "split": "val"}\n{"path": "2", "label": 1}\n',
             " line 2: no split, where other rows have one",
         ),
-        ("", " is empty; expected a row for each picture"),
+        ("", " is empty; expected a row for each image"),
     ],
 )
 def test_bad_json_lines(tmp_path: Path, text: str, problem: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Pixels, Source, Uniform
+from vitrail.data.dataset import ImageDataset, Pixels, Uniform
 from vitrail.data.datasets.bad_list import Remaining, write_bad_list
 from vitrail.data.datasets.open import check_trainable, notes, open_data
 
@@ -22,9 +22,9 @@ def make(root: Path, *names: str) -> Path:
     return root
 
 
-def open_source(text: str | Path, **options: Any) -> Source:
+def open_source(text: str | Path, **options: Any) -> ImageDataset:
     source = open_data(str(text), **options)
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     return source
 
 
@@ -122,7 +122,7 @@ def test_sets_of_the_package() -> None:
 def test_shards_are_opened_with_the_seed(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "s.tar", "w") as tar:
         for number in range(40):
-            for suffix, content in (("cls", b"%d" % (number % 2)), ("jpg", b"picture")):
+            for suffix, content in (("cls", b"%d" % (number % 2)), ("jpg", b"image")):
                 member = tarfile.TarInfo(f"{number:03}.{suffix}")
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
@@ -132,7 +132,7 @@ def test_shards_are_opened_with_the_seed(tmp_path: Path) -> None:
     assert first == same != other
 
 
-def test_bad_pictures_are_left_out_and_noted(tmp_path: Path) -> None:
+def test_bad_images_are_left_out_and_noted(tmp_path: Path) -> None:
     make(
         tmp_path,
         *(f"{part}/{name}/{n}" for part in ("train", "val") for name in "ab" for n in "12"),
@@ -145,7 +145,7 @@ def test_bad_pictures_are_left_out_and_noted(tmp_path: Path) -> None:
     assert isinstance(train, Remaining)
     assert train.skipped == 1
     assert [train.where(index) for index in range(3)] == ["train/a/1", "train/b/1", "train/b/2"]
-    said = f"{tmp_path}/train: vitrail-bad.tsv leaves out 1 of 4 pictures"
+    said = f"{tmp_path}/train: vitrail-bad.tsv leaves out 1 of 4 images"
     assert notes(train) == (beside, said)
     assert notes(open_source("digits")) == ()
     (tmp_path / "vitrail-bad.tsv").write_text("train/a/2")
@@ -165,9 +165,9 @@ def test_the_list_does_not_change_what_is_held_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "expected data, such as a folder of pictures or digits, got ''"),
-        (" ", "expected data, such as a folder of pictures or digits, got ' '"),
-        ("a\0b", "expected data, such as a folder of pictures or digits, got 'a\\x00b'"),
+        ("", "expected data, such as a folder of images or digits, got ''"),
+        (" ", "expected data, such as a folder of images or digits, got ' '"),
+        ("a\0b", "expected data, such as a folder of images or digits, got 'a\\x00b'"),
         ("digit", "no folder or data set 'digit'; did you mean 'digits'?"),
         ("photo", "no folder or data set 'photo'; did you mean 'photos'?"),
         ("nothing-like-it", "no folder or data set 'nothing-like-it'"),
@@ -195,7 +195,7 @@ def test_the_list_does_not_change_what_is_held_out(tmp_path: Path) -> None:
             "'shapes' is a data set, and the name of something here; "
             "write shapes: for the set, ./shapes for what is here",
         ),
-        ("x.jpg", "x.jpg is one picture; expected a folder with one folder of pictures a class"),
+        ("x.jpg", "x.jpg is one image; expected a folder with one folder of images a class"),
         ("x.zip", "x.zip is an archive; unpack it and give its folder"),
         (
             "x.tar",
@@ -209,10 +209,10 @@ def test_the_list_does_not_change_what_is_held_out(tmp_path: Path) -> None:
         ),
         (
             "x.pdf",
-            "x.pdf is no data set; expected a folder with one folder of pictures a class, "
+            "x.pdf is no data set; expected a folder with one folder of images a class, "
             "or csv:FILE, jsonl:FILE, …",
         ),
-        ("photos", "photos is empty; expected a folder of pictures for each class"),
+        ("photos", "photos is empty; expected a folder of images for each class"),
         ("x" * 5000, f"no folder or data set '{'x' * 5000}'"),
     ],
 )
@@ -248,7 +248,7 @@ def test_an_unknown_split(tmp_path: Path) -> None:
     )
 
 
-def untrainable(train: Source, val: Source | None = None) -> str:
+def untrainable(train: ImageDataset, val: ImageDataset | None = None) -> str:
     with pytest.raises(InputError) as caught:
         check_trainable(train, val)
     return str(caught.value)
@@ -260,7 +260,7 @@ def test_what_can_be_trained_on(tmp_path: Path) -> None:
     (tmp_path / "val/b/1").unlink()
     train, val = open_source(tmp_path), open_source(tmp_path, split="val")
     assert check_trainable(train) == ()
-    assert check_trainable(train, val) == (f"{tmp_path}/val has no picture of 'b'",)
+    assert check_trainable(train, val) == (f"{tmp_path}/val has no image of 'b'",)
 
 
 def test_one_class_only(tmp_path: Path) -> None:
@@ -270,31 +270,31 @@ def test_one_class_only(tmp_path: Path) -> None:
     )
 
 
-def test_a_class_without_pictures(tmp_path: Path) -> None:
+def test_a_class_without_images(tmp_path: Path) -> None:
     make(tmp_path, "train/a/1", "train/b/1", "train/c/", "val/a/1", "val/b/1")
     assert untrainable(open_source(tmp_path)) == (
-        f"class 'c' of {tmp_path}/train has no picture; add some, or remove the class"
+        f"class 'c' of {tmp_path}/train has no image; add some, or remove the class"
     )
     make(tmp_path, "train/c/1", "train/c/2", "train/c/3")
     write_bad_list(tmp_path, {f"train/c/{number}": "cut off" for number in (1, 2, 3)})
     assert untrainable(open_source(tmp_path)) == (
-        f"class 'c' of {tmp_path}/train has no readable picture (3 skipped)"
+        f"class 'c' of {tmp_path}/train has no readable image (3 skipped)"
     )
 
 
 def test_sets_that_do_not_fit_each_other() -> None:
-    def pixels(name: str, classes: str, labels: list[int]) -> Source:
+    def pixels(name: str, classes: str, labels: list[int]) -> ImageDataset:
         shape = (len(labels), 1, 1, 3)
         return Pixels(name, classes, np.array(labels, np.int64), np.zeros(shape, np.uint8))
 
     train = pixels("train", "ab", [0, 1])
     assert untrainable(train, pixels("val", "abc", [0])) == "class 'c' of val is not in train"
-    assert untrainable(train, pixels("val", "ab", [])) == "val holds no picture"
-    assert untrainable(pixels("train", "ab", [])) == "train holds no picture to train on"
+    assert untrainable(train, pixels("val", "ab", [])) == "val holds no image"
+    assert untrainable(pixels("train", "ab", [])) == "train holds no image to train on"
     assert untrainable(train, pixels("val", "ba", [0])).startswith("val numbers its classes other")
 
 
 def test_several_labels_may_lack_a_class() -> None:
     labels = np.array([[1, 0], [1, 0]], np.uint8)
     train = Pixels("train", "ab", labels, np.zeros((2, 1, 1, 3), np.uint8))
-    assert check_trainable(train, train) == ("train has no picture of 'b'",)
+    assert check_trainable(train, train) == ("train has no image of 'b'",)

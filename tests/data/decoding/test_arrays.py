@@ -1,4 +1,4 @@
-"""Pictures as NumPy files: read without pickle, checked before use, fitted to the channels."""
+"""Images as NumPy files: read without pickle, checked before use, fitted to the channels."""
 
 import io
 import pickle
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitrail.data.decoding.decode import Limits, PictureError, decode, read_header
+from vitrail.data.decoding.decode import ImageError, Limits, decode, read_header
 
 
 def npy(array: np.ndarray, **options: Any) -> bytes:
@@ -41,18 +41,18 @@ def test_any_channels_and_layout(
     assert pixels.flags.writeable
 
 
-def test_grey_and_colour_fit_each_other() -> None:
-    grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    np.testing.assert_array_equal(decode(npy(grey)), np.dstack([grey] * 3))
-    np.testing.assert_array_equal(decode(npy(grey), channels=1), grey[..., None])
-    colour = np.random.default_rng(0).integers(0, 256, (3, 4, 3), dtype=np.uint8)
-    expected = np.asarray(Image.fromarray(colour).convert("L"))
-    np.testing.assert_array_equal(decode(npy(colour), channels=1)[..., 0], expected)
+def test_grey_and_color_fit_each_other() -> None:
+    gray = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    np.testing.assert_array_equal(decode(npy(gray)), np.dstack([gray] * 3))
+    np.testing.assert_array_equal(decode(npy(gray), channels=1), gray[..., None])
+    color = np.random.default_rng(0).integers(0, 256, (3, 4, 3), dtype=np.uint8)
+    expected = np.asarray(Image.fromarray(color).convert("L"))
+    np.testing.assert_array_equal(decode(npy(color), channels=1)[..., 0], expected)
 
 
 @pytest.mark.parametrize(("has", "asked"), [(4, 3), (2, 3), (3, 4), (5, 1)])
 def test_other_channels_are_refused(has: int, asked: int) -> None:
-    with pytest.raises(PictureError, match=f"has {has} channels, but {asked}") as caught:
+    with pytest.raises(ImageError, match=f"has {has} channels, but {asked}") as caught:
         decode(npy(np.zeros((2, 2, has), np.uint8)), channels=asked)
     assert caught.value.kind == "wrong channels"
 
@@ -68,15 +68,15 @@ def test_other_channels_are_refused(has: int, asked: int) -> None:
         np.zeros((2, 2), [("r", np.uint8)]),
     ],
 )
-def test_an_array_that_is_no_picture(array: np.ndarray) -> None:
-    with pytest.raises(PictureError, match="expected uint8 or uint16") as caught:
+def test_an_array_that_is_no_image(array: np.ndarray) -> None:
+    with pytest.raises(ImageError, match="expected uint8 or uint16") as caught:
         decode(npy(array))
     assert caught.value.kind == "unsupported format"
 
 
 class Canary:
     def __reduce__(self) -> tuple[Any, ...]:
-        return pytest.fail, ("a picture ran code",)
+        return pytest.fail, ("an image ran code",)
 
 
 def test_nothing_is_unpickled() -> None:
@@ -84,7 +84,7 @@ def test_nothing_is_unpickled() -> None:
     np.lib.format.write_array_header_1_0(
         stream, {"descr": "|O", "fortran_order": False, "shape": (1, 1)}
     )
-    with pytest.raises(PictureError, match="object"):
+    with pytest.raises(ImageError, match="object"):
         decode(stream.getvalue() + pickle.dumps([Canary()]))
 
 
@@ -92,10 +92,10 @@ def test_a_header_promises_no_memory() -> None:
     stream = io.BytesIO()
     header = {"descr": "|u1", "fortran_order": False, "shape": (9000, 9000, 3)}
     np.lib.format.write_array_header_1_0(stream, header)
-    with pytest.raises(PictureError, match="too short for its shape") as caught:
+    with pytest.raises(ImageError, match="too short for its shape") as caught:
         decode(stream.getvalue() + bytes(100))
     assert caught.value.kind == "truncated"
-    with pytest.raises(PictureError, match="over the limit") as caught:
+    with pytest.raises(ImageError, match="over the limit") as caught:
         decode(npy(np.zeros((20, 20), np.uint8)), limits=Limits(pixels=399))
     assert caught.value.kind == "too large"
 
@@ -103,6 +103,6 @@ def test_a_header_promises_no_memory() -> None:
 @given(st.binary(max_size=300))
 @settings(max_examples=60, deadline=None)
 def test_any_header_is_refused_with_one_line(junk: bytes) -> None:
-    with pytest.raises(PictureError) as caught:
+    with pytest.raises(ImageError) as caught:
         decode(b"\x93NUMPY\x01\0" + junk)
     assert "\n" not in str(caught.value)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
-from tests.data.decoding.pictures import encode, exif, photo, run_fresh, tall_jpeg
+from tests.data.decoding.images import encode, exif, photo, run_fresh, tall_jpeg
 from vitrail.config import InputError
 from vitrail.data.decoding import decode as decoding
-from vitrail.data.decoding.decode import PictureError, decode, read_header
+from vitrail.data.decoding.decode import ImageError, decode, read_header
 from vitrail.data.decoding.faults import explained
 
 LOSSLESS = ("PNG", "BMP", "TIFF", "PPM")
@@ -74,9 +74,7 @@ def test_pillow_decides_where_the_fast_decoder_fails(monkeypatch: pytest.MonkeyP
 
 @given(st.integers(1, 200), st.integers(1, 200), st.floats(1, 20))
 @settings(max_examples=30, deadline=None)
-def test_a_shrunk_picture_is_never_smaller_than_asked(
-    height: int, width: int, shrink: float
-) -> None:
+def test_a_shrunk_image_is_never_smaller_than_asked(height: int, width: int, shrink: float) -> None:
     data = encode(photo(height, width), "JPEG")
     shape = decode(data, shrink=shrink).shape
     factors = [factor for factor in (1, 2, 4, 8) if shape[0] == -(-height // factor)]
@@ -87,7 +85,7 @@ def test_a_shrunk_picture_is_never_smaller_than_asked(
         assert shape[0] < height
 
 
-def test_a_shrunk_picture_shows_the_same() -> None:
+def test_a_shrunk_image_shows_the_same() -> None:
     small = decode(encode(photo(256, 256), "JPEG", quality=95), shrink=4)
     means = photo(256, 256).reshape(64, 4, 64, 4, 3).mean((1, 3))
     assert abs(small - means).max() < 4
@@ -99,7 +97,7 @@ def test_other_formats_do_not_shrink() -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 30_000), (30_000, 1)])
 @pytest.mark.parametrize("name", ["JPEG", "PNG"])
-def test_tiny_and_narrow_pictures(name: str, height: int, width: int) -> None:
+def test_tiny_and_narrow_images(name: str, height: int, width: int) -> None:
     data = encode(photo(height, width), name)
     assert decode(data, shrink=8).shape == (height, width, 3)
 
@@ -108,7 +106,7 @@ FRAMES = [photo(24, 40), 255 - photo(24, 40), photo(24, 40) // 2]
 
 
 @pytest.mark.parametrize("name", ["GIF", "PNG", "WEBP", "AVIF", "TIFF", "MPO"])
-def test_the_first_of_several_pictures(name: str) -> None:
+def test_the_first_of_several_images(name: str) -> None:
     first, *others = map(Image.fromarray, FRAMES)
     data = encode(first, name, save_all=True, append_images=others, quality=95)
     assert Image.open(io.BytesIO(data)).n_frames == 3  # type: ignore[attr-defined]
@@ -117,7 +115,7 @@ def test_the_first_of_several_pictures(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["GIF", "PNG", "TIFF", "MPO"])
-def test_later_pictures_cost_nothing(name: str) -> None:
+def test_later_images_cost_nothing(name: str) -> None:
     """What isn't looked at can be destroyed."""
     noise = np.random.default_rng(0).integers(0, 256, (24, 40, 3), dtype=np.uint8)
     frames = [Image.fromarray(photo(24, 40)), *[Image.fromarray(noise)] * 3]
@@ -128,18 +126,18 @@ def test_later_pictures_cost_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_truncated_pictures_are_refused(name: str) -> None:
-    """None comes half grey: a cut that is overlooked has cost no pixel."""
+def test_truncated_images_are_refused(name: str) -> None:
+    """None comes half gray: a cut that is overlooked has cost no pixel."""
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
     data = encode(noise, name)
     for part in (0.05, 0.3, 0.5, 0.7, 0.9):
-        with pytest.raises(PictureError) as caught:
+        with pytest.raises(ImageError) as caught:
             decode(data[: int(part * len(data))])
         certain = name not in ("WEBP", "AVIF") and part > 0.1
         assert caught.value.kind in (("truncated",) if certain else ("truncated", "damaged"))
     whole = decode(data)
     for missing in range(1, 40):
-        with suppress(PictureError):
+        with suppress(ImageError):
             np.testing.assert_array_equal(decode(data[:-missing]), whole)
     assert not ImageFile.LOAD_TRUNCATED_IMAGES
 
@@ -160,7 +158,7 @@ def test_damaged_files_raise_nothing_else(name: str, choose: st.DataObject) -> N
         if header.height * header.width > 10**6:  # much time for one example
             return
         pixels = decode(bytes(data[:cut]), channels=channels, header=header, shrink=shrink)
-    except PictureError as error:
+    except ImageError as error:
         check_line(error)
         return
     assert pixels.dtype == np.uint8
@@ -168,7 +166,7 @@ def test_damaged_files_raise_nothing_else(name: str, choose: st.DataObject) -> N
     assert shrink > 1 or pixels.shape[:2] == (header.height, header.width)
 
 
-def check_line(error: PictureError) -> None:
+def check_line(error: ImageError) -> None:
     assert error.kind
     assert 0 < len(str(error)) < 200
     assert "\n" not in str(error)
@@ -188,7 +186,7 @@ def check_line(error: PictureError) -> None:
     ],
 )
 def test_every_exception_becomes_one_line(error: Exception) -> None:
-    with pytest.raises(PictureError) as caught, explained("PNG"):
+    with pytest.raises(ImageError) as caught, explained("PNG"):
         raise error
     assert caught.value.kind == "damaged"
     assert str(caught.value).startswith("damaged PNG: ")
@@ -204,7 +202,7 @@ def test_kinds_of_exceptions() -> None:
         Image.DecompressionBombError("many"): "too large",
     }
     for error, kind in kinds.items():
-        with pytest.raises(PictureError) as caught, explained("PNG"):
+        with pytest.raises(ImageError) as caught, explained("PNG"):
             raise error
         assert caught.value.kind == kind
     with pytest.raises(KeyboardInterrupt), explained("PNG"):
@@ -212,8 +210,8 @@ def test_kinds_of_exceptions() -> None:
 
 
 def test_the_error_travels_between_processes() -> None:
-    error = pickle.loads(pickle.dumps(PictureError("gone", "unreadable")))
-    assert type(error) is PictureError
+    error = pickle.loads(pickle.dumps(ImageError("gone", "unreadable")))
+    assert type(error) is ImageError
     assert isinstance(error, InputError)
     assert (str(error), error.kind) == ("gone", "unreadable")
 

@@ -6,14 +6,14 @@ import pytest
 import simplejpeg
 from PIL import Image
 
-from tests.data.decoding.pictures import chunk, encode, exif, photo, png, tall_jpeg
+from tests.data.decoding.images import chunk, encode, exif, photo, png, tall_jpeg
 from vitrail.data.decoding import header as headers
-from vitrail.data.decoding.decode import Kind, Limits, PictureError, decode, read_header
-from vitrail.data.decoding.formats import recognise
+from vitrail.data.decoding.decode import ImageError, Kind, Limits, decode, read_header
+from vitrail.data.decoding.formats import recognize
 
 
-def refusal(data: bytes, limits: Limits | None = None) -> PictureError:
-    with pytest.raises(PictureError) as caught:
+def refusal(data: bytes, limits: Limits | None = None) -> ImageError:
+    with pytest.raises(ImageError) as caught:
         read_header(data, limits or Limits())
     text = str(caught.value)
     assert text
@@ -28,7 +28,7 @@ def test_headers_agree_with_pillow(name: str, mode: str) -> None:
     data = encode(image, name)
     header = read_header(data)
     assert (header.format, header.height, header.width) == (name, 20, 33)
-    assert recognise(data) == name
+    assert recognize(data) == name
     assert decode(data, header=header).shape == (20, 33, 3)
 
 
@@ -37,11 +37,11 @@ def test_a_jpeg_header_agrees_with_simplejpeg() -> None:
     for mode, kind in {"RGB": "YCbCr", "L": "Gray", "CMYK": "CMYK"}.items():
         for progressive in (False, True):
             data = encode(image.convert(mode), "JPEG", progressive=progressive, exif=exif(1))
-            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+            height, width, colors, _ = simplejpeg.decode_jpeg_header(data)
             header = read_header(data)
             assert (header.height, header.width) == (height, width)
             assert header.mode == mode
-            assert colours.startswith(kind) or mode == "CMYK"
+            assert colors.startswith(kind) or mode == "CMYK"
 
 
 def test_junk_between_markers_is_skipped() -> None:
@@ -55,19 +55,19 @@ def test_junk_between_markers_is_skipped() -> None:
 @pytest.mark.parametrize(
     ("data", "kind", "says"),
     [
-        (b"", "not a picture", "empty"),
-        (b"<!DOCTYPE html><html>404", "not a picture", "web page"),
-        (b"\n<HTML><body>404", "not a picture", "web page"),
-        (b"Not found", "not a picture", "text"),
-        (b"\0\x05\x16\x07\0\2\0\0Mac OS X" + bytes(50), "not a picture", "macOS"),
+        (b"", "not an image", "empty"),
+        (b"<!DOCTYPE html><html>404", "not an image", "web page"),
+        (b"\n<HTML><body>404", "not an image", "web page"),
+        (b"Not found", "not an image", "text"),
+        (b"\0\x05\x16\x07\0\2\0\0Mac OS X" + bytes(50), "not an image", "macOS"),
         (
             b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500),
-            "not a picture",
+            "not an image",
             "JPEG, PNG",
         ),  # Thumbs.db
-        (b"\0\0\0\1Bud1" + bytes(500), "not a picture", "JPEG, PNG"),  # .DS_Store
-        (b"PK\x03\x04" + bytes(50), "not a picture", "archive"),
-        (b"\0\0\0\x18ftypmp42" + bytes(50), "not a picture", "video"),
+        (b"\0\0\0\1Bud1" + bytes(500), "not an image", "JPEG, PNG"),  # .DS_Store
+        (b"PK\x03\x04" + bytes(50), "not an image", "archive"),
+        (b"\0\0\0\x18ftypmp42" + bytes(50), "not an image", "video"),
         (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(50), "unsupported format", "HEIC"),
         (b"\0\0\0\x18ftypmif1\0\0\0\0mif1heic" + bytes(50), "unsupported format", "HEIF"),
         (b"<svg xmlns='x'/>", "unsupported format", "SVG"),
@@ -91,7 +91,7 @@ def test_other_files_are_named(data: bytes, kind: Kind, says: str) -> None:
 
 
 def test_an_avif_may_call_itself_heif() -> None:
-    assert recognise(b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf") == "AVIF"
+    assert recognize(b"\0\0\0\x1cftypmif1\0\0\0\0mif1avifmiaf") == "AVIF"
 
 
 def bmp(height: int, width: int) -> bytes:
@@ -141,7 +141,7 @@ def test_limits_are_the_callers() -> None:
     assert error.kind == "too large"
     assert (
         str(error)
-        == "30 x 20 pixels are over the limit of 0.000599 megapixels; make the picture smaller"
+        == "30 x 20 pixels are over the limit of 0.000599 megapixels; make the image smaller"
     )
     assert refusal(data, Limits(bytes=len(data) - 1)).kind == "too large"
     turned = encode(photo(20, 30), "JPEG", exif=exif(6))
@@ -161,7 +161,7 @@ def test_too_many_scans_are_refused() -> None:
     assert read_header(with_scans(0), limits).height == 64
     assert read_header(with_scans(10), limits).height == 64
     assert refusal(with_scans(11), limits).kind == "too slow"
-    assert read_header(with_scans(11)).height == 64  # a small picture may have many
+    assert read_header(with_scans(11)).height == 64  # a small image may have many
 
 
 def test_scans_of_a_plain_jpeg_count_when_it_has_several() -> None:
@@ -186,7 +186,7 @@ def test_endless_headers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gif = encode(Image.new("P", (4, 4)), "GIF")
     at = gif.index(b",\0\0\0\0\4\0\4\0")
     assert refusal(gif[:at] + b"!\xfe\1a\0" * 100 + gif[at:]).kind == "too slow"
-    with pytest.raises(PictureError, match="too slow"):  # Pillow's own loop over odd pixels
+    with pytest.raises(ImageError, match="too slow"):  # Pillow's own loop over odd pixels
         decode(b"P5 20 20 99\n" + bytes(400))
 
 
@@ -208,6 +208,6 @@ def test_every_cut_of_a_jpeg_header_is_refused() -> None:
         assert refusal(data[:end]).kind == "truncated"
 
 
-def test_a_picture_at_the_limit_is_read() -> None:
+def test_a_image_at_the_limit_is_read() -> None:
     header = read_header(tall_jpeg(10_000, 10_000))
     assert (header.height, header.width) == (10_000, 10_000)

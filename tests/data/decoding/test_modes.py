@@ -1,4 +1,4 @@
-"""Every kind of pixels becomes bytes: deep grey keeps its levels, colours and alpha are right."""
+"""Every kind of pixels becomes bytes: deep gray keeps its levels, colors and alpha are right."""
 
 import io
 import logging
@@ -9,8 +9,8 @@ import pytest
 import simplejpeg
 from PIL import Image, ImageCms
 
-from tests.data.decoding.pictures import chunk, encode, photo, png
-from vitrail.data.decoding.decode import BACKGROUND, PictureError, decode
+from tests.data.decoding.images import chunk, encode, photo, png
+from vitrail.data.decoding.decode import BACKGROUND, ImageError, decode
 from vitrail.data.decoding.modes import _say_scaled
 
 
@@ -19,7 +19,7 @@ def _first_time() -> None:
     _say_scaled.cache_clear()
 
 
-def grey_of(data: bytes) -> np.ndarray:
+def gray_of(data: bytes) -> np.ndarray:
     """Decode to three channels, which must be alike, and to one, which must be the same."""
     pixels, single = decode(data), decode(data, channels=1)
     assert pixels.flags.c_contiguous
@@ -32,15 +32,15 @@ def grey_of(data: bytes) -> np.ndarray:
 @pytest.mark.parametrize("name", ["PNG", "TIFF", "PPM"])
 def test_a_ramp_of_16_bits_stays_a_ramp(name: str) -> None:
     ramp = np.arange(65536, dtype=np.uint16).reshape(256, 256)
-    grey = grey_of(encode(ramp, name))
-    np.testing.assert_array_equal(grey, (ramp.astype(int) + 128) // 257)
-    assert len(np.unique(grey)) == 256
+    gray = gray_of(encode(ramp, name))
+    np.testing.assert_array_equal(gray, (ramp.astype(int) + 128) // 257)
+    assert len(np.unique(gray)) == 256
 
 
 def test_a_big_endian_tiff_of_16_bits() -> None:
     ramp = np.arange(0, 65536, 16, dtype=">u2").reshape(64, 64)
     image = Image.frombytes("I;16B", (64, 64), ramp.tobytes())
-    np.testing.assert_array_equal(grey_of(encode(image, "TIFF")), np.rint(ramp / 257))
+    np.testing.assert_array_equal(gray_of(encode(image, "TIFF")), np.rint(ramp / 257))
 
 
 def test_a_tiff_of_12_bits_is_scaled_by_its_own_white() -> None:
@@ -50,7 +50,7 @@ def test_a_tiff_of_12_bits_is_scaled_by_its_own_white() -> None:
     numbers = [np.array([1, value], "<u4").tobytes() for _, value in tags]
     body = b"".join(a + b for a, b in zip(entries, numbers, strict=True))
     data = b"II*\0\x08\0\0\0\x08\0" + body + b"\0" * (122 - 10 - len(body)) + strip
-    assert grey_of(data).tolist() == [[0, 255, 128, 128]]
+    assert gray_of(data).tolist() == [[0, 255, 128, 128]]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_tiff_of_12_bits_is_scaled_by_its_own_white() -> None:
 )
 def test_fractions(values: list[float], expected: list[int]) -> None:
     for name in ("TIFF", "PPM"):
-        assert grey_of(encode(np.array([values], np.float32), name)).tolist() == [expected]
+        assert gray_of(encode(np.array([values], np.float32), name)).tolist() == [expected]
 
 
 @pytest.mark.parametrize(
@@ -79,27 +79,27 @@ def test_fractions(values: list[float], expected: list[int]) -> None:
     ],
 )
 def test_whole_numbers_of_32_bits(values: list[int], expected: list[int]) -> None:
-    assert grey_of(encode(np.array([values], np.int32), "TIFF")).tolist() == [expected]
+    assert gray_of(encode(np.array([values], np.int32), "TIFF")).tolist() == [expected]
 
 
 def test_a_clear_level_of_16_bits_is_white() -> None:
     rows = np.array([[0, 1000, 65535]], ">u2").tobytes()
     idat = chunk(b"IDAT", zlib.compress(b"\0" + rows))
     data = png(1, 3, chunk(b"tRNS", b"\x03\xe8"), idat, kind=b"\x10\0")
-    assert grey_of(data).tolist() == [[0, BACKGROUND, 255]]
+    assert gray_of(data).tolist() == [[0, BACKGROUND, 255]]
 
 
-def test_deep_pictures_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_deep_images_are_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     data = encode(np.zeros((4, 4), np.uint16), "PNG")
     with caplog.at_level(logging.WARNING, "vitrail"):
         for _ in range(3):
             decode(data)
     assert [record.getMessage() for record in caplog.records] == [
-        "16-bit pictures are scaled by 1/257; other deep ones to 8 bits as well"
+        "16-bit images are scaled by 1/257; other deep ones to 8 bits as well"
     ]
 
 
-def test_colours_of_16_bits() -> None:
+def test_colors_of_16_bits() -> None:
     rows = np.array([[0, 257 * 77, 65535]], ">u2").tobytes()
     data = png(1, 1, chunk(b"IDAT", zlib.compress(b"\0" + rows)), kind=b"\x10\2")
     assert decode(data).tolist() == [[[0, 77, 255]]]
@@ -127,19 +127,19 @@ def test_lab() -> None:
 def test_a_palette() -> None:
     image = Image.fromarray(np.array([[0, 1], [2, 1]], np.uint8), "P")
     image.putpalette([10, 20, 30, 255, 0, 0, 0, 0, 255])
-    colours = [[[10, 20, 30], [255, 0, 0]], [[0, 0, 255], [255, 0, 0]]]
+    colors = [[[10, 20, 30], [255, 0, 0]], [[0, 0, 255], [255, 0, 0]]]
     for name in ("PNG", "GIF", "BMP", "TIFF"):
-        assert decode(encode(image, name)).tolist() == colours
+        assert decode(encode(image, name)).tolist() == colors
 
 
 @pytest.mark.parametrize("name", ["PNG", "GIF"])
-def test_a_palette_with_a_clear_colour(name: str) -> None:
+def test_a_palette_with_a_clear_color(name: str) -> None:
     image = Image.fromarray(np.array([[0, 1]], np.uint8), "P")
     image.putpalette([10, 20, 30, 255, 0, 0])
     assert decode(encode(image, name, transparency=0)).tolist() == [[[255] * 3, [255, 0, 0]]]
 
 
-def test_a_palette_with_alpha_for_each_colour() -> None:
+def test_a_palette_with_alpha_for_each_color() -> None:
     image = Image.fromarray(np.array([[0, 1]], np.uint8), "P")
     image.putpalette([10, 20, 30, 255, 0, 0])
     data = encode(image, "PNG", transparency=bytes([0, 128]))
@@ -147,7 +147,7 @@ def test_a_palette_with_alpha_for_each_colour() -> None:
 
 
 @pytest.mark.parametrize("name", ["PNG", "WEBP", "TIFF"])
-def test_colour_hidden_under_alpha_is_not_seen(name: str) -> None:
+def test_color_hidden_under_alpha_is_not_seen(name: str) -> None:
     pixels = np.array([[[200, 0, 0, 0], [200, 0, 0, 255], [200, 0, 0, 51]]], np.uint8)
     options = {"lossless": True, "exact": True} if name == "WEBP" else {}
     alpha = pixels[..., 3:] / 255
@@ -159,19 +159,19 @@ def test_colour_hidden_under_alpha_is_not_seen(name: str) -> None:
 
 def test_grey_with_alpha() -> None:
     image = Image.fromarray(np.array([[[100, 255], [100, 0]]], np.uint8), "LA")
-    assert grey_of(encode(image, "PNG")).tolist() == [[100, 255]]
+    assert gray_of(encode(image, "PNG")).tolist() == [[100, 255]]
 
 
 @pytest.mark.parametrize("name", ["PNG", "TIFF", "BMP", "GIF", "PPM"])
 def test_one_bit(name: str) -> None:
     image = Image.fromarray(np.array([[0, 255, 255, 0]], np.uint8)).convert("1")
-    assert grey_of(encode(image, name)).tolist() == [[0, 255, 255, 0]]
+    assert gray_of(encode(image, name)).tolist() == [[0, 255, 255, 0]]
 
 
 def test_grey_is_that_of_pillow() -> None:
-    colours = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    colors = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     for name in ("PNG", "JPEG"):
-        data = encode(colours, name)
+        data = encode(colors, name)
         expected = np.asarray(Image.open(io.BytesIO(data)).convert("L"))
         np.testing.assert_array_equal(decode(data, channels=1)[..., 0], expected)
 
@@ -180,11 +180,11 @@ def test_many_rows_are_copied_in_bands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitrail.data.decoding.modes._BAND", 50)
     np.testing.assert_array_equal(decode(encode(photo(13, 17), "PNG")), photo(13, 17))
     wide = np.arange(600, dtype=np.uint16).reshape(2, 300) * 100
-    np.testing.assert_array_equal(grey_of(encode(wide, "PNG")), np.rint(wide / 257))
+    np.testing.assert_array_equal(gray_of(encode(wide, "PNG")), np.rint(wide / 257))
 
 
 @pytest.mark.parametrize(("name", "channels"), [("JPEG", 4), ("PNG", 4), ("PNG", 2), ("JPEG", 5)])
 def test_other_channels_are_refused(name: str, channels: int) -> None:
-    with pytest.raises(PictureError, match=f"3 channels .* {channels} are expected") as caught:
+    with pytest.raises(ImageError, match=f"3 channels .* {channels} are expected") as caught:
         decode(encode(photo(8, 8), name), channels=channels)
     assert caught.value.kind == "wrong channels"

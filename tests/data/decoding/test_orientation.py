@@ -1,4 +1,4 @@
-"""Pictures lie upright whatever their camera noted: EXIF orientations 1 to 8 in five formats."""
+"""Images lie upright whatever their camera noted: EXIF orientations 1 to 8 in five formats."""
 
 import io
 import struct
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from tests.data.decoding.pictures import chunk, encode, exif, photo, png
+from tests.data.decoding.images import chunk, encode, exif, photo, png
 from vitrail.data.decoding import decode as decoding
 from vitrail.data.decoding.decode import decode, read_header
 from vitrail.data.decoding.orientation import exif_orientation, turn, xmp_orientation
@@ -51,7 +51,7 @@ def test_all_eight_look_the_same(
     assert abs(decode(data).astype(int) - upright).mean() < 3
 
 
-def test_a_turned_picture_shrinks_as_shown() -> None:
+def test_a_turned_image_shrinks_as_shown() -> None:
     data = encode(photo(64, 128), "JPEG", exif=exif(6))
     assert decode(data, shrink=2).shape == (64, 32, 3)
 

@@ -25,8 +25,8 @@ def noise(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarr
 
 
 @st.composite
-def pictures(draw: st.DrawFn, channels: int) -> np.ndarray:
-    """Small pictures of few values or many, with narrow ranges among them."""
+def images(draw: st.DrawFn, channels: int) -> np.ndarray:
+    """Small images of few values or many, with narrow ranges among them."""
     low = draw(st.integers(0, 255))
     high = draw(st.integers(low, 255))
     shape = (draw(st.integers(1, 40)), draw(st.integers(1, 40)), channels)
@@ -34,11 +34,11 @@ def pictures(draw: st.DrawFn, channels: int) -> np.ndarray:
     return generator.integers(low, high + 1, shape).astype(np.uint8)
 
 
-def as_image(picture: np.ndarray) -> Image.Image:
-    return Image.fromarray(picture[..., 0] if picture.shape[2] == 1 else picture)
+def to_pillow(image: np.ndarray) -> Image.Image:
+    return Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
 
 
-def as_picture(image: Image.Image) -> np.ndarray:
+def to_array(image: Image.Image) -> np.ndarray:
     return np.array(image).reshape(image.height, image.width, -1)
 
 
@@ -62,8 +62,8 @@ def test_solarize_add_brightens_the_dark_half(amount: int) -> None:
 
 
 def test_autocontrast_stretches_each_channel() -> None:
-    picture = np.array([[[10, 0, 7], [20, 255, 7], [61, 3, 7]]], np.uint8)
-    assert filters.autocontrast(picture).tolist() == [[[0, 0, 7], [50, 255, 7], [255, 3, 7]]]
+    image = np.array([[[10, 0, 7], [20, 255, 7], [61, 3, 7]]], np.uint8)
+    assert filters.autocontrast(image).tolist() == [[[0, 0, 7], [50, 255, 7], [255, 3, 7]]]
 
 
 def test_autocontrast_in_float32_is_tensorflows() -> None:
@@ -77,18 +77,18 @@ def test_autocontrast_in_float32_is_tensorflows() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from([1, 3]).flatmap(lambda channels: pictures(channels=channels)))
-def test_autocontrast_and_equalize_are_pillows(picture: np.ndarray) -> None:
-    stretched = as_picture(ImageOps.autocontrast(as_image(picture)))
-    assert np.array_equal(filters.autocontrast(picture), stretched)
-    spread = as_picture(ImageOps.equalize(as_image(picture)))
-    assert np.array_equal(filters.equalize(picture), spread)
+@given(st.sampled_from([1, 3]).flatmap(lambda channels: images(channels=channels)))
+def test_autocontrast_and_equalize_are_pillows(image: np.ndarray) -> None:
+    stretched = to_array(ImageOps.autocontrast(to_pillow(image)))
+    assert np.array_equal(filters.autocontrast(image), stretched)
+    spread = to_array(ImageOps.equalize(to_pillow(image)))
+    assert np.array_equal(filters.equalize(image), spread)
 
 
-def test_equalize_of_a_large_uneven_picture_is_even() -> None:
+def test_equalize_of_a_large_uneven_image_is_even() -> None:
     squares = (np.linspace(0, 1, 256 * 256) ** 3 * 255).astype(np.uint8).reshape(256, 256, 1)
     spread = filters.equalize(squares)
-    assert np.array_equal(spread, as_picture(ImageOps.equalize(as_image(squares))))
+    assert np.array_equal(spread, to_array(ImageOps.equalize(to_pillow(squares))))
     top = np.sort(spread.ravel())[-1000:]
     assert top.min() > 245
     assert abs(spread.mean() - 127.5) < abs(squares.mean() - 127.5)
@@ -96,59 +96,59 @@ def test_equalize_of_a_large_uneven_picture_is_even() -> None:
 
 @pytest.mark.parametrize("factor", [0.0, 0.1, 0.5, 1.0, 1.9, 3.7])
 def test_blend_is_linear_and_cut(factor: float) -> None:
-    picture, base = noise(9, 8, 2), noise(9, 8, 2, seed=1)
-    line = base + np.float32(factor) * (picture.astype(np.float32) - base)
-    assert np.array_equal(filters.blend(base, picture, factor), np.clip(line, 0, 255).astype(int))
+    image, base = noise(9, 8, 2), noise(9, 8, 2, seed=1)
+    line = base + np.float32(factor) * (image.astype(np.float32) - base)
+    assert np.array_equal(filters.blend(base, image, factor), np.clip(line, 0, 255).astype(int))
     assert np.array_equal(
-        filters.blend(77, picture, factor),
-        filters.blend(np.full_like(picture, 77), picture, factor),
+        filters.blend(77, image, factor),
+        filters.blend(np.full_like(image, 77), image, factor),
     )
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.37, 1.0, 1.63, 2.8])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_enhancements_are_pillows(factor: float, channels: int) -> None:
-    picture = noise(31, 17, channels)
-    image = as_image(picture)
+    image = noise(31, 17, channels)
+    pillow = to_pillow(image)
     for base, enhance in (
         (0, ImageEnhance.Brightness),
-        (filters.mean_grey(picture), ImageEnhance.Contrast),
-        (filters.grey(picture), ImageEnhance.Color),
-        (filters.smooth(picture), ImageEnhance.Sharpness),
+        (filters.mean_gray(image), ImageEnhance.Contrast),
+        (filters.gray(image), ImageEnhance.Color),
+        (filters.smooth(image), ImageEnhance.Sharpness),
     ):
-        expected = as_picture(enhance(image).enhance(factor))
-        assert np.array_equal(filters.blend(base, picture, factor), expected), enhance
+        expected = to_array(enhance(pillow).enhance(factor))
+        assert np.array_equal(filters.blend(base, image, factor), expected), enhance
 
 
 def test_grey_of_tensorflow() -> None:
-    picture = noise(50, 50)
-    weighed = picture / 255 @ np.array([0.2989, 0.587, 0.114]) * 255.5
+    image = noise(50, 50)
+    weighed = image / 255 @ np.array([0.2989, 0.587, 0.114]) * 255.5
     assert np.abs(weighed - weighed.round()).min() > 1e-6, "no value on the edge"
-    ours = filters.grey(picture, filters.TENSORFLOW_GREY)
+    ours = filters.gray(image, filters.TENSORFLOW_GRAY)
     assert np.array_equal(ours, np.repeat(weighed.astype(np.uint8)[..., None], 3, axis=2))
 
 
 def test_mean_grey_of_other_channels_is_one_each() -> None:
-    picture = np.stack([np.full((3, 3), 10), np.arange(9).reshape(3, 3)], axis=-1).astype(np.uint8)
-    assert filters.mean_grey(picture).tolist() == [[[10, 4]] * 3] * 3
+    image = np.stack([np.full((3, 3), 10), np.arange(9).reshape(3, 3)], axis=-1).astype(np.uint8)
+    assert filters.mean_gray(image).tolist() == [[[10, 4]] * 3] * 3
 
 
 @pytest.mark.parametrize("add", [0, 6])
 def test_smooth_by_brute_force(add: int) -> None:
-    picture = noise(6, 5, 2)
-    expected = picture.astype(int)
+    image = noise(6, 5, 2)
+    expected = image.astype(int)
     for y, x in itertools.product(range(1, 5), range(1, 4)):
-        around = picture[y - 1 : y + 2, x - 1 : x + 2].astype(int).sum((0, 1))
-        expected[y, x] = (around + 4 * picture[y, x].astype(int) + add) // 13
-    assert np.array_equal(filters.smooth(picture, add), expected)
+        around = image[y - 1 : y + 2, x - 1 : x + 2].astype(int).sum((0, 1))
+        expected[y, x] = (around + 4 * image[y, x].astype(int) + add) // 13
+    assert np.array_equal(filters.smooth(image, add), expected)
 
 
 @pytest.mark.parametrize("turn", [-0.5, -0.2, 0.0, 0.1, 0.5])
 def test_turn_hue_is_torchvisions(turn: float) -> None:
-    picture = noise(20, 20)
+    image = noise(20, 20)
     functional = load("torchvision.transforms.functional")
-    expected = np.array(functional.adjust_hue(as_image(picture), turn))
-    assert np.array_equal(filters.turn_hue(picture, turn), expected)
+    expected = np.array(functional.adjust_hue(to_pillow(image), turn))
+    assert np.array_equal(filters.turn_hue(image, turn), expected)
 
 
 def test_a_third_of_a_turn_makes_red_green() -> None:
@@ -159,35 +159,35 @@ def test_a_third_of_a_turn_makes_red_green() -> None:
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize(("right", "down"), [(0, 0), (3, 0), (-2, 1), (0, -5), (99, 0)])
 def test_moves_by_whole_pixels(channels: int, right: int, down: int) -> None:
-    picture = noise(8, 6, channels)
-    expected = np.full_like(picture, 128)
+    image = noise(8, 6, channels)
+    expected = np.full_like(image, 128)
     for y, x in itertools.product(range(8), range(6)):
         if 0 <= y - down < 8 and 0 <= x - right < 6:
-            expected[y, x] = picture[y - down, x - right]
-    assert np.array_equal(filters.transform(picture, (1, 0, -right, 0, 1, -down), 128), expected)
+            expected[y, x] = image[y - down, x - right]
+    assert np.array_equal(filters.transform(image, (1, 0, -right, 0, 1, -down), 128), expected)
 
 
 def test_shears_by_whole_pixels() -> None:
-    picture = noise(5, 9)
-    sheared = filters.transform(picture, (1, 1, -0.5, 0, 1, 0), 0)
+    image = noise(5, 9)
+    sheared = filters.transform(image, (1, 1, -0.5, 0, 1, 0), 0)
     for y in range(5):
-        assert np.array_equal(sheared[y, : 9 - y], picture[y, y:])
+        assert np.array_equal(sheared[y, : 9 - y], image[y, y:])
         assert not sheared[y, 9 - y :].any()
 
 
 @pytest.mark.parametrize("quarters", [-1, 0, 1, 2, 3])
 @pytest.mark.parametrize(("side", "channels"), [(1, 3), (6, 1), (7, 3), (7, 4)])
 def test_rotates_by_right_angles(quarters: int, side: int, channels: int) -> None:
-    picture = noise(side, side, channels)
-    rotated = filters.rotate(picture, 90 * quarters, fill=0)
-    assert np.array_equal(rotated, np.rot90(picture, quarters))
+    image = noise(side, side, channels)
+    rotated = filters.rotate(image, 90 * quarters, fill=0)
+    assert np.array_equal(rotated, np.rot90(image, quarters))
 
 
 @pytest.mark.parametrize("degrees", [-60, -13.5, 27, 45])
 def test_rotates_by_brute_force(degrees: float) -> None:
-    """The pixel under the turned centre, wherever that is not on the edge between two pixels."""
-    picture = noise(41, 30)
-    rotated = filters.rotate(picture, degrees, fill=128)
+    """The pixel under the turned center, wherever that is not on the edge between two pixels."""
+    image = noise(41, 30)
+    rotated = filters.rotate(image, degrees, fill=128)
     turn, middle = math.radians(degrees), np.array([14.5, 20])
     matrix = np.array([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
     clear = 0
@@ -198,48 +198,48 @@ def test_rotates_by_brute_force(degrees: float) -> None:
         clear += 1
         column, row = (round(value) for value in place)
         inside = 0 <= row < 41 and 0 <= column < 30
-        expected = picture[row, column] if inside else [128] * 3
+        expected = image[row, column] if inside else [128] * 3
         assert np.array_equal(rotated[y, x], expected), (y, x)
     assert clear > 0.9 * 41 * 30
 
 
 FILTERS: dict[str, Filter] = {
-    "posterize": lambda picture: filters.posterize(picture, 3),
-    "solarize": lambda picture: filters.solarize(picture, 100),
-    "solarize_add": lambda picture: filters.solarize_add(picture, 50),
+    "posterize": lambda image: filters.posterize(image, 3),
+    "solarize": lambda image: filters.solarize(image, 100),
+    "solarize_add": lambda image: filters.solarize_add(image, 50),
     "autocontrast": filters.autocontrast,
     "equalize": filters.equalize,
-    "blend": lambda picture: filters.blend(9, picture, 1.5),
-    "grey": filters.grey,
-    "mean_grey": filters.mean_grey,
+    "blend": lambda image: filters.blend(9, image, 1.5),
+    "gray": filters.gray,
+    "mean_gray": filters.mean_gray,
     "smooth": filters.smooth,
-    "turn_hue": lambda picture: filters.turn_hue(picture, 0.2),
-    "rotate": lambda picture: filters.rotate(picture, 20, fill=1),
+    "turn_hue": lambda image: filters.turn_hue(image, 0.2),
+    "rotate": lambda image: filters.rotate(image, 20, fill=1),
 }
 
 
 @pytest.mark.parametrize("name", FILTERS)
 def test_shape_and_type_stay_and_the_input_too(name: str) -> None:
     for (height, width), channels in SHAPES:
-        picture = noise(height, width, channels)
-        before = picture.copy()
-        result = FILTERS[name](picture)
-        assert result.shape == picture.shape
+        image = noise(height, width, channels)
+        before = image.copy()
+        result = FILTERS[name](image)
+        assert result.shape == image.shape
         assert result.dtype == np.uint8
-        assert np.array_equal(picture, before)
-        mirrored = np.ascontiguousarray(picture[:, ::-1])
-        assert np.array_equal(FILTERS[name](picture[:, ::-1]), FILTERS[name](mirrored))
+        assert np.array_equal(image, before)
+        mirrored = np.ascontiguousarray(image[:, ::-1])
+        assert np.array_equal(FILTERS[name](image[:, ::-1]), FILTERS[name](mirrored))
 
 
-@pytest.mark.parametrize("name", sorted(FILTERS.keys() - {"grey", "mean_grey", "turn_hue"}))
+@pytest.mark.parametrize("name", sorted(FILTERS.keys() - {"gray", "mean_gray", "turn_hue"}))
 def test_channels_are_treated_alike(name: str) -> None:
-    picture = noise(12, 10, 5)
-    channels = [FILTERS[name](picture[..., i : i + 1]) for i in range(5)]
-    assert np.array_equal(FILTERS[name](picture), np.concatenate(channels, axis=2))
+    image = noise(12, 10, 5)
+    channels = [FILTERS[name](image[..., i : i + 1]) for i in range(5)]
+    assert np.array_equal(FILTERS[name](image), np.concatenate(channels, axis=2))
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4, 7])
-def test_colour_is_only_of_rgb(channels: int) -> None:
-    picture = noise(5, 5, channels)
-    assert np.array_equal(filters.grey(picture), picture)
-    assert np.array_equal(filters.turn_hue(picture, 0.3), picture)
+def test_color_is_only_of_rgb(channels: int) -> None:
+    image = noise(5, 5, channels)
+    assert np.array_equal(filters.gray(image), image)
+    assert np.array_equal(filters.turn_hue(image, 0.3), image)

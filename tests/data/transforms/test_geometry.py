@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from tests.parity import peers
-from vitrail.data.rng import Draws
+from vitrail.data.rng import CounterRNG
 from vitrail.data.transforms.augment import Augment, Crop
 from vitrail.data.transforms.geometry import (
     Box,
@@ -30,12 +30,12 @@ BOX: dict[str, Callable[..., Box]] = {"inception": inception_box, "area": area_b
 SIDES = st.one_of(st.integers(1, 4), st.integers(1, 3000))
 
 
-def pictures(count: int) -> Draws:
-    return Draws(7, "picture", 3, np.arange(count))
+def images(count: int) -> CounterRNG:
+    return CounterRNG(7, "image", 3, np.arange(count))
 
 
 def boxes_of(crop: Crop, count: int, height: int, width: int, **limits: Any) -> np.ndarray:
-    boxes, _ = random_boxes(pictures(count), height, width, Augment(crop=crop, **limits))
+    boxes, _ = random_boxes(images(count), height, width, Augment(crop=crop, **limits))
     return boxes
 
 
@@ -53,10 +53,10 @@ def plan(fit: Fit, size: tuple[int, int] = (224, 224), crop: float = 1.0) -> Pre
 @pytest.mark.parametrize("crop", ["inception", "area"])
 @given(SIDES, SIDES, st.floats(0.001, 1), st.floats(0.2, 5), st.integers(0, 2**64 - 1))
 @settings(max_examples=40, deadline=None)
-def test_boxes_lie_within_the_picture(
+def test_boxes_lie_within_the_image(
     crop: str, height: int, width: int, least: float, ratio: float, index: int
 ) -> None:
-    draws = Draws(1, "picture", 0, np.array([index], np.uint64))
+    draws = CounterRNG(1, "image", 0, np.array([index], np.uint64))
     box = BOX[crop](draws, height, width, (least, 1.0), (min(ratio, 1), max(ratio, 1)))
     assert box.height >= 1
     assert box.width >= 1
@@ -65,7 +65,7 @@ def test_boxes_lie_within_the_picture(
 
 
 def plain_inception(source: random.Random, height: int, width: int) -> tuple[int, ...]:
-    """Follow TensorFlow's rule for one picture, with a generator that is not ours."""
+    """Follow TensorFlow's rule for one image, with a generator that is not ours."""
     least, most = AREA[0] * height * width, AREA[1] * height * width
     for _ in range(100):
         aspect = source.uniform(*RATIO)
@@ -115,11 +115,11 @@ def test_inception_takes_small_boxes_more_often() -> None:
     assert np.median(area[:, 2:].prod(1)) > 0.45 * 400**2
 
 
-def test_the_whole_picture_is_taken_when_no_box_fits() -> None:
-    draws = pictures(1)
+def test_the_whole_image_is_taken_when_no_box_fits() -> None:
+    draws = images(1)
     box = inception_box(draws, 10, 1000, (0.9, 1.0), RATIO)
     assert box == Box(0, 0, 10, 1000)
-    expected = pictures(1)
+    expected = images(1)
     for _ in range(100 * 4):
         expected.uniform()
     assert draws.uniform() == expected.uniform()
@@ -132,8 +132,8 @@ def torchvision_boxes() -> Callable[..., tuple[int, ...]]:
 
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (32, 32), (60, 300)])
 def test_area_boxes_are_distributed_as_torchvisions(height: int, width: int) -> None:
-    draw, picture = torchvision_boxes(), torch.empty(3, height, width)
-    theirs = np.array([draw(picture, list(AREA), list(RATIO)) for _ in range(2000)])
+    draw, image = torchvision_boxes(), torch.empty(3, height, width)
+    theirs = np.array([draw(image, list(AREA), list(RATIO)) for _ in range(2000)])
     ours = boxes_of("area", 2000, height, width)
     for column in range(4):
         assert_alike(ours[:, column], theirs[:, column])
@@ -146,20 +146,20 @@ def test_area_falls_back_to_torchvisions_middle(
 ) -> None:
     draw, area = torchvision_boxes(), (1e-9, 2e-9)  # no such small box has a pixel
     theirs = draw(torch.empty(3, height, width), list(area), [low, high])
-    assert area_box(pictures(1), height, width, area, (low, high)) == theirs
+    assert area_box(images(1), height, width, area, (low, high)) == theirs
 
 
 @pytest.mark.parametrize("crop", ["inception", "area"])
-def test_many_boxes_are_each_pictures_own(crop: Crop) -> None:
-    """Whichever pictures are drawn together, and however many tries some of them take."""
+def test_many_boxes_are_each_images_own(crop: Crop) -> None:
+    """Whichever images are drawn together, and however many tries some of them take."""
     height, width = 30, 50
     augment = Augment(crop=crop, area=(0.6, 1.0), ratio=(0.9, 1.2))
     order = np.random.default_rng(0).permutation(200)
-    draws = Draws(7, "picture", 3, order)
+    draws = CounterRNG(7, "image", 3, order)
     boxes, rows = random_boxes(draws, height, width, augment)
     retried = 0
     for place, index in enumerate(order.tolist()):
-        own = Draws(7, "picture", 3, index)
+        own = CounterRNG(7, "image", 3, index)
         assert BOX[crop](own, height, width, augment.area, augment.ratio) == tuple(boxes[place])
         following = own.uniform()
         assert rows[place].uniform() == following
@@ -168,7 +168,7 @@ def test_many_boxes_are_each_pictures_own(crop: Crop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("preprocess", "picture", "resized", "kept"),
+    ("preprocess", "image", "resized", "kept"),
     [
         (plan("stretch"), (480, 640), (224, 224), (0, 0)),
         (plan("stretch", crop=224 / 256), (480, 640), (256, 256), (16, 16)),  # DeiT, Hugging Face
@@ -186,12 +186,12 @@ def test_many_boxes_are_each_pictures_own(crop: Crop) -> None:
 )
 def test_evaluation_fits(
     preprocess: Preprocess,
-    picture: tuple[int, int],
+    image: tuple[int, int],
     resized: tuple[int, int],
     kept: tuple[int, int],
 ) -> None:
-    found = fit(*picture, preprocess)
-    assert found.before == (0, 0, *picture)
+    found = fit(*image, preprocess)
+    assert found.before == (0, 0, *image)
     assert found.size == resized
     assert found.after == (*kept, *preprocess.size)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.parity.peers import load
 from vitrail.data.transforms.augment import Augment
-from vitrail.data.transforms.mixing import Mix, draw_mix, mix_pictures, mix_targets, soft_targets
+from vitrail.data.transforms.mixing import Mix, draw_mix, mix_images, mix_targets, soft_targets
 
 SIZE = (20, 30)
 
@@ -70,12 +70,12 @@ def test_cutmix_boxes(alpha: float) -> None:
         assert 0 <= left <= right <= 300
         assert mix.share == 1 - area(mix) / 60_000
         if top > 0 and bottom < 200 and left > 0 and right < 300:
-            assert abs(1.5 * (bottom - top) - (right - left)) <= 2, "the picture's own shape"
+            assert abs(1.5 * (bottom - top) - (right - left)) <= 2, "the image's own shape"
         sides.append((bottom - top) / 200)
-    # The law of the side before the border cuts it: it is cut for centres nearer than half of it.
+    # The law of the side before the border cuts it: it is cut for centers nearer than half of it.
     shares = stats.beta(alpha, alpha).rvs(1000, random_state=np.random.default_rng(0))
-    whole, centre = np.sqrt(1 - shares), np.random.default_rng(1).random(1000)
-    cut = np.minimum(centre + whole / 2, 1) - np.maximum(centre - whole / 2, 0)
+    whole, center = np.sqrt(1 - shares), np.random.default_rng(1).random(1000)
+    cut = np.minimum(center + whole / 2, 1) - np.maximum(center - whole / 2, 0)
     assert stats.mannwhitneyu(sides, cut).pvalue > 1e-3
 
 
@@ -126,7 +126,7 @@ def test_mixing_by_brute_force(count: int, step: int, augment: Augment) -> None:
     mix = draw_mix(augment, SIZE, 0, step)
     assert mix is not None
     before, labels = batch.clone(), targets.clone()
-    pictures, shares = mix_pictures(batch, mix), mix_targets(targets, mix)
+    images, shares = mix_images(batch, mix), mix_targets(targets, mix)
     assert torch.equal(batch, before)
     assert torch.equal(targets, labels)
     torch.testing.assert_close(shares.sum(1), torch.ones(count))
@@ -139,7 +139,7 @@ def test_mixing_by_brute_force(count: int, step: int, augment: Augment) -> None:
             mask[mix.box[0] : mix.box[2], mix.box[1] : mix.box[3]] = True
             expected = torch.where(mask, partner, own)
             assert int(mask.sum()) == area(mix) == round((1 - mix.share) * mask.numel())
-        torch.testing.assert_close(pictures[i], expected)
+        torch.testing.assert_close(images[i], expected)
         wanted = mix.share * targets[i + 1] + (1 - mix.share) * targets[i]
         torch.testing.assert_close(shares[i], wanted)
 
@@ -156,24 +156,24 @@ def test_any_number_of_processes_makes_the_same_batch(augment: Augment, processe
     assert mix is not None
     whole = mix.share * batch + (1 - mix.share) * batch.roll(1, 0)
     each = 6 // processes
-    pictures, shares = [], []
+    images, shares = [], []
     for start in range(0, 6, each):
-        pictures.append(mix_pictures(in_front(batch, start, start + each), mix))
+        images.append(mix_images(in_front(batch, start, start + each), mix))
         shares.append(mix_targets(in_front(targets, start, start + each), mix))
     if mix.box is None:
-        torch.testing.assert_close(torch.cat(pictures), whole)
-    assert torch.equal(torch.cat(pictures), mix_pictures(in_front(batch, 0, 6), mix))
+        torch.testing.assert_close(torch.cat(images), whole)
+    assert torch.equal(torch.cat(images), mix_images(in_front(batch, 0, 6), mix))
     assert torch.equal(torch.cat(shares), mix_targets(in_front(targets, 0, 6), mix))
 
 
 def test_mixup_of_timm_with_the_same_partner() -> None:
-    """With the batch upside down, of two pictures each meets the other, as here."""
+    """With the batch upside down, of two images each meets the other, as here."""
     peer = load("timm.data.mixup").Mixup(mixup_alpha=1.0, label_smoothing=0.1, num_classes=4)
     peer._params_per_batch = lambda: (0.7, False)
     batch, labels = torch.randn(2, 3, 4, 4), torch.tensor([3, 1])
     theirs, their_targets = peer(batch.clone(), labels)
     mix = Mix(0.7)
-    torch.testing.assert_close(mix_pictures(in_front(batch, 0, 2), mix), theirs)
+    torch.testing.assert_close(mix_images(in_front(batch, 0, 2), mix), theirs)
     targets = soft_targets(labels, 4, 0.1)
     torch.testing.assert_close(mix_targets(in_front(targets, 0, 2), mix), their_targets)
 

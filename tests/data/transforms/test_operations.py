@@ -1,6 +1,6 @@
-"""operations.py: RandAugment as big_vision and torchvision do it, colour jitter, random erasing.
+"""operations.py: RandAugment as big_vision and torchvision do it, color jitter, random erasing.
 
-CHECKSUMS are CRC-32 of what TensorFlow 2.21 made of `picture(224, 224)` with the operations of
+CHECKSUMS are CRC-32 of what TensorFlow 2.21 made of `image(224, 224)` with the operations of
 big_vision's pp/autoaugment.py (commit 538b8a8), in a graph and with NumPy 1.26, as it was used.
 """
 
@@ -17,7 +17,7 @@ from PIL import Image
 from scipy import stats
 
 from tests.parity.peers import load
-from vitrail.data.rng import Draws
+from vitrail.data.rng import CounterRNG
 from vitrail.data.transforms import operations
 from vitrail.data.transforms.augment import Augment, Operations, RandAugment
 from vitrail.data.transforms.operations import erase, jitter, randaugment
@@ -45,7 +45,7 @@ CHECKSUMS = {  # an operation's, one for each magnitude; signed ones for both si
 UNTOUCHED = {"Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY", "Cutout", "SolarizeAdd"}
 
 
-class Scripted(Draws):
+class Scripted(CounterRNG):
     """Draws that are given."""
 
     def __init__(self, numbers: Iterable[float]) -> None:
@@ -55,7 +55,7 @@ class Scripted(Draws):
         return np.array([low + (high - low) * self.numbers.pop(0)])
 
 
-def picture(height: int, width: int, channels: int = 3) -> np.ndarray:
+def image(height: int, width: int, channels: int = 3) -> np.ndarray:
     """Slopes with some grain, by a formula."""
     y, x = np.mgrid[:height, :width]
     slopes = [x * 255 // max(width - 1, 1), y * 255 // max(height - 1, 1), (x + y) * 97 // 61 % 256]
@@ -86,30 +86,30 @@ def checksum(pixels: np.ndarray) -> str:
 @pytest.mark.parametrize("name", CHECKSUMS)
 def test_big_vision_at_224_is_tensorflows(name: str) -> None:
     bare, sign = name.rstrip("+-"), -1 if name.endswith("-") else 1
-    made = [apply(bare, picture(224, 224), magnitude, sign=sign) for magnitude in MAGNITUDES]
+    made = [apply(bare, image(224, 224), magnitude, sign=sign) for magnitude in MAGNITUDES]
     assert " ".join(map(checksum, made)) == CHECKSUMS[name]
 
 
 @pytest.mark.parametrize("magnitude", [0, 4, 10, 20])
 def test_big_vision_sharpness(magnitude: float) -> None:
     """TensorFlow's averages of 9 floats may come out just below a whole number; ours do not."""
-    pixels = picture(24, 24).astype(int)
+    pixels = image(24, 24).astype(int)
     base = pixels.copy()
     for y, x in itertools.product(range(1, 23), range(1, 23)):
         around = pixels[y - 1 : y + 2, x - 1 : x + 2].sum((0, 1))
         base[y, x] = (around + 4 * pixels[y, x]) // 13
     factor = np.float32(magnitude / 10 * 1.8 + 0.1)
     expected = np.clip(base + factor * (pixels - base).astype(np.float32), 0, 255).astype(int)
-    assert np.array_equal(apply("Sharpness", picture(24, 24), magnitude), expected)
+    assert np.array_equal(apply("Sharpness", image(24, 24), magnitude), expected)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("magnitude", [3.0, 10, 15])
 @pytest.mark.parametrize("name", ["Rotate", "ShearX", "ShearY"])
 def test_big_vision_geometry_by_brute_force(name: str, magnitude: float, sign: int) -> None:
-    """Index (x, y) from the nearest of the turned or sheared index, grey outside; ties go up."""
+    """Index (x, y) from the nearest of the turned or sheared index, gray outside; ties go up."""
     height, width = 40, 33
-    pixels = picture(height, width)
+    pixels = image(height, width)
     made = apply(name, pixels, magnitude, sign=sign)
     level = sign * magnitude / 10 * (np.radians(30) if name == "Rotate" else 0.3)
     y, x = np.mgrid[:height, :width].astype(float)
@@ -129,37 +129,37 @@ def test_big_vision_geometry_by_brute_force(name: str, magnitude: float, sign: i
     assert np.array_equal(made[clear], expected[clear])
 
 
-def test_lengths_grow_with_the_picture() -> None:
+def test_lengths_grow_with_the_image() -> None:
     """At 32 pixels a move by 100 of 224 is one by 14.3, and a hole of 80 of 224 one of 10."""
-    moved = apply("TranslateX", picture(32, 32), 10)
-    assert np.array_equal(moved[:, :18], picture(32, 32)[:, 14:])
+    moved = apply("TranslateX", image(32, 32), 10)
+    assert np.array_equal(moved[:, :18], image(32, 32)[:, 14:])
     assert (moved[:, 18:] == 128).all()
-    moved = apply("TranslateY", picture(64, 32), 10, sign=-1)
-    assert np.array_equal(moved[29:], picture(64, 32)[:35])
-    cut = apply("Cutout", picture(32, 64), 10, rest=(0.5, 0.0))
-    expected = picture(32, 64)
+    moved = apply("TranslateY", image(64, 32), 10, sign=-1)
+    assert np.array_equal(moved[29:], image(64, 32)[:35])
+    cut = apply("Cutout", image(32, 64), 10, rest=(0.5, 0.0))
+    expected = image(32, 64)
     expected[11:21, :11] = 128
     assert np.array_equal(cut, expected)
 
 
 def test_cutout_at_224() -> None:
     for row, column, magnitude in ((0, 0, 10), (100, 50, 15), (223, 223, 20)):
-        made = apply("Cutout", picture(224, 224), magnitude, rest=(row / 224, column / 224))
-        expected = picture(224, 224)
+        made = apply("Cutout", image(224, 224), magnitude, rest=(row / 224, column / 224))
+        expected = image(224, 224)
         half = 4 * magnitude
         expected[max(row - half, 0) : row + half, max(column - half, 0) : column + half] = 128
         assert np.array_equal(made, expected)
 
 
 def test_magnitude_zero_is_not_nothing() -> None:
-    """AugReg's light1: seven operations leave a picture, the other nine do not."""
-    pixels = picture(32, 32)
+    """AugReg's light1: seven operations leave an image, the other nine do not."""
+    pixels = image(32, 32)
     same = {name for name in BIG_VISION if np.array_equal(apply(name, pixels, 0), pixels)}
     assert same == UNTOUCHED
     assert np.array_equal(apply("Solarize", pixels, 0), 255 - pixels)
     assert set(np.unique(apply("Posterize", pixels, 0))) == {0, 128}
     assert apply("Brightness", pixels, 0).max() == pixels.max() // 10
-    spans = apply("Contrast", pixels, 0)  # a tenth of the picture, nine of 196
+    spans = apply("Contrast", pixels, 0)  # a tenth of the image, nine of 196
     assert (spans.min(), spans.max()) == (int(176.4 + 0.1 * pixels.min()), 176 + 25)
 
 
@@ -169,14 +169,14 @@ def test_torchvision_is_torchvisions(
     magnitude: int, shape: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peer = load("torchvision.transforms").RandAugment(num_ops=1, magnitude=magnitude)
-    pixels = picture(*shape)
-    image = Image.fromarray(pixels[..., 0] if shape[2] == 1 else pixels)
+    pixels = image(*shape)
+    pillow = Image.fromarray(pixels[..., 0] if shape[2] == 1 else pixels)
     for number, sign in itertools.product(range(len(TORCHVISION)), (1, -1)):
         chosen = iter([number, int(sign < 0)])
         monkeypatch.setattr(
             torch, "randint", lambda *_, chosen=chosen: torch.tensor([next(chosen)])
         )
-        theirs = np.array(peer(image)).reshape(shape)
+        theirs = np.array(peer(pillow)).reshape(shape)
         ours = apply(TORCHVISION[number], pixels, magnitude, "torchvision", sign=sign)
         assert np.array_equal(ours, theirs), (TORCHVISION[number], sign)
 
@@ -196,13 +196,13 @@ def test_timm_agrees_where_it_means_the_same(
         "interpolation": Image.Resampling.NEAREST,
     }
     operation = timm.AugmentOp(name, prob=1.0, magnitude=10, hparams=options)
-    ours = apply(name, picture(224, 224), 10, sign=sign)
-    assert np.array_equal(ours, np.array(operation(Image.fromarray(picture(224, 224)))))
+    ours = apply(name, image(224, 224), 10, sign=sign)
+    assert np.array_equal(ours, np.array(operation(Image.fromarray(image(224, 224)))))
 
 
 @pytest.mark.parametrize("kind", ["big_vision", "torchvision"])
 def test_operations_and_signs_are_drawn_alike(kind: Operations) -> None:
-    pixels, magnitude = picture(24, 24), 7.0 if kind == "big_vision" else 21
+    pixels, magnitude = image(24, 24), 7.0 if kind == "big_vision" else 21
     names = NAMES[kind]
     places = {
         apply(name, pixels, magnitude, kind, sign=sign).tobytes(): (number, sign)
@@ -211,9 +211,9 @@ def test_operations_and_signs_are_drawn_alike(kind: Operations) -> None:
         if name != "Cutout"
     }
     unsigned = {place[0] for place in places.values()}
-    assert len(unsigned) == len(names) - (kind == "big_vision"), "each makes another picture"
+    assert len(unsigned) == len(names) - (kind == "big_vision"), "each makes another image"
     spec = RandAugment(layers=1, magnitude=magnitude, operations=kind)
-    rows = Draws(0, "picture", 0, np.arange(3200)).rows()
+    rows = CounterRNG(0, "image", 0, np.arange(3200)).rows()
     made = [places.get(randaugment(pixels, spec, row).tobytes(), (-1, 1)) for row in rows]
     counts = np.unique([number for number, _ in made], return_counts=True)[1]
     assert len(counts) == len(names)
@@ -224,11 +224,11 @@ def test_operations_and_signs_are_drawn_alike(kind: Operations) -> None:
 
 @pytest.mark.parametrize("kind", ["big_vision", "torchvision"])
 def test_layers_follow_each_other(kind: Operations) -> None:
-    pixels = picture(16, 16)
+    pixels = image(16, 16)
     spec = RandAugment(layers=3, magnitude=8, operations=kind)
     one = RandAugment(layers=1, magnitude=8, operations=kind)
-    for index, row in enumerate(Draws(5, "picture", 0, np.arange(20)).rows()):
-        alone, step = Draws(5, "picture", 0, index), pixels
+    for index, row in enumerate(CounterRNG(5, "image", 0, np.arange(20)).rows()):
+        alone, step = CounterRNG(5, "image", 0, index), pixels
         for _ in range(3):
             step = randaugment(step, one, alone)
         assert np.array_equal(randaugment(pixels, spec, row), step)
@@ -243,8 +243,8 @@ def test_fixed_values_stay(kind: Operations, expected: str) -> None:
     spec = RandAugment(layers=2, magnitude=9, operations=kind)
     augment = Augment(brightness=0.4, contrast=0.4, saturation=0.4, erase=0.5)
     made: list[np.ndarray] = []
-    for row in Draws(0, "picture", 1, np.arange(8)).rows():
-        pixels = randaugment(picture(32, 32), spec, row)
+    for row in CounterRNG(0, "image", 1, np.arange(8)).rows():
+        pixels = randaugment(image(32, 32), spec, row)
         made.append(erase(jitter(pixels, augment, row), augment, row))
     assert checksum(np.stack(made)) == expected
 
@@ -255,10 +255,10 @@ def test_shape_and_type_stay_and_the_input_too(kind: Operations, channels: int) 
     for name, magnitude, (height, width) in itertools.product(
         NAMES[kind], (0, 12.5, 30), [(1, 1), (1, 4), (3, 2), (10, 13)]
     ):
-        pixels = picture(height, width, channels)
+        pixels = image(height, width, channels)
         made = apply(name, pixels, magnitude, kind)
         assert (made.shape, made.dtype) == (pixels.shape, np.uint8), name
-        assert np.array_equal(pixels, picture(height, width, channels)), name
+        assert np.array_equal(pixels, image(height, width, channels)), name
 
 
 def jitter_numbers(order: tuple[int, ...], *factors: float) -> Scripted:
@@ -276,22 +276,22 @@ def test_jitter_is_torchvisions(
     drawn = dict(zip(order, (0.9, 0.3, 0.1, 0.6), strict=True))
     factors = [low + (high - low) * drawn[i] for i, (low, high) in enumerate(limits)]
     monkeypatch.setattr(peer, "get_params", lambda *_: (torch.tensor(order), *factors))
-    pixels = picture(*shape)
+    pixels = image(*shape)
     theirs = np.array(peer(Image.fromarray(pixels[..., 0] if shape[2] == 1 else pixels)))
     ours = jitter(pixels, augment, jitter_numbers(order, 0.9, 0.3, 0.1, 0.6))
     assert np.array_equal(ours, theirs.reshape(shape))
 
 
 def test_jitter_does_only_what_is_on() -> None:
-    pixels = picture(9, 9)
-    rows = Draws(0, "picture", 0, np.arange(8))
+    pixels = image(9, 9)
+    rows = CounterRNG(0, "image", 0, np.arange(8))
     for row in rows.rows():
         assert jitter(pixels, Augment(), row) is pixels
     for name in ("brightness", "contrast", "saturation", "hue"):
         options: dict[str, Any] = {name: 0.4}
         made = [jitter(pixels, Augment(**options), row) for row in rows.rows()]
         assert len(np.unique(made, axis=0)) > 6, name
-    many = picture(9, 9, 5)
+    many = image(9, 9, 5)
     for row in rows.rows():
         assert np.array_equal(jitter(many, Augment(saturation=0.4, hue=0.4), row), many)
 
@@ -300,18 +300,18 @@ def test_jitter_takes_all_orders_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     def record(letter: str) -> None:
-        def change(picture: np.ndarray, *_: float) -> np.ndarray:
+        def change(image: np.ndarray, *_: float) -> np.ndarray:
             seen.append(letter)
-            return picture
+            return image
 
         monkeypatch.setattr(
-            operations, {"c": "mean_grey", "s": "grey", "h": "turn_hue"}[letter], change
+            operations, {"c": "mean_gray", "s": "gray", "h": "turn_hue"}[letter], change
         )
 
     for letter in "csh":
         record(letter)
-    augment, pixels = Augment(contrast=0.1, saturation=0.1, hue=0.1), picture(1, 1)
-    for row in Draws(0, "picture", 0, np.arange(600)).rows():
+    augment, pixels = Augment(contrast=0.1, saturation=0.1, hue=0.1), image(1, 1)
+    for row in CounterRNG(0, "image", 0, np.arange(600)).rows():
         jitter(pixels, augment, row)
     orders = np.array(seen).reshape(600, 3)
     counts = np.unique(orders, axis=0, return_counts=True)[1]
@@ -329,7 +329,7 @@ def test_erase_fills_one_rectangle_with_noise() -> None:
     pixels, augment = np.zeros((60, 80, 3), np.uint8), Augment(erase=1.0)
     sizes: list[tuple[int, int]] = []
     drawn: list[np.ndarray] = []
-    for row in Draws(0, "picture", 0, np.arange(300)).rows():
+    for row in CounterRNG(0, "image", 0, np.arange(300)).rows():
         made = erase(pixels, augment, row)
         assert not pixels.any()
         box = erased_box(pixels, made)
@@ -351,7 +351,7 @@ def test_erase_takes_timms_rectangles() -> None:
     random.seed(0)
     pixels = np.zeros((50, 50, 3), np.uint8)
     ours, theirs = [], []
-    for row in Draws(1, "picture", 0, np.arange(400)).rows():
+    for row in CounterRNG(1, "image", 0, np.arange(400)).rows():
         ours.append(erased_box(pixels, erase(pixels, Augment(erase=1.0), row)))
         made = peer(torch.zeros(3, 50, 50)).permute(1, 2, 0).numpy()
         theirs.append(erased_box(pixels, made))
@@ -367,8 +367,8 @@ def test_erase_takes_timms_rectangles() -> None:
 
 @pytest.mark.parametrize("chance", [0.0, 0.25, 1.0])
 def test_erase_happens_by_chance(chance: float) -> None:
-    pixels, augment = picture(20, 20), Augment(erase=chance)
-    rows = Draws(0, "picture", 0, np.arange(400)).rows()
+    pixels, augment = image(20, 20), Augment(erase=chance)
+    rows = CounterRNG(0, "image", 0, np.arange(400)).rows()
     times = sum(erase(pixels, augment, row) is not pixels for row in rows)
     assert stats.binomtest(times, 400, chance).pvalue > 1e-3
 
@@ -376,8 +376,8 @@ def test_erase_happens_by_chance(chance: float) -> None:
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("size", [(1, 1), (1, 9), (2, 2), (5, 4)])
 def test_erase_of_any_shape(channels: int, size: tuple[int, int]) -> None:
-    pixels = picture(*size, channels)
-    for row in Draws(0, "picture", 0, np.arange(20)).rows():
+    pixels = image(*size, channels)
+    for row in CounterRNG(0, "image", 0, np.arange(20)).rows():
         made = erase(pixels, Augment(erase=1.0), row)
         assert (made.shape, made.dtype) == (pixels.shape, np.uint8)
-    assert np.array_equal(pixels, picture(*size, channels))
+    assert np.array_equal(pixels, image(*size, channels))

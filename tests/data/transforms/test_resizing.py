@@ -48,9 +48,9 @@ def smooth(height: int, width: int, channels: int) -> np.ndarray:
     return (127.5 + 120 * np.sin(x / 9 + c) * np.cos(y / 7 - c)).round().astype(np.uint8)
 
 
-def with_pillow(picture: np.ndarray, size: tuple[int, int], how: Interpolation) -> np.ndarray:
+def with_pillow(image: np.ndarray, size: tuple[int, int], how: Interpolation) -> np.ndarray:
     height, width = size
-    planes = [Image.fromarray(plane) for plane in np.moveaxis(picture, 2, 0)]
+    planes = [Image.fromarray(plane) for plane in np.moveaxis(image, 2, 0)]
     resized = [np.asarray(plane.resize((width, height), PILLOW[how])) for plane in planes]
     return np.stack(resized, axis=-1)
 
@@ -61,16 +61,16 @@ def with_pillow(picture: np.ndarray, size: tuple[int, int], how: Interpolation) 
 def test_evaluation_is_pillow_to_the_bit(
     interpolation: Interpolation, height: int, width: int, tall: int, wide: int, channels: int
 ) -> None:
-    picture = noise(height, width, channels)
-    resized = resize(picture, (tall, wide), rule(interpolation))
-    assert np.array_equal(resized, with_pillow(picture, (tall, wide), interpolation))
-    assert not np.shares_memory(resized, picture)
+    image = noise(height, width, channels)
+    resized = resize(image, (tall, wide), rule(interpolation))
+    assert np.array_equal(resized, with_pillow(image, (tall, wide), interpolation))
+    assert not np.shares_memory(resized, image)
 
 
-def test_colours_are_pillows_rgb() -> None:
-    picture = noise(40, 30, 3)
-    expected = np.asarray(Image.fromarray(picture).resize((17, 23), Image.Resampling.BICUBIC))
-    assert np.array_equal(resize(picture, (23, 17), rule("bicubic")), expected)
+def test_colors_are_pillows_rgb() -> None:
+    image = noise(40, 30, 3)
+    expected = np.asarray(Image.fromarray(image).resize((17, 23), Image.Resampling.BICUBIC))
+    assert np.array_equal(resize(image, (23, 17), rule("bicubic")), expected)
 
 
 @given(SIDES, SIDES, SIDES, SIDES)
@@ -78,11 +78,11 @@ def test_colours_are_pillows_rgb() -> None:
 def test_bilinear_without_antialiasing_is_torchs(
     height: int, width: int, tall: int, wide: int
 ) -> None:
-    """TensorFlow's has half-pixel centres too, and repeats the border."""
-    picture = noise(height, width, 2)
-    planes = torch.from_numpy(picture).permute(2, 0, 1)[None].double()
+    """TensorFlow's has half-pixel centers too, and repeats the border."""
+    image = noise(height, width, 2)
+    planes = torch.from_numpy(image).permute(2, 0, 1)[None].double()
     expected = F.interpolate(planes, (tall, wide), mode="bilinear", align_corners=False)
-    resized = resize(picture, (tall, wide), rule("bilinear", antialias=False))
+    resized = resize(image, (tall, wide), rule("bilinear", antialias=False))
     away = np.abs(resized - expected[0].permute(1, 2, 0).numpy())
     assert away.max() <= 0.5 + 1e-4
 
@@ -93,10 +93,10 @@ def test_bicubic_without_antialiasing_is_keys_with_the_border_left_out(
     height: int, width: int, down: int, across: int
 ) -> None:
     """To enlarge, torch's antialiased rule is that one; its plain rule has another cubic."""
-    picture, size = noise(height, width, 2), (height + down, width + across)
-    planes = torch.from_numpy(picture).permute(2, 0, 1)[None].double()
+    image, size = noise(height, width, 2), (height + down, width + across)
+    planes = torch.from_numpy(image).permute(2, 0, 1)[None].double()
     expected = F.interpolate(planes, size, mode="bicubic", antialias=True).clamp(0, 255)
-    resized = resize(picture, size, rule("bicubic", antialias=False))
+    resized = resize(image, size, rule("bicubic", antialias=False))
     away = np.abs(resized - expected[0].permute(1, 2, 0).numpy())
     assert away.max() <= 0.5 + 1e-3
 
@@ -105,17 +105,17 @@ def test_bicubic_without_antialiasing_is_keys_with_the_border_left_out(
 def test_without_antialiasing_the_middle_of_three_pixels_is_taken(
     interpolation: Interpolation,
 ) -> None:
-    picture = noise(33, 48, 3)
-    resized = resize(picture, (11, 16), rule(interpolation, antialias=False))
-    assert np.array_equal(resized, picture[1::3, 1::3])
+    image = noise(33, 48, 3)
+    resized = resize(image, (11, 16), rule(interpolation, antialias=False))
+    assert np.array_equal(resized, image[1::3, 1::3])
 
 
 @pytest.mark.parametrize("size", [(3, 5), (8, 4), (12, 9), (4, 6), (1, 1)])
 def test_area_without_antialiasing_weighs_by_what_is_covered(size: tuple[int, int]) -> None:
-    picture = noise(4, 6, 3)
-    fine = picture.repeat(size[0], 0).repeat(size[1], 1).astype(np.float64)
+    image = noise(4, 6, 3)
+    fine = image.repeat(size[0], 0).repeat(size[1], 1).astype(np.float64)
     blocks = fine.reshape(size[0], 4, size[1], 6, 3).mean((1, 3))
-    resized = resize(picture, size, rule("area", antialias=False))
+    resized = resize(image, size, rule("area", antialias=False))
     assert np.abs(resized - blocks).max() <= 0.5 + 1e-9
 
 
@@ -131,9 +131,9 @@ def test_training_differs_by_rounding_only(
     wide: int,
     channels: int,
 ) -> None:
-    picture, how = smooth(height, width, channels), rule(interpolation, antialias=antialias)
-    quick = resize_quickly(picture, (tall, wide), how).astype(int)
-    away = np.abs(quick - resize(picture, (tall, wide), how))
+    image, how = smooth(height, width, channels), rule(interpolation, antialias=antialias)
+    quick = resize_quickly(image, (tall, wide), how).astype(int)
+    away = np.abs(quick - resize(image, (tall, wide), how))
     assert away.max() <= (2 if interpolation == "bicubic" else 1)
 
 
@@ -142,8 +142,8 @@ def test_training_differs_by_rounding_only(
 def test_rules_that_torch_lacks_are_evaluations(
     interpolation: Interpolation, antialias: bool
 ) -> None:
-    picture, how = noise(30, 20, 3), rule(interpolation, antialias=antialias)
-    assert np.array_equal(resize_quickly(picture, (7, 9), how), resize(picture, (7, 9), how))
+    image, how = noise(30, 20, 3), rule(interpolation, antialias=antialias)
+    assert np.array_equal(resize_quickly(image, (7, 9), how), resize(image, (7, 9), how))
 
 
 @pytest.mark.parametrize("antialias", [True, False])
@@ -168,7 +168,7 @@ def test_any_view_of_memory_will_do(interpolation: Interpolation, antialias: boo
 @pytest.mark.parametrize(
     ("height", "width", "size"), [(32, 32, (32, 32)), (28, 20, (64, 33)), (64, 50, (9, 16))]
 )
-def test_boxes_of_many_pictures_are_those_of_each(
+def test_boxes_of_many_images_are_those_of_each(
     interpolation: Interpolation,
     antialias: bool,
     channels: int,
@@ -183,8 +183,8 @@ def test_boxes_of_many_pictures_are_those_of_each(
     boxes, flips = np.stack([top, left, tall, wide], axis=1), generator.random(70) < 0.5
     resized = resize_boxes(pixels, boxes, flips, how)
     each = [
-        resize_quickly(Box(*box).cut(picture), size, how)
-        for box, picture in zip(boxes.tolist(), pixels, strict=True)
+        resize_quickly(Box(*box).cut(image), size, how)
+        for box, image in zip(boxes.tolist(), pixels, strict=True)
     ]
     turned = [one[:, ::-1] if flip else one for one, flip in zip(each, flips, strict=True)]
     away = np.abs(resized.astype(int) - turned)

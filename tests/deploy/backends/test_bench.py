@@ -10,33 +10,33 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.decoding.pictures import encode, photo
+from tests.data.decoding.images import encode, photo
 from tests.shelf import refusal
 from tests.test_predictor import NAMES, make
 from vitrail.cli import main
 from vitrail.deploy.backends import bench as bench_room
-from vitrail.deploy.backends.backends import WAYS, Way, Workshop
-from vitrail.deploy.backends.bench import Measured, Settings, bench, optimize, paces
+from vitrail.deploy.backends.backends import BACKENDS, Backend, BackendContext
+from vitrail.deploy.backends.bench import BenchmarkRow, Settings, bench, optimize, paces
 from vitrail.deploy.backends.engines import open_onnx
 from vitrail.deploy.backends.quantize import quantize_onnx
-from vitrail.deploy.exporting.graph import Deployed, facts, trace
+from vitrail.deploy.exporting.graph import ExportModule, facts, trace
 from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
-from vitrail.predictor import Pace, Predictor
+from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.predictor import Engine
 
-QUICK = Settings(ways=("pytorch", "merged"), pictures=6, rounds=1)
+QUICK = Settings(ways=("pytorch", "merged"), images=6, rounds=1)
 
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
     torch.manual_seed(0)
-    return Predictor(make(), pace=Pace(micro=2, workers=2, threads=1))
+    return Predictor(make(), pace=BatchingConfig(micro=2, workers=2, threads=1))
 
 
 @pytest.fixture(scope="module")
-def labelled(tmp_path_factory: pytest.TempPathFactory, predictor: Predictor) -> str:
-    """Draw pictures whose folders are named by what the model answers, but for one in four."""
-    root = tmp_path_factory.mktemp("labelled")
+def labeled(tmp_path_factory: pytest.TempPathFactory, predictor: Predictor) -> str:
+    """Draw images whose folders are named by what the model answers, but for one in four."""
+    root = tmp_path_factory.mktemp("labeled")
     generator = np.random.default_rng(0)
     for split in ("train", "val"):
         for name in NAMES:
@@ -49,10 +49,10 @@ def labelled(tmp_path_factory: pytest.TempPathFactory, predictor: Predictor) -> 
     return str(root)
 
 
-def test_what_is_measured(predictor: Predictor, labelled: str) -> None:
+def test_what_is_measured(predictor: Predictor, labeled: str) -> None:
     done: list[int] = []
-    settings = Settings(ways=("pytorch", "merged"), pictures=16, rounds=2, merge=0.4)
-    found = bench(predictor, labelled, settings, report=done.append)
+    settings = Settings(ways=("pytorch", "merged"), images=16, rounds=2, merge=0.4)
+    found = bench(predictor, labeled, settings, report=done.append)
     first = found.rows[0]
     assert done == [1, 2]
     assert (first.way, first.pace, first.ratio, first.agreement) == (
@@ -74,8 +74,8 @@ def test_a_fast_way_that_answers_otherwise_is_not_recommended(
     def wrong(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.one_hot(torch.arange(len(x)) % 7, 7).float()
 
-    monkeypatch.setitem(WAYS, "int8", Way(lambda shop, pace: wrong, exact=False))
-    found = bench(predictor, None, Settings(ways=("int8",), pictures=12, rounds=1))
+    monkeypatch.setitem(BACKENDS, "int8", Backend(lambda shop, pace: wrong, exact=False))
+    found = bench(predictor, None, Settings(ways=("int8",), images=12, rounds=1))
     row = found.rows[-1]
     assert row.way == "int8"
     assert row.agreement < 0.9
@@ -91,9 +91,9 @@ def test_a_slower_way_is_said_to_be_so(
             predictor.model(x)
         return predictor.model(x)
 
-    monkeypatch.setitem(WAYS, "compiled", Way(lambda shop, pace: slow, exact=True))
+    monkeypatch.setitem(BACKENDS, "compiled", Backend(lambda shop, pace: slow, exact=True))
     monkeypatch.setattr(bench_room, "paces", lambda usual: [])
-    settings = Settings(ways=("compiled",), pictures=12, rounds=1)
+    settings = Settings(ways=("compiled",), images=12, rounds=1)
     found = bench(predictor, None, settings)
     assert [row.verdict for row in found.rows] == ["recommended: the reference", "slower"]
     assert found.rows[1].agreement == 1
@@ -109,21 +109,21 @@ def test_a_faster_way_is_taken(predictor: Predictor, monkeypatch: pytest.MonkeyP
             table[key] = predictor.model(x)
         return table[key]
 
-    monkeypatch.setitem(WAYS, "compiled", Way(lambda shop, pace: known, exact=True))
+    monkeypatch.setitem(BACKENDS, "compiled", Backend(lambda shop, pace: known, exact=True))
     monkeypatch.setattr(bench_room, "paces", lambda usual: [])
     monkeypatch.setattr(bench_room, "_GAIN", 0.0)  # whatever this machine does just now
-    settings = Settings(ways=("compiled",), pictures=4, rounds=1)
+    settings = Settings(ways=("compiled",), images=4, rounds=1)
     fast = optimize(predictor, None, settings)
     assert torch.allclose(fast.logits(photo(9, 9)), predictor.logits(photo(9, 9)), atol=1e-5)
 
 
-def test_the_optimised_predictor_keeps_what_its_engine_may_open_again(
+def test_the_optimized_predictor_keeps_what_its_engine_may_open_again(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine is started for each batch that runs at a time, whenever there is one more."""
     files: list[Path] = []
 
-    def reading(shop: Workshop, pace: Pace) -> Engine:
+    def reading(shop: BackendContext, pace: BatchingConfig) -> Engine:
         path = shop.folder / "weights"
         path.touch()
         files.append(path)
@@ -134,16 +134,16 @@ def test_the_optimised_predictor_keeps_what_its_engine_may_open_again(
 
         return run
 
-    monkeypatch.setitem(WAYS, "compiled", Way(reading, exact=True))
+    monkeypatch.setitem(BACKENDS, "compiled", Backend(reading, exact=True))
     monkeypatch.setattr(bench_room, "paces", lambda usual: [])
     judge = bench_room._judge
 
-    def favour(each: Any, *more: Any) -> Measured:
+    def favor(each: Any, *more: Any) -> BenchmarkRow:
         found = judge(each, *more)
         return replace(found, verdict="faster", ratio=9.0) if each.way == "compiled" else found
 
-    monkeypatch.setattr(bench_room, "_judge", favour)
-    fast = optimize(predictor, None, Settings(ways=("compiled",), pictures=2, rounds=1))
+    monkeypatch.setattr(bench_room, "_judge", favor)
+    fast = optimize(predictor, None, Settings(ways=("compiled",), images=2, rounds=1))
     assert torch.allclose(fast.logits(photo(9, 9)), predictor.logits(photo(9, 9)), atol=1e-5)
     del fast
     gc.collect()
@@ -151,7 +151,7 @@ def test_the_optimised_predictor_keeps_what_its_engine_may_open_again(
 
 
 def test_paces_are_around_the_usual() -> None:
-    tried = paces(Pace(micro=8, workers=2, threads=1))
+    tried = paces(BatchingConfig(micro=8, workers=2, threads=1))
     assert {pace.micro for pace in tried} == {1, 4, 8, 16}
     assert any(pace.workers == 1 for pace in tried)
 
@@ -160,7 +160,7 @@ def test_a_way_that_is_absent_is_named(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    found = bench(predictor, None, Settings(ways=("compiled",), pictures=2, rounds=1))
+    found = bench(predictor, None, Settings(ways=("compiled",), images=2, rounds=1))
     assert found.absent == {"compiled": "compiling needs no-such-compiler"}
 
 
@@ -171,7 +171,7 @@ def test_settings_are_checked() -> None:
 
 def test_int8_is_calibrated_near_the_model(predictor: Predictor, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    deployed = Deployed(predictor, "float").eval()
+    deployed = ExportModule(predictor, "float").eval()
     path, small = tmp_path / "model.onnx", tmp_path / "int8.onnx"
     save_onnx(make_onnx(deployed, trace(deployed), facts(predictor, "float")), path)
     prepared = torch.randint(0, 256, (24, 32, 32, 3), dtype=torch.uint8)
@@ -189,7 +189,7 @@ def test_command_prints_every_way(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Predictor, "load", lambda source: predictor)
-    arguments = ["bench", "any", "--ways", "pytorch", "merged", "--pictures", "4", "--rounds", "1"]
+    arguments = ["bench", "any", "--ways", "pytorch", "merged", "--images", "4", "--rounds", "1"]
     main([*arguments, "--json"])
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {row["way"] for row in rows} == {"pytorch", "merged"}

@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.data.decoding.pictures import encode, photo
-from tests.deploy.serving import picture, save_model
+from tests.data.decoding.images import encode, photo
+from tests.deploy.serving import image, save_model
 from tests.shelf import refusal
 from tests.test_predictor import PREPROCESS, make
 from vitrail.cli import main
 from vitrail.data.decoding.decode import Limits
 from vitrail.deploy.backends import selection as room
-from vitrail.deploy.backends.backends import WAYS, Way
-from vitrail.deploy.backends.selection import choices, take_way
+from vitrail.deploy.backends.backends import BACKENDS, Backend
+from vitrail.deploy.backends.selection import choices, select_backend
 from vitrail.deploy.serving.worker import answer_batch, load_served
-from vitrail.predictor import Pace, Predictor
+from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.predictor import Engine
 
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
     torch.manual_seed(0)
-    return Predictor(make(), name="tiny", pace=Pace(micro=3, workers=2, threads=1))
+    return Predictor(make(), name="tiny", pace=BatchingConfig(micro=3, workers=2, threads=1))
 
 
 @pytest.fixture(scope="module")
@@ -49,27 +49,27 @@ def test_every_way_gives_the_same_alone_and_in_batches_of_two_sizes(
     predictor: Predictor, way: str
 ) -> None:
     pytest.importorskip(way.replace("pytorch", "torch"))
-    pictures = [photo(20 + n, 40) for n in range(8)]  # batches of 3, 3 and 2, side by side
-    other = take_way(predictor, way)
-    found = other.logits(pictures)
-    assert torch.allclose(found, predictor.logits(pictures), atol=1e-5)
-    assert torch.allclose(other.logits(pictures[0]), found[0], atol=1e-5)
-    assert torch.allclose(other.embed(pictures[0]), predictor.embed(pictures[0]), atol=1e-5)
+    images = [photo(20 + n, 40) for n in range(8)]  # batches of 3, 3 and 2, side by side
+    other = select_backend(predictor, way)
+    found = other.logits(images)
+    assert torch.allclose(found, predictor.logits(images), atol=1e-5)
+    assert torch.allclose(other.logits(images[0]), found[0], atol=1e-5)
+    assert torch.allclose(other.embed(images[0]), predictor.embed(images[0]), atol=1e-5)
 
 
 def test_the_graph_is_kept_and_a_damaged_one_made_again(predictor: Predictor, cache: Path) -> None:
     pytest.importorskip("onnxruntime")
-    take_way(predictor, "onnxruntime")
+    select_backend(predictor, "onnxruntime")
     graph = only(cache, "model.onnx")
     content = graph.read_bytes()
     graph.write_bytes(content[:1000])
     assert torch.allclose(
-        take_way(predictor, "onnxruntime").logits(photo(9, 9)), predictor.logits(photo(9, 9)),
+        select_backend(predictor, "onnxruntime").logits(photo(9, 9)), predictor.logits(photo(9, 9)),
         atol=1e-5,
     )  # fmt: skip
     assert len(graph.read_bytes()) == len(content)
     before = graph.stat().st_mtime_ns
-    take_way(predictor, "onnxruntime")
+    select_backend(predictor, "onnxruntime")
     assert graph.stat().st_mtime_ns == before
 
 
@@ -89,12 +89,12 @@ def counting(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> list[str]
     """Let one fast way be there beside PyTorch, and list how often it is made."""
     made: list[str] = []
 
-    def build(shop: object, pace: Pace) -> Engine:
+    def build(shop: object, pace: BatchingConfig) -> Engine:
         made.append(str(pace))
         return predictor.model
 
-    monkeypatch.setitem(WAYS, "onnxruntime", Way(build, exact=True, quick=True))
-    monkeypatch.delitem(WAYS, "openvino")
+    monkeypatch.setitem(BACKENDS, "onnxruntime", Backend(build, exact=True, quick=True))
+    monkeypatch.delitem(BACKENDS, "openvino")
     monkeypatch.setattr("vitrail.deploy.backends.bench.paces", lambda usual: [])
     monkeypatch.setattr("vitrail.deploy.backends.bench._GAIN", 0.0)  # whatever the machine does
     return made
@@ -104,17 +104,19 @@ def test_auto_measures_once(
     predictor: Predictor, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, said = counting(predictor, monkeypatch), list[str]()
-    take_way(predictor, "auto", say=said.append)
+    select_backend(predictor, "auto", say=said.append)
     assert len(said) == 2
     assert "measuring" in said[0]
     kept = only(cache, "*.json")
     assert json.loads(kept.read_text())["way"] in ("pytorch", "onnxruntime")
     kept.write_text(json.dumps({"way": "onnxruntime", "micro": 5}))
     made.clear()
-    found = take_way(predictor, "auto", pace=Pace(micro=1, workers=1, threads=1), say=said.append)
+    found = select_backend(
+        predictor, "auto", pace=BatchingConfig(micro=1, workers=1, threads=1), say=said.append
+    )
     assert len(said) == 2
     assert made == ["5 x 1 x 1"]
-    assert found.pace == Pace(micro=5, workers=1, threads=1)
+    assert found.pace == BatchingConfig(micro=5, workers=1, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -124,17 +126,17 @@ def test_a_damaged_choice_is_measured_again(
     predictor: Predictor, cache: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     counting(predictor, monkeypatch)
-    take_way(predictor, "auto")
+    select_backend(predictor, "auto")
     kept, said = only(cache, "*.json"), list[str]()
     kept.write_text(damage)
-    take_way(predictor, "auto", say=said.append)
+    select_backend(predictor, "auto", say=said.append)
     assert "measuring" in said[0]
     assert json.loads(kept.read_text())["micro"] > 0
 
 
 def test_only_exact_ways_are_chosen_from() -> None:
     assert choices() == ("pytorch", "onnxruntime", "openvino", "auto")
-    assert all(WAYS[name].exact for name in choices() if name != "auto")
+    assert all(BACKENDS[name].exact for name in choices() if name != "auto")
 
 
 def test_a_second_process_waits(cache: Path) -> None:
@@ -154,12 +156,12 @@ def test_a_second_process_waits(cache: Path) -> None:
 
 
 def test_what_cannot_be_is_refused(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal(take_way, predictor, "openvin") == (
+    assert refusal(select_backend, predictor, "openvin") == (
         "--way openvin: expected pytorch, onnxruntime, openvino, auto; did you mean 'openvino'?"
     )
-    assert refusal(take_way, predictor, "int8").endswith("auto; `vitrail bench` measures it")
+    assert refusal(select_backend, predictor, "int8").endswith("auto; `vitrail bench` measures it")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert refusal(take_way, predictor, "openvino") == (
+    assert refusal(select_backend, predictor, "openvino") == (
         "this needs openvino: pip install 'vitrail[openvino]'"
     )
 
@@ -169,7 +171,9 @@ def test_a_cache_that_cannot_be_is_named(
 ) -> None:
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "file"))
-    assert refusal(take_way, predictor, "onnxruntime").endswith("set VITRAIL_CACHE to another")
+    assert refusal(select_backend, predictor, "onnxruntime").endswith(
+        "set VITRAIL_CACHE to another"
+    )
 
 
 def test_the_command_predicts_the_same_by_another_way(
@@ -197,7 +201,7 @@ def test_the_command_predicts_the_same_by_another_way(
     assert "--way tflite: expected pytorch" in error
 
 
-def test_served_pictures_get_the_same_by_another_way(tmp_path: Path) -> None:
+def test_served_images_get_the_same_by_another_way(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     folder, before = save_model(tmp_path / "model"), torch.get_num_threads()
     head = {"work": "predict", "options": [{"top": 7}] * 3}
@@ -206,7 +210,7 @@ def test_served_pictures_get_the_same_by_another_way(tmp_path: Path) -> None:
         served = load_served(str(folder), "named", None, "cpu", way)
         assert served.predictor.name == "named"
         assert torch.get_num_threads() == before
-        found = answer_batch(served, head, [picture(seed) for seed in range(3)], Limits())
+        found = answer_batch(served, head, [image(seed) for seed in range(3)], Limits())
         answers.append([[guess["index"] for guess in data["top"]] for _, data in found])
         assert all(good for good, _ in found)
     assert answers[0] == answers[1]

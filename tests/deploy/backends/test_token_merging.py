@@ -14,7 +14,7 @@ SMALL = "ViT/8@32,depth=3,width=32,heads=2,mlp=64,classes=7"
 
 
 def by_hand(x: Tensor, sizes: Tensor, keys: Tensor, count: int, prefix: int) -> list[list[float]]:
-    """Merge one picture's tokens with loops: rows of (size, values), in any order."""
+    """Merge one image's tokens with loops: rows of (size, values), in any order."""
     tokens = [(float(sizes[0, t, 0]), x[0, t]) for t in range(x.shape[1])]
     patches = range(prefix, len(tokens))
     left, right = list(patches)[::2], list(patches)[1::2]

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.data.decoding.pictures import photo
+from tests.data.decoding.images import photo
 from tests.shelf import refusal
 from tests.test_predictor import NAMES, PREPROCESS, make
 from vitrail.cli import main
-from vitrail.data.transforms.apply import normalise
+from vitrail.data.transforms.apply import normalize
 from vitrail.deploy.backends.engines import open_onnx, open_openvino
 from vitrail.deploy.exporting import export as export_room
 from vitrail.deploy.exporting import writers as writers_room
-from vitrail.deploy.exporting.export import Exported, export
-from vitrail.deploy.exporting.graph import Deployed, trace
+from vitrail.deploy.exporting.export import ExportResult, export
+from vitrail.deploy.exporting.graph import ExportModule, trace
 from vitrail.deploy.exporting.samples import take_samples
 from vitrail.deploy.exporting.writers import Options
 from vitrail.predictor import Predictor
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plain(predictor: Predictor, folder: Path) -> Exported:
+def plain(predictor: Predictor, folder: Path) -> ExportResult:
     """Export once for all tests, as tracing takes seconds."""
     return export(predictor, folder / "any.onnx", "onnx", ANY_SIZE)
 
@@ -65,7 +65,7 @@ def session(path: Path) -> Any:
     ("count", "height", "width"), [(1, 32, 32), (5, 32, 32), (2, 64, 40), (3, 16, 24)]
 )
 def test_onnx_runs_at_any_size(
-    predictor: Predictor, plain: Exported, count: int, height: int, width: int
+    predictor: Predictor, plain: ExportResult, count: int, height: int, width: int
 ) -> None:
     x = inputs(count, height, width)
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_onnx_runs_at_any_size(
     assert np.abs(found - expected).max() < 1e-5
 
 
-def test_onnx_says_what_was_found_and_what_it_is(plain: Exported, folder: Path) -> None:
+def test_onnx_says_what_was_found_and_what_it_is(plain: ExportResult, folder: Path) -> None:
     assert plain.max_difference < 1e-5
     assert plain.sizes == ("32x32", "40x48")
     assert [path.name for path in folder.iterdir() if path.suffix == ".onnx"] == ["any.onnx"]
@@ -88,28 +88,28 @@ def test_onnx_says_what_was_found_and_what_it_is(plain: Exported, folder: Path) 
     onnx.checker.check_model(plain.files[0])
 
 
-def test_pictures_may_have_another_size_than_the_positions(folder: Path) -> None:
-    """DINOv2's positions are those of 518 pixels, and its pictures have 224."""
+def test_images_may_have_another_size_than_the_positions(folder: Path) -> None:
+    """DINOv2's positions are those of 518 pixels, and its images have 224."""
     other = Predictor(make(preprocess=replace(PREPROCESS, size=(48, 40))))
     written = export(other, folder / "other.onnx", "onnx")
     assert (written.sizes, written.max_difference < 1e-5) == (("48x40",), True)
     assert session(written.files[0]).get_inputs()[0].shape == ["batch", 3, 48, 40]
 
 
-def test_onnx_normalises_bytes_inside(predictor: Predictor, folder: Path) -> None:
+def test_onnx_normalizes_bytes_inside(predictor: Predictor, folder: Path) -> None:
     written = export(predictor, folder / "bytes.onnx", "onnx", Options(form="uint8-nhwc"))
     pixels = np.stack([photo(32, 32), photo(32, 32)[::-1]])
     expected = predictor.run(torch.from_numpy(pixels.copy())).numpy()
-    found = session(written.files[0]).run(None, {"pictures": pixels})[0]
+    found = session(written.files[0]).run(None, {"images": pixels})[0]
     assert np.abs(found - expected).max() < 1e-5
 
 
 @pytest.mark.parametrize("form", ["float", "uint8-nchw", "uint8-nhwc"])
 def test_every_form_is_the_same_model(predictor: Predictor, form: Any) -> None:
-    deployed = Deployed(predictor, form).eval()
+    deployed = ExportModule(predictor, form).eval()
     pixels = torch.from_numpy(np.stack([photo(32, 32)] * 2))
     with torch.no_grad():
-        expected = predictor.model(normalise(pixels, PREPROCESS))
+        expected = predictor.model(normalize(pixels, PREPROCESS))
         assert torch.allclose(deployed(deployed.arrange(pixels)), expected, atol=1e-6)
 
 
@@ -143,7 +143,7 @@ def test_pt2_is_torchs_own(predictor: Predictor, folder: Path) -> None:
     "mlp=64,classes=3,pool=map,position=sincos-2d", "ViT/8@32,depth=1,width=32,heads=2,mlp=64,"
     "classes=3,position=relative,position_at=shared"])  # fmt: skip
 def test_every_family_is_traced_for_any_batch(name: str) -> None:
-    deployed = Deployed(Predictor(make(name)), "float")
+    deployed = ExportModule(Predictor(make(name)), "float")
     program = trace(deployed).module()
     for count in (1, 3):
         x = inputs(count)
@@ -221,7 +221,9 @@ def test_what_answers_otherwise_is_not_written(
 
 
 @pytest.mark.parametrize("place", ["../../etc/passwd", "weights.bin"])
-def test_weights_in_other_files_are_not_opened(plain: Exported, tmp_path: Path, place: str) -> None:
+def test_weights_in_other_files_are_not_opened(
+    plain: ExportResult, tmp_path: Path, place: str
+) -> None:
     model = onnx.load(plain.files[0])
     tensor = max(model.graph.initializer, key=lambda tensor: len(tensor.raw_data))
     tensor.ClearField("raw_data")
@@ -255,7 +257,7 @@ def test_command_says_the_files_and_the_difference(
 
 
 def test_samples_are_spread_and_readable(tmp_path: Path) -> None:
-    from tests.data.decoding.pictures import encode
+    from tests.data.decoding.images import encode
 
     for kind in "ab":
         (tmp_path / "val" / kind).mkdir(parents=True)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.data.sets import HALF, Listed, encode, photo, pictures
+from tests.data.sets import HALF, Listed, encode, images, photo
 from vitrail.config import InputError
-from vitrail.data.dataset import Source, select
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.open import open_data
-from vitrail.data.transforms.apply import eval_picture, normalise
+from vitrail.data.transforms.apply import eval_image, normalize
 from vitrail.evaluation import Features, extract
 from vitrail.evaluation.features import extract as room
 from vitrail.evaluation.features.extract import check_pair, hash_data, hash_weights
@@ -33,9 +33,9 @@ def vit(more: str = "") -> ViT:
     return model
 
 
-def batch_of(source: Source, rows: list[int]) -> Tensor:
-    made = [eval_picture(source.read(row), HALF) for row in rows]
-    return normalise(torch.from_numpy(np.stack(made)), HALF)
+def batch_of(source: ImageDataset, rows: list[int]) -> Tensor:
+    made = [eval_image(source.read(row), HALF) for row in rows]
+    return normalize(torch.from_numpy(np.stack(made)), HALF)
 
 
 @pytest.mark.parametrize(
@@ -96,16 +96,16 @@ def test_a_grid_of_tokens_is_flattened() -> None:
 )
 def test_unknown_kinds_are_refused(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        extract(vit(), pictures(2), HALF, text)
+        extract(vit(), images(2), HALF, text)
 
 
 def test_a_model_without_a_class_token_says_so() -> None:
     with pytest.raises(InputError, match="has no class token; take patch-mean or pre-logits"):
-        extract(vit(",pool=gap"), pictures(2), HALF, "class-token@1")
+        extract(vit(",pool=gap"), images(2), HALF, "class-token@1")
 
 
-def test_features_come_in_order_and_bad_pictures_are_named() -> None:
-    contents = [*pictures(7).contents, b"no picture", OSError(5, "Input/output error")]
+def test_features_come_in_order_and_bad_images_are_named() -> None:
+    contents = [*images(7).contents, b"no image", OSError(5, "Input/output error")]
     source, model = Listed(contents), vit().train()
     seen: list[int] = []
     found = extract(model, source, HALF, batch=4, report=seen.append)
@@ -113,7 +113,7 @@ def test_features_come_in_order_and_bad_pictures_are_named() -> None:
     assert found.names.tolist() == [f"p{n}.png" for n in range(7)]
     assert found.labels.tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert [(bad.where, bad.kind) for bad in found.bad] == [
-        ("p7.png", "not a picture"),
+        ("p7.png", "not an image"),
         ("p8.png", "unreadable"),
     ]
     assert seen == sorted(seen)
@@ -126,7 +126,7 @@ def test_features_come_in_order_and_bad_pictures_are_named() -> None:
 def test_nothing_is_computed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill keeps finished parts; the next call computes the others, and gives the same bytes."""
     monkeypatch.setattr(room, "_PER_PART", 2)
-    source, model = Listed([*pictures(9).contents, b"bad"]), vit()
+    source, model = Listed([*images(9).contents, b"bad"]), vit()
     whole = extract(model, source, HALF, batch=2, cache=tmp_path / "whole")
     calls: list[int] = []
     encode_batch = room._encode_batch
@@ -155,7 +155,7 @@ def test_nothing_is_computed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_another_model_kind_or_set_is_another_entry(tmp_path: Path) -> None:
-    source, model = pictures(4), vit()
+    source, model = images(4), vit()
 
     def entries() -> int:
         return len(list(tmp_path.iterdir()))
@@ -176,15 +176,15 @@ def test_another_model_kind_or_set_is_another_entry(tmp_path: Path) -> None:
     assert hash_weights(model) == hash_weights(model)
 
 
-def test_a_changed_picture_is_noticed_behind_a_list_of_bad_ones(tmp_path: Path) -> None:
+def test_a_changed_image_is_noticed_behind_a_list_of_bad_ones(tmp_path: Path) -> None:
     for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(encode(photo(1)))
     (tmp_path / "vitrail-bad.tsv").write_text("path\treason\na/1.png\ttorn\n")
 
-    def current() -> Source:
+    def current() -> ImageDataset:
         source = open_data(str(tmp_path), split="all")
-        assert isinstance(source, Source)
+        assert isinstance(source, ImageDataset)
         return source
 
     first = hash_data(current())
@@ -198,7 +198,7 @@ def test_a_changed_picture_is_noticed_behind_a_list_of_bad_ones(tmp_path: Path) 
 
 
 def test_a_damaged_part_is_computed_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    source, model = pictures(4), vit()
+    source, model = images(4), vit()
     whole = extract(model, source, HALF, cache=tmp_path)
     (path,) = tmp_path.rglob("*.npz")
     content = path.read_bytes()
@@ -213,7 +213,7 @@ def test_a_damaged_part_is_computed_again(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_the_entries_not_used_for_longest_go(tmp_path: Path) -> None:
-    source, model = pictures(4), vit()
+    source, model = images(4), vit()
     for number, kind in enumerate(("pre-logits", "patch-mean", "class-token")):
         extract(model, source, HALF, kind, cache=tmp_path)
         new = max(tmp_path.iterdir(), key=lambda entry: entry.stat().st_mtime_ns)
@@ -238,18 +238,18 @@ def features(**changes: object) -> Features:
 def test_what_can_not_be_measured_is_refused() -> None:
     bad = features().values.copy()
     bad[4, 1] = np.nan
-    with pytest.raises(InputError, match=r"features of 1 of 6 pictures are NaN .* those of p4"):
+    with pytest.raises(InputError, match=r"features of 1 of 6 images are NaN .* those of p4"):
         features(values=bad)
     with pytest.raises(InputError, match=r"label 2 is outside the 2 classes \(0 to 1\)"):
         features(labels=np.array([0, 1, 0, 2, 0, 1]))
     with pytest.raises(InputError, match="label -1 is outside"):
         features(labels=np.array([0, 1, 0, -1, 0, 1]))
     nothing = {"values": np.empty((0, 2)), "labels": np.empty(0, np.int64), "names": np.empty(0)}
-    with pytest.raises(InputError, match="set has no pictures to measure on"):
+    with pytest.raises(InputError, match="set has no images to measure on"):
         features(**nothing)
-    with pytest.raises(InputError, match="2 pictures, none of them readable"):
+    with pytest.raises(InputError, match="2 images, none of them readable"):
         extract(vit(), Listed([b"1", b"2"]), HALF)
-    with pytest.raises(InputError, match="listed has no pictures to measure on"):
+    with pytest.raises(InputError, match="listed has no images to measure on"):
         extract(vit(), Listed([]), HALF)
 
 
@@ -261,7 +261,7 @@ def test_sets_with_other_classes_are_not_renumbered() -> None:
     with pytest.raises(InputError, match="the same names in another order"):
         check_pair(train, features(name="test", classes=("b", "a")))
     several = features(labels=np.zeros((6, 2), np.uint8))
-    with pytest.raises(InputError, match="set has several labels a picture"):
+    with pytest.raises(InputError, match="set has several labels an image"):
         check_pair(several, several)
     with pytest.raises(InputError, match="features of widths 2 and 3"):
         check_pair(train, features(values=np.zeros((6, 3), np.float32)))

@@ -13,21 +13,21 @@ import vitrail
 from tests.data.sets import HALF, encode, photo
 from vitrail.cli.main import main
 from vitrail.config import InputError
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.evaluation import Features, extract
 from vitrail.evaluation.features.feature_files import write_features
 from vitrail.models import build
-from vitrail.weights.checkpoint import Bundle, save_folder
+from vitrail.weights.checkpoint import Checkpoint, save_folder
 
 MODEL = "ViT/8@16,depth=2,width=8,heads=2,mlp=16"
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a folder with a model and pictures of two classes, and stand in it."""
+    """Make a folder with a model and images of two classes, and stand in it."""
     model = build(MODEL, classes=2)
-    bundle = Bundle(spec=model.spec, tensors=dict(model.state_dict()), preprocess=HALF)
+    bundle = Checkpoint(spec=model.spec, tensors=dict(model.state_dict()), preprocess=HALF)
     save_folder(bundle, tmp_path / "model")
     for split, count in (("train", 6), ("test", 3)):
         for number, name in enumerate(("ash", "oak")):
@@ -120,7 +120,7 @@ def test_embed_writes_the_same_bytes_again(
 ) -> None:
     out, _ = run(capsys, "embed", "model", "photos", "--out", f"a.{suffix}", "--json")
     said = json.loads(out)
-    assert (said["pictures"], said["width"], said["skipped"]) == (18, 8, 0)
+    assert (said["images"], said["width"], said["skipped"]) == (18, 8, 0)
     assert said["files"][-1] == f"a.{suffix}"
     run(capsys, "embed", "model", "photos", "--out", f"b.{suffix}", "--fresh")
     assert Path(f"a.{suffix}").read_bytes() == Path(f"b.{suffix}").read_bytes()
@@ -130,10 +130,10 @@ def test_embed_gives_the_models_features(place: Path, capsys: pytest.CaptureFixt
     (place / "photos/test/oak/3.png").write_bytes(b"torn")
     arguments = ("--split", "test", "--features", "patch-mean@1", "--out", "new/f.npy")
     out, _ = run(capsys, "embed", "model", "photos", *arguments)
-    assert "6 pictures, 8 features each, 1 could not be read" in out
+    assert "6 images, 8 features each, 1 could not be read" in out
     loaded, source = vitrail.load("model"), open_data("photos", split="test")
     assert loaded.preprocess
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     expected = extract(loaded.model, source, loaded.preprocess, "patch-mean@1")
     np.testing.assert_array_equal(np.load("new/f.npy"), expected.values)
     names = [row[0] for row in rows_of(Path("new/f.rows.csv"))]
@@ -147,7 +147,7 @@ def test_three_measures_share_one_pass(place: Path, capsys: pytest.CaptureFixtur
     assert list(said["shots"]) == ["1", "5"]  # of 1 5 10 25 what each class has
     assert said["shots"]["5"]["l2"] == 1024.0
     assert 0 <= said["shots"]["5"]["mean"] <= 1
-    assert said["pictures"] == 6
+    assert said["images"] == 6
     kept = sorted(place.joinpath("cache/features").rglob("*.npz"))
     times = [path.stat().st_mtime_ns for path in kept]
     assert len(kept) == 2
@@ -173,7 +173,7 @@ def test_what_is_wrong_is_said_in_one_line(place: Path, capsys: pytest.CaptureFi
     assert "has no split 'tes'" in refused(capsys, "knn", *photos, "--test", "tes")
     assert "expected k of 1 to 10" in refused(capsys, "knn", *photos, "--k", "11")
     assert "unknown features 'tokens'" in refused(capsys, "probe", *photos, "--features", "tokens")
-    assert "at least 1 picture" in refused(capsys, "probe", *photos, "--batch", "0")
+    assert "at least 1 image" in refused(capsys, "probe", *photos, "--batch", "0")
     assert "ends in .parquet" in refused(capsys, "embed", *photos, "--out", "f.csv")
     (place / "photos/test/yew").mkdir()
     (place / "photos/test/yew/0.png").write_bytes(encode(photo(0)))
@@ -185,6 +185,6 @@ def test_a_model_that_overflows_is_named(place: Path, capsys: pytest.CaptureFixt
     with torch.no_grad():
         model.norm.weight[0] = 3e38
         model.norm.bias[0] = 3e38
-    bundle = Bundle(spec=model.spec, tensors=dict(model.state_dict()), preprocess=HALF)
+    bundle = Checkpoint(spec=model.spec, tensors=dict(model.state_dict()), preprocess=HALF)
     save_folder(bundle, place / "large")
     assert "are NaN or infinite, first those of" in refused(capsys, "knn", "large", "photos")

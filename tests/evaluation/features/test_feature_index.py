@@ -1,4 +1,4 @@
-"""An index gives the nearest pictures by brute force, and damaged files are refused."""
+"""An index gives the nearest images by brute force, and damaged files are refused."""
 
 import json
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_files_of_no_use_are_refused(tmp_path: Path) -> None:
     said = {"vitrail": json.dumps(FACTS)}
     values = some().values
     for array, text in (
-        (values[:0], "holds no pictures"),
+        (values[:0], "holds no images"),
         (values[:3], "has names for 200 of 3"),
         (np.where(values > 5, np.nan, values), "NaN or infinite"),
         (values.astype(np.float16), "expected rows of float32, got torch.float16"),

@@ -10,7 +10,7 @@ import vitrail
 from tests.golden import reader
 from tests.material import SHARED
 from vitrail.config import InputError
-from vitrail.data.dataset import Source, select
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.open import open_data
 from vitrail.evaluation import Features, FewShot, extract, few_shot
 from vitrail.evaluation.probes.fewshot import permute
@@ -23,14 +23,14 @@ PETS = SHARED / "data" / "pets-mini"
 def problem(
     seed: int, *, shots: int, classes: int, width: int, test: int = 40, noise: float = 1.0
 ) -> tuple[Features, Features]:
-    """Draw features around a centre for each class: one constant, the others of any scale."""
+    """Draw features around a center for each class: one constant, the others of any scale."""
     generator = np.random.default_rng(seed)
-    centres = generator.normal(size=(classes, width))
+    centers = generator.normal(size=(classes, width))
     scales = 10.0 ** generator.integers(-2, 3, size=width)
     names = tuple(f"c{number}" for number in range(classes))
 
     def draw(labels: np.ndarray, name: str) -> Features:
-        values = centres[labels] + noise * generator.normal(size=(len(labels), width))
+        values = centers[labels] + noise * generator.normal(size=(len(labels), width))
         values = (values * scales + generator.normal(size=width)).astype(np.float32)
         values[:, 0] = 1.5
         numbers = np.array([f"{name}{place}" for place in range(len(labels))])
@@ -71,7 +71,7 @@ def test_scores_are_big_visions(name: str) -> None:
 def test_scores_are_scikit_learns(
     seed: int, shots: int, classes: int, width: int, l2: list[float]
 ) -> None:
-    """With more pictures than features and with fewer."""
+    """With more images than features and with fewer."""
     from sklearn.linear_model import Ridge as Theirs
 
     train, test = problem(seed, shots=shots, classes=classes, width=width)
@@ -122,14 +122,14 @@ def test_what_float32_can_not_tell_apart_is_decided_in_float64() -> None:
     assert exact.any()
 
 
-def test_a_seed_permutes_each_classs_pictures() -> None:
+def test_a_seed_permutes_each_classs_images() -> None:
     labels = np.array([2, 0, 1, 1, 0, 2, 2, 0, 1, 1])
     for number, found in enumerate(permute(labels, 3, seed=7)):
         indices = np.flatnonzero(labels == number)
         assert found.tolist() == np.random.default_rng(7).permutation(indices).tolist()
 
 
-def test_accuracies_are_brute_forces_and_held_out_pictures_choose() -> None:
+def test_accuracies_are_brute_forces_and_held_out_images_choose() -> None:
     train, test = problem(3, shots=14, classes=4, width=20, noise=4.0)
     l2 = (0.1, 10.0, 1000.0)
     found = few_shot(train, test, shots=(1, 4), seeds=2, l2=l2)
@@ -160,7 +160,7 @@ def _solve(train: Features, drawn: np.ndarray, l2: float, x: np.ndarray) -> np.n
     return b @ np.linalg.solve(a.T @ a + l2 * np.eye(a.shape[1]), a.T @ targets)
 
 
-def test_without_pictures_left_or_with_one_l2_nothing_is_held_out() -> None:
+def test_without_images_left_or_with_one_l2_nothing_is_held_out() -> None:
     train, test = problem(0, shots=3, classes=3, width=5)
     (alone,) = few_shot(train, test, shots=(2,), seeds=1)
     assert (alone.l2, alone.best, alone.held_out) == ((1024.0,), 0, None)
@@ -172,7 +172,7 @@ def test_without_pictures_left_or_with_one_l2_nothing_is_held_out() -> None:
 
 def test_draws_that_can_not_be_made_are_refused() -> None:
     train, test = problem(0, shots=3, classes=3, width=5)
-    said = r"class 'c0' of train has 3 usable pictures, fewer than 5 shots; give --shots 1 3"
+    said = r"class 'c0' of train has 3 usable images, fewer than 5 shots; give --shots 1 3"
     with pytest.raises(InputError, match=said):
         few_shot(train, test, shots=(1, 3, 5))
     for shots, seeds in (((0,), 1), ((1,), 0), ((), 1)):
@@ -192,7 +192,7 @@ def test_the_real_model_learns_pets_from_few_shots() -> None:
 
 
 def pets(split: str) -> Features:
-    """Read the real ViT-Ti/16's features of pictures of pets, and what they are of."""
+    """Read the real ViT-Ti/16's features of images of pets, and what they are of."""
     golden = reader.arrays("features/pets-features")
     parts = [golden[f"{split}_{name}"] for name in ("values", "labels", "names")]
     classes = tuple(golden["classes"].tolist())
@@ -200,12 +200,12 @@ def pets(split: str) -> Features:
     return Features(name=split, classes=classes, values=values, labels=labels, names=names)
 
 
-@pytest.mark.skipif(not (TINY.exists() and PETS.exists()), reason="needs the weights and pictures")
+@pytest.mark.skipif(not (TINY.exists() and PETS.exists()), reason="needs the weights and images")
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_real_models_features_are_those(split: str) -> None:
     loaded, source, golden = vitrail.load(f"file:{TINY}"), open_data(str(PETS), split=split), pets
     assert loaded.preprocess
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     chosen = np.arange(0, len(source), 46)
     found = extract(loaded.model, select(source, chosen), loaded.preprocess)
     assert found.names.tolist() == golden(split).names[chosen].tolist()

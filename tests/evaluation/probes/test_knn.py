@@ -1,4 +1,4 @@
-"""Nearest neighbours against brute force and scikit-learn."""
+"""Nearest neighbors against brute force and scikit-learn."""
 
 from typing import Any, cast
 
@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.evaluation.probes.test_fewshot import pets, problem
 from vitrail.config import InputError
-from vitrail.evaluation import nearest_neighbours
+from vitrail.evaluation import nearest_neighbors
 from vitrail.evaluation.probes import knn as room
 from vitrail.evaluation.probes.holdout import hold_out
-from vitrail.evaluation.probes.knn import Neighbours, nearest, vote
+from vitrail.evaluation.probes.knn import Neighbors, nearest, vote
 
 
 @pytest.mark.parametrize("halves", [False, True])
@@ -61,11 +61,11 @@ def test_votes_are_scikit_learns(temperature: float | None) -> None:
         return np.exp((1 - distances) / temperature) if temperature else np.ones_like(distances)
 
     k = (1, 3, 10, 40)
-    found = nearest_neighbours(train, test, k=k, temperature=temperature)
+    found = nearest_neighbors(train, test, k=k, temperature=temperature)
     for place, count in enumerate(k):
         theirs: Any = KNeighborsClassifier(count, metric="cosine", weights=cast(Any, weigh))
         score = theirs.fit(train.values, train.labels).score(test.values, test.labels)
-        # Without weights neighbours may tie, and the places of equal distances are open.
+        # Without weights neighbors may tie, and the places of equal distances are open.
         assert found.accuracy[place] == pytest.approx(score, abs=0 if temperature else 0.006)
     assert found.accuracy[2] == pytest.approx(0.87, abs=0.02)
 
@@ -77,9 +77,9 @@ def test_votes_count_by_hand() -> None:
     assert vote(cosines, torch.tensor([[2, 1, 0]]), 3, None).tolist() == [0]
 
 
-def test_held_out_pictures_choose_k() -> None:
+def test_held_out_images_choose_k() -> None:
     train, test = problem(2, shots=20, classes=4, width=12, noise=3.0)
-    found = nearest_neighbours(train, test, k=(1, 5, 20))
+    found = nearest_neighbors(train, test, k=(1, 5, 20))
     rest, held = (part.numpy() for part in hold_out(train, 0))
     x = torch.from_numpy(train.values)
     for place, k in enumerate(found.k):
@@ -87,18 +87,18 @@ def test_held_out_pictures_choose_k() -> None:
         labels = torch.from_numpy(train.labels[rest])[indices]
         right = vote(cosines, labels, 4, 0.07).numpy() == train.labels[held]
         assert found.held_out[place] == right.mean()
-    same = Neighbours(k=(20, 5), accuracy=np.zeros(2), held_out=np.ones(2))
+    same = Neighbors(k=(20, 5), accuracy=np.zeros(2), held_out=np.ones(2))
     assert same.best == 1
 
 
 def test_what_can_not_be_searched_is_refused() -> None:
     train, test = problem(0, shots=5, classes=3, width=5)
-    with pytest.raises(InputError, match=r"expected k of 1 to 12 \(the pictures learnt from\)"):
-        nearest_neighbours(train, test, k=(1, 13))
+    with pytest.raises(InputError, match=r"expected k of 1 to 12 \(the images learnt from\)"):
+        nearest_neighbors(train, test, k=(1, 13))
     with pytest.raises(InputError, match="expected k of 1"):
-        nearest_neighbours(train, test, k=(0,))
+        nearest_neighbors(train, test, k=(0,))
     with pytest.raises(InputError, match="expected a temperature above 0"):
-        nearest_neighbours(train, test, k=(1,), temperature=0.0)
+        nearest_neighbors(train, test, k=(1,), temperature=0.0)
     with pytest.raises(InputError, match="9 nearest of 4: expected 1 to 4"):
         nearest(torch.ones(4, 2), torch.ones(1, 2), 9)
 

@@ -14,7 +14,7 @@ from vitrail.evaluation.probes.holdout import hold_out
 from vitrail.evaluation.probes.linear_probe import Heads, fit_lbfgs, fit_sgd
 
 
-def standardised(seed: int = 0) -> tuple[Tensor, Tensor]:
+def standardized(seed: int = 0) -> tuple[Tensor, Tensor]:
     train, _ = problem(seed, shots=20, classes=4, width=12, noise=2.0)
     x = train.values[:, 1:].astype(np.float64)
     return torch.from_numpy((x - x.mean(0)) / x.std(0)), torch.from_numpy(train.labels)
@@ -23,7 +23,7 @@ def standardised(seed: int = 0) -> tuple[Tensor, Tensor]:
 def test_lbfgs_finds_scikit_learns_minimum() -> None:
     from sklearn.linear_model import LogisticRegression
 
-    x, y = standardised()
+    x, y = standardized()
     decays = (1.0, 0.03, 0.001)
     heads = fit_lbfgs(x, y, 4, decays)
     for place, decay in enumerate(decays):
@@ -35,21 +35,21 @@ def test_lbfgs_finds_scikit_learns_minimum() -> None:
 
 
 def test_every_head_of_sgd_is_trained_as_if_alone() -> None:
-    x, y = standardised()
+    x, y = standardized()
     rates = (0.01, 0.3, 2.0)
     heads = fit_sgd(x, y, 4, rates, epochs=3, batch=32, seed=5)
     for place, rate in enumerate(rates):
         model = nn.Linear(x.shape[1], 4)
         for parameter in model.parameters():
             nn.init.zeros_(parameter)
-        optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=9)
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9)
         generator = np.random.default_rng(5)
         for _ in range(3):
             for rows in torch.from_numpy(generator.permutation(80)).split(32):
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 nn.functional.cross_entropy(model(x[rows].float()), y[rows]).backward()
-                optimiser.step()
+                optimizer.step()
                 schedule.step()
         torch.testing.assert_close(heads.weight[place].T, model.weight.data, rtol=0, atol=1e-5)
         torch.testing.assert_close(heads.bias[place], model.bias.data, rtol=0, atol=1e-5)
@@ -67,7 +67,7 @@ def test_a_fifth_of_each_class_is_held_out() -> None:
         hold_out(lone, seed=1)
 
 
-def test_held_out_pictures_choose_and_the_test_pictures_do_not() -> None:
+def test_held_out_images_choose_and_the_test_images_do_not() -> None:
     train, test = problem(1, shots=20, classes=4, width=12, noise=3.0)
     found = probe_lbfgs(train, test, decays=(1e-4, 10.0, 0.1))
     assert found.settings == (10.0, 0.1, 1e-4)

@@ -89,7 +89,7 @@ def test_every_option(name: str) -> None:
     cost = cost_of(spec, batch=4)
     assert cost.parameters == sum(p.numel() for p in model.parameters())
     assert cost.flops == pytest.approx(flops(name, *spec.image), rel=1e-6)
-    # Exact but for a few numbers a picture; in the ResNets padded copies are not counted.
+    # Exact but for a few numbers an image; in the ResNets padded copies are not counted.
     tolerance = 0.03 if "stages" in name or name.startswith("R+") else 0.002
     measured = kept_bytes(model, 4, *spec.image)
     assert cost.activation_bytes == pytest.approx(measured, rel=tolerance)
@@ -109,8 +109,8 @@ def test_checkpointing_keeps_block_inputs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [TINY, f"{TINY},pool=gap,position=learned-2d", *OTHERS])
-def test_another_picture_size(name: str) -> None:
-    """The work follows the picture; parameters stay those of the trained size."""
+def test_another_image_size(name: str) -> None:
+    """The work follows the image; parameters stay those of the trained size."""
     spec = parse(name)
     cost = cost_of(spec, image=(128, 64))
     assert cost.parameters == cost_of(spec).parameters == sum(r.parameters for r in cost.rows)
@@ -124,5 +124,5 @@ def test_activations_grow_with_the_batch() -> None:
 
 
 def test_a_size_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(InputError, match="100x100 picture does not split into 16x16 patches"):
+    with pytest.raises(InputError, match="100x100 image does not split into 16x16 patches"):
         cost_of(parse("ViT-B/16"), image=(100, 100))

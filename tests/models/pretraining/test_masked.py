@@ -12,7 +12,7 @@ from vitrail.models.pretraining.masked import (
     MaskedViT,
     encoder_spec,
 )
-from vitrail.models.pretraining.masking import Corruption, MaskConfig, draw_corruption
+from vitrail.models.pretraining.masking import MaskConfig, Masking, draw_corruption
 from vitrail.models.vit import ViT as ViTClass
 
 NAME = "ViT/4@16,depth=2,width=16,heads=2,mlp=24"
@@ -25,7 +25,7 @@ def make_encoder(name: str = NAME) -> ViT:
     return encoder
 
 
-def draw(ratio: float = 0.5, count: int = 3) -> Corruption:
+def draw(ratio: float = 0.5, count: int = 3) -> Masking:
     return draw_corruption(torch.arange(count), (4, 4), MaskConfig(ratio=ratio))
 
 
@@ -35,10 +35,10 @@ def shake(module: nn.Module) -> None:
 
 
 def test_predictions_are_of_the_chosen_patches() -> None:
-    model, pictures = MaskedViT(make_encoder(), "colour"), torch.randn(3, 3, 16, 16)
-    assert model(pictures, draw()).shape == (3, 8, 512)
-    model = MaskedAutoencoder(make_encoder(), "normalised-pixels", LIGHT)
-    assert model(pictures, draw(0.75)).shape == (3, 12, 48)
+    model, images = MaskedViT(make_encoder(), "color"), torch.randn(3, 3, 16, 16)
+    assert model(images, draw()).shape == (3, 8, 512)
+    model = MaskedAutoencoder(make_encoder(), "normalized-pixels", LIGHT)
+    assert model(images, draw(0.75)).shape == (3, 12, 48)
 
 
 def gradient(loss: Tensor, of: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ def gradient(loss: Tensor, of: Tensor) -> Tensor:
 @pytest.mark.parametrize("kind", ["masked-patches", "mae"])
 def test_hidden_patches_have_no_say(kind: str) -> None:
     """What is masked, or left out, can't reach a prediction; what is seen does."""
-    pictures = torch.randn(3, 3, 16, 16, requires_grad=True)
+    images = torch.randn(3, 3, 16, 16, requires_grad=True)
     corruption = draw_corruption(
         torch.arange(3), (4, 4), MaskConfig(ratio=0.75, masked=1, replaced=0)
     )
@@ -58,18 +58,18 @@ def test_hidden_patches_have_no_say(kind: str) -> None:
     else:
         model = MaskedViT(make_encoder(), "pixels")
     shake(model)
-    reached = gradient(model(pictures, corruption).sum(), pictures).abs().sum(1)
+    reached = gradient(model(images, corruption).sum(), images).abs().sum(1)
     patches = reached.unflatten(2, (4, 4)).unflatten(1, (4, 4)).sum(dim=(2, 4)).flatten(1)
-    for picture in range(3):
-        assert patches[picture, corruption.chosen[picture]].eq(0).all()
-        assert patches[picture, corruption.seen[picture]].gt(0).all()
+    for image in range(3):
+        assert patches[image, corruption.chosen[image]].eq(0).all()
+        assert patches[image, corruption.seen[image]].gt(0).all()
 
 
 def test_gradients_reach_everything_that_is_learnt() -> None:
     models = [
-        MaskedViT(make_encoder(), "colours"),
-        MaskedAutoencoder(make_encoder(), "normalised-pixels", LIGHT),
-        MaskedViT(make_encoder("R+ViT/2@16,depth=1,width=16,heads=2,mlp=24"), "colour"),
+        MaskedViT(make_encoder(), "colors"),
+        MaskedAutoencoder(make_encoder(), "normalized-pixels", LIGHT),
+        MaskedViT(make_encoder("R+ViT/2@16,depth=1,width=16,heads=2,mlp=24"), "color"),
     ]
     for model in models:
         shake(model)
@@ -91,13 +91,13 @@ def test_groups_put_the_rest_after_the_encoder() -> None:
 
 
 def test_checkpointing_changes_nothing() -> None:
-    model, pictures = MaskedAutoencoder(make_encoder(), "pixels", LIGHT), torch.randn(3, 3, 16, 16)
+    model, images = MaskedAutoencoder(make_encoder(), "pixels", LIGHT), torch.randn(3, 3, 16, 16)
     shake(model)
     found = []
     for checkpointing in (False, True):
         model.checkpointing = model.encoder.checkpointing = checkpointing
         model.zero_grad()
-        model(pictures, draw()).square().sum().backward()
+        model(images, draw()).square().sum().backward()
         found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
@@ -118,7 +118,7 @@ def test_autocast_adds_up_the_decoders_blocks_in_float32() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("R+ViT/2@16,depth=1,width=16,heads=2,mlp=24", "a stem sees the whole picture"),
+        ("R+ViT/2@16,depth=1,width=16,heads=2,mlp=24", "a stem sees the whole image"),
         ("ViT/4@16,depth=1,width=16,heads=2,mlp=24,attention=axial,pool=gap", "whole rows"),
         (
             "ViT/4@16,depth=1,width=16,heads=2,mlp=24,position=relative,position_at=shared",

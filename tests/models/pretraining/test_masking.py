@@ -1,4 +1,4 @@
-"""Which patches are hidden: exact counts, pure functions of the key, fair over many pictures."""
+"""Which patches are hidden: exact counts, pure functions of the key, fair over many images."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def keys(count: int, seed: int = 0) -> Tensor:
     replaced=st.floats(0, 1),
     seed=st.integers(0, 1000),
 )
-def test_counts_are_exact_for_each_picture(
+def test_counts_are_exact_for_each_image(
     rows: int, columns: int, ratio: float, masked: float, replaced: float, seed: int
 ) -> None:
     replaced = min(replaced, 1 - masked)
@@ -44,7 +44,7 @@ def test_counts_are_exact_for_each_picture(
     assert ((found.partners >= 0) & (found.partners < count)).all()
 
 
-def test_a_picture_is_corrupted_alike_in_any_batch() -> None:
+def test_a_image_is_corrupted_alike_in_any_batch() -> None:
     many = keys(16)
     whole = draw_corruption(many, GRID, MaskConfig())
     for place in (0, 5, 15):
@@ -58,7 +58,7 @@ def test_every_patch_is_chosen_and_taken_as_often() -> None:
     count = GRID[0] * GRID[1]
     for places, share in ((found.chosen, 0.5), (found.partners, 7 / count)):
         often = torch.bincount(places.flatten(), minlength=count) / 20_000
-        # A share's deviation is at most sqrt(0.25 / 20000) = 0.0035; five of them.
+        # A share's std is at most sqrt(0.25 / 20000) = 0.0035; five of them.
         assert (often - share).abs().max() < 0.018
 
 
@@ -67,13 +67,13 @@ def test_corrupted_embeddings_are_mask_other_or_their_own() -> None:
     found = draw_corruption(keys(3), GRID, MaskConfig())
     result = corrupt(patches, mask, found)
     expected = patches.clone()
-    for picture in range(3):
-        for order, place in enumerate(found.chosen[picture].tolist()):
+    for image in range(3):
+        for order, place in enumerate(found.chosen[image].tolist()):
             if order < found.masked:
-                expected[picture, place] = mask
+                expected[image, place] = mask
             elif order < found.masked + found.partners.shape[1]:
-                partner = int(found.partners[picture, order - found.masked])
-                expected[picture, place] = patches[picture, partner]
+                partner = int(found.partners[image, order - found.masked])
+                expected[image, place] = patches[image, partner]
     assert torch.equal(result, expected)
     assert (found.masked, found.partners.shape[1], found.chosen.shape[1]) == (12, 2, 15)
     assert torch.equal(take(result, found.seen), take(patches, found.seen))

@@ -8,12 +8,12 @@ import torch
 from vitrail.config import InputError
 from vitrail.models.pretraining.patch_targets import (
     Target,
-    class_colour,
-    colour_class,
+    class_color,
+    color_class,
     distance,
     from_patches,
+    image_patches,
     outputs_of,
-    picture_patches,
     targets_of,
     to_patches,
 )
@@ -22,41 +22,41 @@ PATCH = (4, 8)
 
 
 def test_patches_are_cut_row_by_row_and_joined_again() -> None:
-    pictures = torch.rand(2, 12, 16, 3)
-    patches = to_patches(pictures, PATCH)
+    images = torch.rand(2, 12, 16, 3)
+    patches = to_patches(images, PATCH)
     assert patches.shape == (2, 6, 32, 3)
     for row in range(3):
         for column in range(2):
-            cut = pictures[:, 4 * row : 4 * row + 4, 8 * column : 8 * column + 8]
+            cut = images[:, 4 * row : 4 * row + 4, 8 * column : 8 * column + 8]
             assert torch.equal(patches[:, 2 * row + column], cut.flatten(1, 2))
-    assert torch.equal(from_patches(patches, (3, 2), PATCH), pictures)
+    assert torch.equal(from_patches(patches, (3, 2), PATCH), images)
 
 
-def test_all_512_colours_have_their_own_class() -> None:
+def test_all_512_colors_have_their_own_class() -> None:
     levels = torch.cartesian_prod(*[torch.arange(8)] * 3)
     classes = (levels * torch.tensor([64, 8, 1])).sum(1)
     assert torch.equal(classes, torch.arange(512))
     for value in (0.0, 15.9, 31.0):  # a level is 32 of the 256 values of a byte
-        assert torch.equal(colour_class((levels * 32 + value) / 256), classes)
-    assert torch.equal(colour_class(class_colour(classes)), classes)
-    assert colour_class(torch.ones(1, 3)).tolist() == [511]
+        assert torch.equal(color_class((levels * 32 + value) / 256), classes)
+    assert torch.equal(color_class(class_color(classes)), classes)
+    assert color_class(torch.ones(1, 3)).tolist() == [511]
 
 
 def test_targets_are_those_of_brute_force() -> None:
-    pictures = torch.randint(0, 256, (2, 8, 16, 3)) / 255
-    patches = to_patches(pictures, PATCH)
-    colour = targets_of(patches, PATCH, "colour")
-    colours = targets_of(patches, PATCH, "colours")
-    assert (colour.shape, colours.shape) == ((2, 4, 1), (2, 4, 16))
+    images = torch.randint(0, 256, (2, 8, 16, 3)) / 255
+    patches = to_patches(images, PATCH)
+    color = targets_of(patches, PATCH, "color")
+    colors = targets_of(patches, PATCH, "colors")
+    assert (color.shape, colors.shape) == ((2, 4, 1), (2, 4, 16))
     for number in range(4):
         top, left = 4 * (number // 2), 8 * (number % 2)
-        part = pictures[1, top : top + 4, left : left + 8]
+        part = images[1, top : top + 4, left : left + 8]
         level = [min(int(8 * part[..., channel].mean()), 7) for channel in range(3)]
-        assert colour[1, number].tolist() == [64 * level[0] + 8 * level[1] + level[2]]
+        assert color[1, number].tolist() == [64 * level[0] + 8 * level[1] + level[2]]
         cells = [part[row : row + 1, 2 * col : 2 * col + 2] for row in range(4) for col in range(4)]
         means = torch.stack([cell.mean(dim=(0, 1)) for cell in cells])
-        assert torch.equal(colours[1, number], colour_class(means))
-        flat = targets_of(patches, PATCH, "normalised-pixels")[1, number]
+        assert torch.equal(colors[1, number], color_class(means))
+        flat = targets_of(patches, PATCH, "normalized-pixels")[1, number]
         expected = (part.flatten() - part.mean()) / (part.var() + 1e-6).sqrt()
         torch.testing.assert_close(flat, expected)
     assert torch.equal(targets_of(patches, PATCH, "pixels"), patches.flatten(2))
@@ -64,10 +64,10 @@ def test_targets_are_those_of_brute_force() -> None:
 
 def test_distances_are_means_over_patches() -> None:
     logits, classes = torch.randn(2, 3, 16 * 512), torch.randint(0, 512, (2, 3, 16))
-    found = distance(logits, classes, "colours")
+    found = distance(logits, classes, "colors")
     chances = logits.view(2, 3, 16, 512).softmax(-1).gather(-1, classes[..., None])
     torch.testing.assert_close(found, -chances.log().mean(dim=(1, 2, 3)))
-    blank = distance(torch.zeros(1, 3, 512), torch.zeros(1, 3, 1, dtype=torch.long), "colour")
+    blank = distance(torch.zeros(1, 3, 512), torch.zeros(1, 3, 1, dtype=torch.long), "color")
     assert blank.item() == pytest.approx(math.log(512))
     said, true = torch.randn(2, 3, 96), torch.randn(2, 3, 96)
     torch.testing.assert_close(distance(said, true, "pixels"), ((said - true) ** 2).mean((1, 2)))
@@ -75,28 +75,28 @@ def test_distances_are_means_over_patches() -> None:
     torch.testing.assert_close(absolute, (said - true).abs().mean((1, 2)))
 
 
-def test_right_predictions_show_the_picture() -> None:
-    pictures = torch.randint(0, 256, (1, 8, 16, 3)) / 255
-    patches = to_patches(pictures, PATCH)
-    pixels: tuple[Target, ...] = ("pixels", "normalised-pixels")
+def test_right_predictions_show_the_image() -> None:
+    images = torch.randint(0, 256, (1, 8, 16, 3)) / 255
+    patches = to_patches(images, PATCH)
+    pixels: tuple[Target, ...] = ("pixels", "normalized-pixels")
     for target in pixels:
-        shown = picture_patches(targets_of(patches, PATCH, target), patches, PATCH, target)
+        shown = image_patches(targets_of(patches, PATCH, target), patches, PATCH, target)
         torch.testing.assert_close(shown, patches)
-    counts: dict[Target, int] = {"colour": 1, "colours": 16}
+    counts: dict[Target, int] = {"color": 1, "colors": 16}
     for target, parts in counts.items():
         classes = targets_of(patches, PATCH, target)
         logits = torch.nn.functional.one_hot(classes, 512).float().flatten(2)
-        shown = picture_patches(logits, patches, PATCH, target)
+        shown = image_patches(logits, patches, PATCH, target)
         assert shown.shape == patches.shape
         assert torch.equal(targets_of(shown, PATCH, target), classes)
         assert classes.shape[2] == parts
 
 
 def test_outputs_and_what_has_none() -> None:
-    assert outputs_of("colour", (16, 16), 3) == 512  # Appendix B.1.2
-    assert outputs_of("colours", (16, 16), 3) == 16 * 512  # Appendix B.1.2
+    assert outputs_of("color", (16, 16), 3) == 512  # Appendix B.1.2
+    assert outputs_of("colors", (16, 16), 3) == 16 * 512  # Appendix B.1.2
     assert outputs_of("pixels", (16, 16), 3) == 768
     with pytest.raises(InputError, match="sides 4 divides, not 14x14"):
-        outputs_of("colours", (14, 14), 3)
-    with pytest.raises(InputError, match="pictures have 1"):
-        outputs_of("colour", (16, 16), 1)
+        outputs_of("colors", (14, 14), 3)
+    with pytest.raises(InputError, match="images have 1"):
+        outputs_of("color", (16, 16), 1)

@@ -17,7 +17,7 @@ import pytest
 from vitrail.config import InputError
 from vitrail.training.checkpoints import checkpoint_files as state
 from vitrail.training.checkpoints.checkpoint_files import (
-    Saved,
+    SavedCheckpoint,
     SaveError,
     clean_states,
     newest_state,
@@ -39,7 +39,7 @@ def files(*names: str, text: str = "content") -> Callable[[Path], None]:
     return write
 
 
-def save(folder: Path, *steps: int, text: str = "content") -> list[Saved]:
+def save(folder: Path, *steps: int, text: str = "content") -> list[SavedCheckpoint]:
     write = files("a.bin", "part/.b", text=text)
     return [write_state(folder, step, FACTS, write) for step in steps]
 
@@ -61,7 +61,7 @@ def test_what_was_saved_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "states"
     assert newest_state(folder) is None
     first, second = save(folder, 1, 57)
-    assert newest_state(folder) == second == Saved(57, folder / "step-00000057", FACTS)
+    assert newest_state(folder) == second == SavedCheckpoint(57, folder / "step-00000057", FACTS)
     assert first.path.is_dir()
     assert (second.path / "a.bin").read_text() == "content a.bin"
     assert (second.path / "part" / ".b").read_text() == "content part/.b"

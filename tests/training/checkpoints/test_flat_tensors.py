@@ -1,4 +1,4 @@
-"""Tensors and optimiser states on disk: they come back with every bit and every type."""
+"""Tensors and optimizer states on disk: they come back with every bit and every type."""
 
 import copy
 import json
@@ -124,7 +124,7 @@ def test_loaded_tensors_outlive_their_file(tmp_path: Path) -> None:
 
 
 class Mixed(Optimizer):
-    """An optimiser that keeps all kinds of things, in groups of unlike settings."""
+    """An optimizer that keeps all kinds of things, in groups of unlike settings."""
 
     def __init__(self, groups: list[dict[str, Any]]) -> None:
         super().__init__(groups, {"lr": 0.1, "betas": (0.9, 0.999), "note": None, "warm": False})
@@ -160,30 +160,30 @@ OPTIMISERS: dict[str, Callable[[nn.Module], Optimizer]] = {
 }
 
 
-def train(model: nn.Module, optimiser: Optimizer, *, seed: int) -> None:
+def train(model: nn.Module, optimizer: Optimizer, *, seed: int) -> None:
     torch.manual_seed(seed)
     for _ in range(3):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         model(torch.randn(8, 4)).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
 
 
 @pytest.mark.parametrize("name", OPTIMISERS)
-def test_an_optimiser_goes_on_as_if_never_stopped(tmp_path: Path, name: str) -> None:
+def test_an_optimizer_goes_on_as_if_never_stopped(tmp_path: Path, name: str) -> None:
     model = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.Linear(5, 2))
-    optimiser = OPTIMISERS[name](model)
-    train(model, optimiser, seed=1)
-    state = optimiser.state_dict()
+    optimizer = OPTIMISERS[name](model)
+    train(model, optimizer, seed=1)
+    state = optimizer.state_dict()
     loaded = pass_through_disk(state, tmp_path)
     assert same(state, loaded)
 
     resumed = copy.deepcopy(model)
     again = OPTIMISERS[name](resumed)
     again.load_state_dict(loaded)
-    train(model, optimiser, seed=2)
+    train(model, optimizer, seed=2)
     train(resumed, again, seed=2)
     assert same(list(model.parameters()), list(resumed.parameters()))
-    assert same(optimiser.state_dict(), again.state_dict())
+    assert same(optimizer.state_dict(), again.state_dict())
 
 
 LEAVES = st.one_of(
@@ -224,9 +224,9 @@ def test_keys_that_read_alike_stay_apart() -> None:
 def test_names_say_where_a_tensor_belongs() -> None:
     weight = nn.Parameter(torch.ones(2))
     weight.grad = torch.ones(2)
-    optimiser = SGD([weight], lr=0.1, momentum=0.9)
-    optimiser.step()
-    tensors, _ = flatten_state(optimiser.state_dict())
+    optimizer = SGD([weight], lr=0.1, momentum=0.9)
+    optimizer.step()
+    tensors, _ = flatten_state(optimizer.state_dict())
     assert list(tensors) == ["state.0.momentum_buffer"]
 
 

@@ -10,7 +10,7 @@ import torch
 from tests.training.test_loop import ADAM, NOISY, PLAIN, QUIET, STRONG, make, make_batches
 from vitrail.config import InputError
 from vitrail.distributed import Processes
-from vitrail.training.checkpoints.checkpoint_files import Saved, newest_state
+from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, newest_state
 from vitrail.training.checkpoints.resume import TENSORS, check_sets, load_run, save_run
 from vitrail.training.loop import Trainer
 from vitrail.training.optim import OptimConfig
@@ -24,7 +24,7 @@ def go(trainer: Trainer, first: int, last: int) -> list[float]:
     return [trainer.step(step, batches[step], QUIET).loss for step in range(first, last)]
 
 
-def saved_of(folder: Path) -> Saved:
+def saved_of(folder: Path) -> SavedCheckpoint:
     saved = newest_state(folder / "states")
     assert saved
     return saved
@@ -33,7 +33,7 @@ def saved_of(folder: Path) -> Saved:
 def all_of(trainer: Trainer) -> dict[str, Any]:
     """Flatten everything that a run is made of."""
     average = trainer.average.state if trainer.average is not None else {}
-    states = trainer.optimiser.state_dict()["state"]
+    states = trainer.optimizer.state_dict()["state"]
     moments = {f"{number}.{key}": x for number, state in states.items() for key, x in state.items()}
     return {**trainer.model.state_dict(), **{f"mean {k}": v for k, v in average.items()}, **moments}
 
@@ -70,7 +70,7 @@ def test_a_loaded_run_has_its_scale(tmp_path: Path) -> None:
 
 
 def test_a_fresh_trainer_needs_no_steps_before_it_is_loaded(tmp_path: Path) -> None:
-    """Optimisers make their moments at the first step, or take them from the state."""
+    """Optimizers make their moments at the first step, or take them from the state."""
     whole = make(NOISY, average=True)
     go(whole, 0, 2)
     save_run(tmp_path, 2, whole, dict, ALONE)
@@ -128,14 +128,14 @@ def test_another_model_is_refused(tmp_path: Path, other: str) -> None:
         load_run(saved_of(tmp_path), make(other, ADAM), micro=None)
 
 
-def test_other_pictures_are_refused_with_their_numbers() -> None:
-    begun = {"train": {"name": "photos/train", "pictures": 1200, "hash": "a"}}
+def test_other_images_are_refused_with_their_numbers() -> None:
+    begun = {"train": {"name": "photos/train", "images": 1200, "hash": "a"}}
     check_sets(begun, begun)
     for count, said in ((1188, "12 are gone"), (1201, "1 are new"), (1200, "others")):
-        now = {"train": {"name": "photos/train", "pictures": count, "hash": "b"}}
+        now = {"train": {"name": "photos/train", "images": count, "hash": "b"}}
         with pytest.raises(InputError) as caught:
             check_sets(begun, now)
         assert str(caught.value) == (
-            f"cannot resume: photos/train had 1,200 pictures when the run began and has {count:,} "
+            f"cannot resume: photos/train had 1,200 images when the run began and has {count:,} "
             f"now ({said}); put back what it had, or use --restart to begin again, or another --out"
         )

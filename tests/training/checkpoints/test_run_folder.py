@@ -113,7 +113,7 @@ def test_a_moved_run_goes_on(tmp_path: Path) -> None:
     "bound", [{"patience": 3}, {"keep": "best"}, {"cache": CacheConfig(limit=1.0, short_side=9)}]
 )
 def test_what_is_free_depends_on_the_rest(tmp_path: Path, bound: dict[str, Any]) -> None:
-    """Whoever counts evaluations depends on when they are, and who shrinks pictures, on which."""
+    """Whoever counts evaluations depends on when they are, and who shrinks images, on which."""
     begin(toy(tmp_path, **bound))
     change: dict[str, Any] = {"evaluate": steps(7)}
     said = "evaluate 4 steps → 7 steps"

@@ -31,15 +31,15 @@ BIT = "BiT@32,stages=1-1,width=32,classes=5"
 
 
 def make(name: str, *, lora: bool = False) -> tuple[Model, Tensor]:
-    """Make a model whose every weight matters, in float64, and a batch of four pictures."""
+    """Make a model whose every weight matters, in float64, and a batch of four images."""
     draw = torch.Generator().manual_seed(1)
     model = build(name).double()
     if lora:
         adapt(model, TuneConfig(what="lora", rank=2))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3, generator=draw)
-    pictures = torch.randn(4, 3, *model.spec.image, generator=draw, dtype=torch.float64)
-    return model, pictures
+    images = torch.randn(4, 3, *model.spec.image, generator=draw, dtype=torch.float64)
+    return model, images
 
 
 def gradients(model: Model) -> dict[str, Tensor]:
@@ -60,15 +60,15 @@ def values(ended: list[Ended]) -> list[object]:
 )
 def test_gradients_are_those_of_the_whole(name: str, lora: bool, checkpointing: bool) -> None:
     def compute() -> float:
-        model, pictures = make(name, lora=lora)
+        model, images = make(name, lora=lora)
         whole = deepcopy(model)
         model.checkpointing = checkpointing
-        whole(pictures).square().mean().backward()
+        whole(images).square().mean().backward()
         with join("cpu") as processes:
             shard_model(model, processes)
             assert all(map(is_sharded, model.parameters()))
             assert any(isinstance(each, FSDPModule) for each in [*model.modules()][1:])
-            part = pictures[processes.rank :: processes.count]
+            part = images[processes.rank :: processes.count]
             for half in part.split(1):  # gradients add up over micro-batches
                 (model(half).square().mean() / 2).backward()
             theirs, ours = gradients(whole), gradients(model)
@@ -83,15 +83,15 @@ def test_gradients_are_those_of_the_whole(name: str, lora: bool, checkpointing: 
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_products_in_bfloat16_are_those_of_autocast(checkpointing: bool) -> None:
     def compute() -> float:
-        model, pictures = make(VIT)
-        model, pictures = model.float(), pictures.float()
+        model, images = make(VIT)
+        model, images = model.float(), images.float()
         whole = deepcopy(model)
         model.checkpointing = checkpointing
         with join("cpu") as processes:
             shard_model(model, processes)
             for each in (whole, model):
                 with torch.autocast("cpu", torch.bfloat16):
-                    loss = each(pictures).float().square().sum()
+                    loss = each(images).float().square().sum()
                 loss.backward()
             theirs, ours = gradients(whole), gradients(model)
             assert theirs.keys() == ours.keys()
@@ -107,19 +107,19 @@ def test_products_in_bfloat16_are_those_of_autocast(checkpointing: bool) -> None
 
 def test_processes_run_a_gathered_model_each_for_itself() -> None:
     def compute() -> bool:
-        model, pictures = make(VIT)
+        model, images = make(VIT)
         with torch.no_grad():
-            expected = model(pictures)
+            expected = model(images)
         with join("cpu") as processes:
             shard_model(model, processes)
             with gathered(model), torch.inference_mode():
-                outputs = [model(pictures) for _ in range(processes.rank)]
+                outputs = [model(images) for _ in range(processes.rank)]
             same = all(torch.equal(output, expected) for output in outputs)
             assert all(map(is_sharded, model.parameters()))
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter.mul_(2)
-            again = model(pictures)  # with the new weights, and all processes
+            again = model(images)  # with the new weights, and all processes
             again.sum().backward()
             return same and not torch.allclose(again, expected)
 
@@ -127,18 +127,18 @@ def test_processes_run_a_gathered_model_each_for_itself() -> None:
 
 
 def test_a_whole_model_is_left_as_it_is() -> None:
-    model, pictures = make(VIT)
+    model, images = make(VIT)
     with gathered(model):
-        model(pictures)
+        model(images)
     assert all(torch.equal(t, model.state_dict()[n]) for n, t in whole_state(model).items())
 
 
 def test_the_first_process_gets_the_whole_state() -> None:
     def compute() -> dict[str, Tensor]:
-        model, pictures = make(VIT)
+        model, images = make(VIT)
         with join("cpu") as processes:
             shard_model(model, processes)
-            model(pictures)  # leaves FSDP with gathered weights
+            model(images)  # leaves FSDP with gathered weights
             return {name: tensor.clone() for name, tensor in whole_state(model).items()}
 
     first, second = values(in_processes(compute))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.config import InputError
-from vitrail.training.logging.json_lines import Lines, format_row
+from vitrail.training.logging.json_lines import JSONLines, format_row
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def test_lines_after_a_step_and_torn_ones_are_cut(tmp_path: Path, upto: int, tai
     steps = (1, 2, 2, 4, 6)
     kept = write_steps(path, *(step for step in steps if step <= upto))
     path.write_bytes(write_steps(path, *steps) + tail)
-    lines = Lines(path, upto=upto)
+    lines = JSONLines(path, upto=upto)
     assert path.read_bytes() == kept
     lines.append('{"step": 9}')
     lines.close()
@@ -63,14 +63,14 @@ def test_a_strange_line_costs_no_others(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     whole = write_steps(path, 1) + b"# by hand\n" + write_steps(path, 2)
     path.write_bytes(whole + write_steps(path, 3))
-    Lines(path, upto=2).close()
+    JSONLines(path, upto=2).close()
     assert path.read_bytes() == whole
 
 
 def test_without_a_step_all_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("any\n")
-    lines = Lines(path)
+    lines = JSONLines(path)
     lines.append("thing")
     assert path.read_text() == "any\nthing\n"  # before it is closed
     lines.close()
@@ -80,16 +80,16 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").mkdir()
     for upto in (None, 3):
         with pytest.raises(InputError, match=r"metrics\.jsonl: cannot be written: Is a directory"):
-            Lines(tmp_path / "metrics.jsonl", upto=upto)
+            JSONLines(tmp_path / "metrics.jsonl", upto=upto)
     with pytest.raises(InputError, match="cannot be written: No such file"):
-        Lines(tmp_path / "missing" / "metrics.jsonl")
+        JSONLines(tmp_path / "missing" / "metrics.jsonl")
 
 
 def test_a_full_disk_loses_lines_but_tears_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "x.jsonl"
-    lines = Lines(path)
+    lines = JSONLines(path)
     lines.append("a" * 50)
     with file_limit(100):
         lines.append("b" * 60)  # the first 49 would fit
@@ -107,7 +107,7 @@ def test_a_failing_sync_is_a_warning(
     def fail(handle: int) -> None:
         raise OSError(5, "Input/output error")
 
-    lines = Lines(tmp_path / "x")
+    lines = JSONLines(tmp_path / "x")
     monkeypatch.setattr("os.fsync", fail)
     lines.sync()
     lines.sync()

@@ -17,7 +17,7 @@ from tests.training.logging.test_json_lines import file_limit
 from vitrail.config import InputError
 from vitrail.training.logging.loggers import TensorBoard, open_logger
 
-PICTURE = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+IMAGE = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
 
 
 def read_events(folder: Path) -> Any:
@@ -42,7 +42,7 @@ def test_tensorboard_reads_back_what_was_written(tmp_path: Path) -> None:
     logger = TensorBoard(tmp_path, 0)
     logger.log(1, {"train/loss": 1 / 3, "lr": 1e-3})
     logger.log(10, {"train/loss": float("nan")})
-    logger.picture(10, "attention", PICTURE)
+    logger.image(10, "attention", IMAGE)
     events = read_events(tmp_path)  # before it is closed: all is flushed
     logger.close()
     first, second = events.Scalars("train/loss")
@@ -52,7 +52,7 @@ def test_tensorboard_reads_back_what_was_written(tmp_path: Path) -> None:
     (image,) = events.Images("attention")
     assert (image.step, image.height, image.width) == (10, 2, 4)
     decoded = Image.open(io.BytesIO(image.encoded_image_string))
-    assert np.array_equal(np.array(decoded), PICTURE)
+    assert np.array_equal(np.array(decoded), IMAGE)
     assert {path.parent.name for path in tmp_path.rglob("*tfevents*")} == {"tensorboard"}
 
 
@@ -139,13 +139,13 @@ def test_wandb_is_sent_all(tmp_path: Path, wandb: Any) -> None:
     logger = open_logger("wandb", tmp_path, 0)
     assert logger
     logger.log(1, {"train/loss": 0.5})
-    logger.picture(1, "attention", PICTURE)
+    logger.image(1, "attention", IMAGE)
     logger.close()
     given = wandb.init.call_args.kwargs
     assert (given["project"], given["name"], given["id"]) == ("vitrail", tmp_path.name, None)
     assert wandb.run.log.mock_calls == [
         call({"train/loss": 0.5}, step=1),
-        call({"attention": ("image", PICTURE.tobytes())}, step=1),
+        call({"attention": ("image", IMAGE.tobytes())}, step=1),
     ]
     wandb.run.finish.assert_called_once_with(exit_code=0)
 
@@ -159,7 +159,7 @@ def test_wandb_goes_on_in_the_same_run(
     logger = open_logger("wandb", tmp_path, 10)
     assert logger
     logger.log(20, {"lr": 1.0})
-    logger.picture(20, "attention", PICTURE)
+    logger.image(20, "attention", IMAGE)
     logger.log(30, {"lr": 2.0})
     logger.close(failed=True)
     given = wandb.init.call_args.kwargs
@@ -185,15 +185,15 @@ def test_mlflow_is_sent_all_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         logger = open_logger("mlflow", tmp_path, step)
         assert logger
         logger.log(step + 1, {"lr": 0.5})
-        logger.picture(step + 1, "attention", PICTURE)
+        logger.image(step + 1, "attention", IMAGE)
         logger.close(failed=failed)
     assert mlflow.mock_calls == [
         call.start_run(run_id=None, run_name=tmp_path.name),
         call.log_metrics({"lr": 0.5}, step=1),
-        call.log_image(PICTURE, key="attention", step=1),
+        call.log_image(IMAGE, key="attention", step=1),
         call.end_run(status="FAILED"),
         call.start_run(run_id="r1", run_name=tmp_path.name),
         call.log_metrics({"lr": 0.5}, step=11),
-        call.log_image(PICTURE, key="attention", step=11),
+        call.log_image(IMAGE, key="attention", step=11),
         call.end_run(status="FINISHED"),
     ]

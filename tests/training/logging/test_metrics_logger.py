@@ -17,11 +17,11 @@ import torch
 from tests.material import ROOT
 from tests.training.logging.test_json_lines import file_limit
 from tests.training.logging.test_log_setup import Gone
-from tests.training.logging.test_loggers import PICTURE, read_events, single
+from tests.training.logging.test_loggers import IMAGE, read_events, single
 from tests.training.logging.test_progress import Terminal, left_on
 from vitrail.config import InputError
 from vitrail.training.logging import metrics_logger as module
-from vitrail.training.logging.metrics_logger import Journal
+from vitrail.training.logging.metrics_logger import MetricsLogger
 
 TOTAL = 23
 KILLED = """
@@ -37,19 +37,19 @@ with Journal(Path(sys.argv[1]), total=TOTAL, every=5) as journal:
 log = logging.getLogger("vitrail")
 
 
-def tell(journal: Journal, steps: Sequence[int]) -> None:
+def tell(journal: MetricsLogger, steps: Sequence[int]) -> None:
     """Tell steps as a loop does: what they say is a function of the step alone."""
     for step in steps:
         loss = torch.tensor(1.0) / step if step != 10 else torch.tensor(math.nan)
         values = {"epoch": step / 7, "train/loss": loss, "lr": 1e-3 / (1 + step)}
-        journal.train(step, values, pictures=32, waited=0.0)
+        journal.train(step, values, images=32, waited=0.0)
         if step % 7 == 0:
-            journal.evaluation(step, {"val/top1": torch.tensor(step / 30), "val/pictures": 10_000})
+            journal.evaluation(step, {"val/top1": torch.tensor(step / 30), "val/images": 10_000})
 
 
 def run(folder: Path, first: int = 1, last: int = TOTAL, **options: Any) -> None:
     options = {"total": TOTAL, "every": 5, "loggers": (), **options}
-    with Journal(folder, step=first - 1, **options) as journal:
+    with MetricsLogger(folder, step=first - 1, **options) as journal:
         tell(journal, range(first, last + 1))
 
 
@@ -62,7 +62,7 @@ def test_metrics_are_those_of_the_very_step(tmp_path: Path) -> None:
     rows = read_rows(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 5, 7, 10, 14, 15, 20, 21, 23]
     assert rows[0] == {"step": 1, "epoch": 1 / 7, "train/loss": 1.0, "lr": 0.0005}
-    assert rows[2] == {"step": 7, "val/top1": torch.tensor(7 / 30).item(), "val/pictures": 10_000}
+    assert rows[2] == {"step": 7, "val/top1": torch.tensor(7 / 30).item(), "val/images": 10_000}
     assert rows[3]["train/loss"] == "nan"
     assert rows[5]["train/loss"] == (torch.tensor(1.0) / 15).item()
 
@@ -85,7 +85,7 @@ def test_killed_anywhere_the_metrics_end_the_same(tmp_path: Path, killed: int) -
 
 def test_a_run_that_begins_again_begins_at_nothing(tmp_path: Path) -> None:
     for _ in range(2):  # killed before its first save
-        with Journal(tmp_path, total=TOTAL, loggers=()) as journal:
+        with MetricsLogger(tmp_path, total=TOTAL, loggers=()) as journal:
             journal.evaluation(0, {"val/top1": 0.1})
             tell(journal, [1])
     assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == [0, 1]
@@ -103,21 +103,21 @@ def test_a_killed_process_has_lost_no_line(tmp_path: Path) -> None:
     assert killed.read_bytes() == whole.read_bytes()
     for name in ("killed", "whole"):
         events = read_events(tmp_path / name)
-        for tag in ("epoch", "train/loss", "lr", "val/top1", "val/pictures"):
+        for tag in ("epoch", "train/loss", "lr", "val/top1", "val/images"):
             read = [(event.step, str(event.value)) for event in events.Scalars(tag)]
             rows = [row for row in read_rows(whole) if tag in row]
             assert read == [(row["step"], str(single(float(row[tag])))) for row in rows]
-        assert len(events.Scalars("speed/pictures_per_second")) >= 4
+        assert len(events.Scalars("speed/images_per_second")) >= 4
 
 
 def test_other_processes_write_and_show_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     handlers = log.handlers[:]
-    with Journal(tmp_path / "run", total=TOTAL, loggers=("nonsense",), quiet=True) as journal:
+    with MetricsLogger(tmp_path / "run", total=TOTAL, loggers=("nonsense",), quiet=True) as journal:
         tell(journal, range(1, TOTAL + 1))
         journal.note("unheard")
-        journal.picture(1, "x", PICTURE)
+        journal.image(1, "x", IMAGE)
         assert log.handlers == handlers
     assert list(tmp_path.iterdir()) == []
     assert capsys.readouterr() == ("", "")
@@ -129,30 +129,30 @@ def test_lines_are_shown_at_times_and_at_each_evaluation(
     clock = iter(range(0, 10_000, 4))  # a second look at it, after each evaluation, takes 4 s more
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
     monkeypatch.setattr(module, "peak_memory", lambda: 1_900_000_000)
-    with Journal(tmp_path, total=TOTAL, every=0, loggers=()) as journal:
+    with MetricsLogger(tmp_path, total=TOTAL, every=0, loggers=()) as journal:
         journal.note("100 % of [bold]it[/bold]")
         tell(journal, range(1, TOTAL + 1))
     assert capsys.readouterr().err.splitlines() == [
         "100 % of [bold]it[/bold]",
         "step 1/23  epoch 0.1  loss 1.000  lr 5.0e-04  1.9 GB",
-        "step 7/23  val/top1 0.2333  val/pictures 10,000",
-        "step 8/23  epoch 1.1  loss 0.8846  lr 1.1e-04  8.0 pictures/s  data 0 %  1.9 GB  "
+        "step 7/23  val/top1 0.2333  val/images 10,000",
+        "step 8/23  epoch 1.1  loss 0.8846  lr 1.1e-04  8.0 images/s  data 0 %  1.9 GB  "
         "ETA 0:01:09",
-        "step 14/23  val/top1 0.4667  val/pictures 10,000",
-        "step 15/23  epoch 2.1  loss 0.7767  lr 6.3e-05  8.0 pictures/s  data 0 %  1.9 GB  "
+        "step 14/23  val/top1 0.4667  val/images 10,000",
+        "step 15/23  epoch 2.1  loss 0.7767  lr 6.3e-05  8.0 images/s  data 0 %  1.9 GB  "
         "ETA 0:00:37",
-        "step 21/23  val/top1 0.7000  val/pictures 10,000",
-        "step 22/23  epoch 3.1  loss 0.6803  lr 4.3e-05  8.0 pictures/s  data 0 %  1.9 GB  "
+        "step 21/23  val/top1 0.7000  val/images 10,000",
+        "step 22/23  epoch 3.1  loss 0.6803  lr 4.3e-05  8.0 images/s  data 0 %  1.9 GB  "
         "ETA 0:00:05",
-        "step 23/23  epoch 3.3  loss 0.6676  lr 4.2e-05  8.0 pictures/s  data 0 %  1.9 GB  "
+        "step 23/23  epoch 3.3  loss 0.6676  lr 4.2e-05  8.0 images/s  data 0 %  1.9 GB  "
         "ETA 0:00:00",
     ]
     logged = (tmp_path / "log.txt").read_text().splitlines()
     assert [line.split(" ", 2)[2] for line in logged] == [
         "INFO 100 % of [bold]it[/bold]",
-        "INFO step 7/23  val/top1 0.2333  val/pictures 10,000",
-        "INFO step 14/23  val/top1 0.4667  val/pictures 10,000",
-        "INFO step 21/23  val/top1 0.7000  val/pictures 10,000",
+        "INFO step 7/23  val/top1 0.2333  val/images 10,000",
+        "INFO step 14/23  val/top1 0.4667  val/images 10,000",
+        "INFO step 21/23  val/top1 0.7000  val/images 10,000",
     ]
     assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == [7, 14, 21]
 
@@ -164,19 +164,19 @@ def test_a_terminal_shows_a_bar_with_the_log_above(
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
-    with Journal(tmp_path, total=TOTAL, step=2, loggers=()) as journal:
+    with MetricsLogger(tmp_path, total=TOTAL, step=2, loggers=()) as journal:
         tell(journal, range(3, 8))
-        log.warning("%s: a [red]picture[/red] is bad", "a.jpg")
+        log.warning("%s: a [red]image[/red] is bad", "a.jpg")
     assert sys.stderr is screen
     evaluation, warning, bar, _ = left_on(screen)
-    assert evaluation == "step 7/23  val/top1 0.2333  val/pictures 10,000"
-    assert warning == "warning: a.jpg: a [red]picture[/red] is bad"
+    assert evaluation == "step 7/23  val/top1 0.2333  val/images 10,000"
+    assert warning == "warning: a.jpg: a [red]image[/red] is bad"
     assert "━━━ step 3/23  epoch 0.4  loss 0.3333  lr 2.5e-04  " in bar
 
 
 def test_the_log_goes_on_over_restarts(tmp_path: Path) -> None:
     for step in (0, 5):
-        with Journal(tmp_path, total=TOTAL, step=step, loggers=()) as journal:
+        with MetricsLogger(tmp_path, total=TOTAL, step=step, loggers=()) as journal:
             journal.note(f"at step {step}")
     logged = (tmp_path / "log.txt").read_text().splitlines()
     assert [line.partition(" INFO ")[2] for line in logged] == ["at step 0", "at step 5"]
@@ -185,7 +185,7 @@ def test_the_log_goes_on_over_restarts(tmp_path: Path) -> None:
 def test_lines_are_on_disk_before_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[str] = []
     monkeypatch.setattr("os.fsync", lambda handle: synced.append(name_of(handle)))
-    with Journal(tmp_path, total=TOTAL, loggers=()) as journal:
+    with MetricsLogger(tmp_path, total=TOTAL, loggers=()) as journal:
         tell(journal, [1])
         assert synced == []
         journal.sync()
@@ -203,17 +203,17 @@ def test_speed_is_kept_apart(tmp_path: Path) -> None:
     assert rows[0].keys() == {
         "step",
         "time",
-        "speed/pictures_per_second",
+        "speed/images_per_second",
         "speed/waiting_for_data",
         "speed/peak_memory",
     }
-    assert all(row["speed/pictures_per_second"] > 0 for row in rows)
+    assert all(row["speed/images_per_second"] > 0 for row in rows)
 
 
 def test_an_exception_passes_and_all_is_closed(tmp_path: Path) -> None:
     before = log.handlers[:], log.level, len(os.listdir("/proc/self/fd"))
     error = ZeroDivisionError("a bug")
-    journal = Journal(tmp_path, total=TOTAL, loggers=())
+    journal = MetricsLogger(tmp_path, total=TOTAL, loggers=())
     with pytest.raises(ZeroDivisionError) as caught, journal:
         raise error
     assert caught.value is error
@@ -226,23 +226,23 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, name: str) 
     before = log.handlers[:]
     (tmp_path / name).mkdir()
     with pytest.raises(InputError, match=f"{name}: cannot be written: Is a directory"):
-        Journal(tmp_path, total=TOTAL)
+        MetricsLogger(tmp_path, total=TOTAL)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="x: cannot hold a run: Not a directory"):
-        Journal(tmp_path / "file" / "x", total=TOTAL)
+        MetricsLogger(tmp_path / "file" / "x", total=TOTAL)
     assert log.handlers == before
 
 
 def test_an_unknown_logger_leaves_nothing_open(tmp_path: Path) -> None:
     before = log.handlers[:], len(os.listdir("/proc/self/fd"))
     with pytest.raises(InputError, match="unknown logger"):
-        Journal(tmp_path, total=TOTAL, loggers=("tensorboard", "nonsense"))
+        MetricsLogger(tmp_path, total=TOTAL, loggers=("tensorboard", "nonsense"))
     assert (log.handlers, len(os.listdir("/proc/self/fd"))) == before
 
 
 def test_a_full_disk_stops_no_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tensorboard")
-    with Journal(tmp_path, total=TOTAL, every=1) as journal:
+    with MetricsLogger(tmp_path, total=TOTAL, every=1) as journal:
         tell(journal, range(1, 4))
         with file_limit(10):
             tell(journal, range(4, TOTAL))
@@ -266,8 +266,8 @@ class Refusing:
         if step > 1:
             raise ConnectionError("no route\nto host")
 
-    def picture(self, step: int, name: str, array: object) -> None:
-        self.calls.append(f"picture {step} {name}")
+    def image(self, step: int, name: str, array: object) -> None:
+        self.calls.append(f"image {step} {name}")
 
     def close(self, *, failed: bool = False) -> None:
         self.calls.append(f"close {failed}")
@@ -284,15 +284,15 @@ def test_a_logger_that_fails_is_left_alone(
     caplog.set_level(logging.WARNING, "vitrail")
     logger = Refusing()
     monkeypatch.setattr(module, "open_logger", lambda name, folder, step: logger)
-    with Journal(tmp_path, total=TOTAL, every=1, loggers=("wandb",)) as journal:
+    with MetricsLogger(tmp_path, total=TOTAL, every=1, loggers=("wandb",)) as journal:
         tell(journal, [1])
-        journal.picture(1, "attention", PICTURE)
+        journal.image(1, "attention", IMAGE)
         tell(journal, range(2, last + 1))
-        journal.picture(last, "unsent", PICTURE) if last > 1 else None
+        journal.image(last, "unsent", IMAGE) if last > 1 else None
     failed = last > 1
-    calls = ["log 1", "picture 1 attention", *["log 2"] * failed, f"close {failed}"]
+    calls = ["log 1", "image 1 attention", *["log 2"] * failed, f"close {failed}"]
     assert logger.calls[: len(calls)] == calls
-    assert "picture 7 unsent" not in logger.calls
+    assert "image 7 unsent" not in logger.calls
     (said,) = caplog.messages
     why = "no route" if failed else "ConnectionError"
     assert said == f"logger 'wandb' fails and gets nothing more: {why}"
@@ -317,16 +317,16 @@ def test_tensors_are_read_only_when_needed(tmp_path: Path) -> None:
             read.append(self.step)
             return 1.0
 
-    with Journal(tmp_path, total=TOTAL, every=10, loggers=()) as journal:
+    with MetricsLogger(tmp_path, total=TOTAL, every=10, loggers=()) as journal:
         for step in range(1, TOTAL + 1):
             values: Any = {"train/loss": Loss(step)}
-            journal.train(step, values, pictures=1, waited=0.0)
+            journal.train(step, values, images=1, waited=0.0)
     assert read == [1, 10, 20, TOTAL]
 
 
 def test_steps_do_not_go_back(tmp_path: Path) -> None:
     with (
-        Journal(tmp_path, total=TOTAL, step=7, loggers=()) as journal,
+        MetricsLogger(tmp_path, total=TOTAL, step=7, loggers=()) as journal,
         pytest.raises(AssertionError, match="step 6 after step 7"),
     ):
         journal.evaluation(6, {"val/top1": 1.0})

@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from vitrail.training.logging.progress import Bar, Figures, Ticker, describe, open_display
-from vitrail.training.logging.throughput import Gauge, Pace, Speed, peak_memory
+from vitrail.training.logging.throughput import Gauge, Speed, ThroughputMeter, peak_memory
 
 FIGURES = Figures(
     step=120,
@@ -22,8 +22,7 @@ FIGURES = Figures(
     left=753.2,
 )
 LINE = (
-    "step 120/2,000  epoch 3.2  loss 1.234  lr 3.0e-04  812 pictures/s  data 1 %  1.9 GB  "
-    "ETA 0:12:33"
+    "step 120/2,000  epoch 3.2  loss 1.234  lr 3.0e-04  812 images/s  data 1 %  1.9 GB  ETA 0:12:33"
 )
 
 
@@ -35,7 +34,7 @@ class Terminal(io.StringIO):
 
 
 def left_on(screen: io.StringIO) -> list[str]:
-    """Read the lines that stay on a terminal, without colours; the last is the cursor's."""
+    """Read the lines that stay on a terminal, without colors; the last is the cursor's."""
     lines = [line.rpartition("\x1b[2K")[2] for line in screen.getvalue().split("\n")]
     return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip("\r ") for line in lines]
 
@@ -46,12 +45,12 @@ def test_a_line_tells_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pictures", "shown"),
+    ("images", "shown"),
     [(0.0, "0.0"), (3.44, "3.4"), (9.94, "9.9"), (10.4, "10"), (12345.6, "12,346")],
 )
-def test_slow_runs_have_digits_too(pictures: float, shown: str) -> None:
-    figures = Figures(step=1, total=2, speed=Speed(pictures, 1.0), loss=float("nan"))
-    assert describe(figures) == f"step 1/2  loss nan  {shown} pictures/s  data 100 %"
+def test_slow_runs_have_digits_too(images: float, shown: str) -> None:
+    figures = Figures(step=1, total=2, speed=Speed(images, 1.0), loss=float("nan"))
+    assert describe(figures) == f"step 1/2  loss nan  {shown} images/s  data 100 %"
 
 
 def test_a_narrow_line_leaves_out_what_matters_least() -> None:
@@ -59,9 +58,9 @@ def test_a_narrow_line_leaves_out_what_matters_least() -> None:
     assert list(dict.fromkeys(shown)) == [
         LINE,
         LINE.replace("  1.9 GB", ""),
-        "step 120/2,000  epoch 3.2  loss 1.234  lr 3.0e-04  812 pictures/s  ETA 0:12:33",
-        "step 120/2,000  loss 1.234  lr 3.0e-04  812 pictures/s  ETA 0:12:33",
-        "step 120/2,000  loss 1.234  812 pictures/s  ETA 0:12:33",
+        "step 120/2,000  epoch 3.2  loss 1.234  lr 3.0e-04  812 images/s  ETA 0:12:33",
+        "step 120/2,000  loss 1.234  lr 3.0e-04  812 images/s  ETA 0:12:33",
+        "step 120/2,000  loss 1.234  812 images/s  ETA 0:12:33",
         "step 120/2,000  loss 1.234  ETA 0:12:33",
         "step 120/2,000  ETA 0:12:33",
     ]
@@ -111,7 +110,7 @@ def test_elsewhere_are_plain_lines(
 
 
 def test_speed_is_counted_between_readings() -> None:
-    pace = Pace()
+    pace = ThroughputMeter()
     gauge, wide = Gauge(pace), Gauge(pace, span=2)
     pace.skip(5.0)
     pace.step(10.0, 32, 9.0)  # the first step also sets up, and counts for nothing

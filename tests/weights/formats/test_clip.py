@@ -55,7 +55,7 @@ TEXT |= {"transformer.resblocks.0.ln_1.weight", "text.cls_emb"}
 
 
 def make_peer(spec: ViTSpec) -> Any:
-    """Build a tower whose call gives the projected picture."""
+    """Build a tower whose call gives the projected image."""
     config = hf.CLIPVisionConfig(
         hidden_size=spec.width,
         intermediate_size=spec.mlp,
@@ -66,7 +66,7 @@ def make_peer(spec: ViTSpec) -> Any:
         patch_size=spec.patch[0],
         hidden_act={"quick-gelu": "quick_gelu", "gelu": "gelu"}[spec.activation],
     )
-    return peers.randomise(hf.CLIPVisionModelWithProjection(config), torch.float32)
+    return peers.randomize(hf.CLIPVisionModelWithProjection(config), torch.float32)
 
 
 def clip_state(peer: Any) -> dict[str, Tensor]:
@@ -102,14 +102,14 @@ def test_clip_is_read_and_written(config: dict[str, Any], changes: dict[str, Any
 def test_other_formats_do_not_take_it() -> None:
     shapes = {key: tuple(value.shape) for key, value in clip_state(make_peer(SPEC)).items()}
     for format in (TIMM, DINO, MAE):
-        assert not format.recognises(shapes)
-    assert not CLIP.recognises({"visual.conv1.weight": (64, 3, 3, 3)})  # its ResNets
+        assert not format.recognizes(shapes)
+    assert not CLIP.recognizes({"visual.conv1.weight": (64, 3, 3, 3)})  # its ResNets
 
 
 def test_what_is_left_out_is_said() -> None:
     assert {CLIP.left_out(key) for key in TEXT} == {"the text tower"}
     numbers = ("logit_scale", "logit_bias", "input_resolution", "context_length", "vocab_size")
-    reason = "a number for comparing pictures with text"
+    reason = "a number for comparing images with text"
     assert {CLIP.left_out(key) for key in numbers} == {reason}
     assert CLIP.left_out("visual.attn_pool.query") is None
     assert CLIP.left_out("something.else") is None

@@ -65,8 +65,8 @@ def test_dinov2_is_read_and_written(spec: ViTSpec, resize: Any) -> None:
     assert ours.spec == replace(spec, position_resize=resize)
     assert ours.spec.norm_eps == 1e-6
     assert_same_outputs(ours, peer)
-    assert not TIMM.recognises(shapes_of(state))
-    assert not MAE.recognises(shapes_of(state))
+    assert not TIMM.recognizes(shapes_of(state))
+    assert not MAE.recognizes(shapes_of(state))
 
 
 def test_what_dino_leaves_out_is_said() -> None:
@@ -103,9 +103,9 @@ def test_training_checkpoint_of_dinov2_has_chunks() -> None:
 
 def test_plain_backbone_is_timms() -> None:
     state = dino_state(make_peer(PLAIN))
-    assert TIMM.recognises(shapes_of(state))
-    assert not DINO.recognises(shapes_of(state))
-    assert not MAE.recognises(shapes_of(state))
+    assert TIMM.recognizes(shapes_of(state))
+    assert not DINO.recognizes(shapes_of(state))
+    assert not MAE.recognizes(shapes_of(state))
 
 
 def test_mae_encoder_is_read_and_written() -> None:
@@ -118,8 +118,8 @@ def test_mae_encoder_is_read_and_written() -> None:
     assert_same_outputs(ours, peer)
     assert {MAE.left_out(key) for key in decoder} == {"the decoder, used by pre-training only"}
     assert MAE.left_out("head.weight") is None
-    assert not TIMM.recognises(shapes_of(state))
-    assert not DINO.recognises(shapes_of(state))
+    assert not TIMM.recognizes(shapes_of(state))
+    assert not DINO.recognizes(shapes_of(state))
 
 
 def test_published_dinov2_giant_has_its_spec() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.golden.reader import pictures
+from tests.golden.reader import images
 from tests.golden.reader import spec as golden_spec
 from tests.parity.peers import load
 from tests.weights.google_files import (
@@ -57,7 +57,7 @@ def test_golden_files_give_the_official_logits(name: str) -> None:
     ours, left_out = read(home(name), spec, golden(name))
     model = build(spec).eval()
     model.load_state_dict(ours)
-    x, outputs = pictures(name)
+    x, outputs = images(name)
     with torch.no_grad():
         logits = model(x)
     assert left_out == {}
@@ -215,8 +215,8 @@ def test_timm_reads_a_tensorflow_bit_that_is_written(tmp_path: Path) -> None:
     assert_same(read(TIMM, spec, peer.state_dict())[0], ours)
     model = build(spec).eval()
     model.load_state_dict(ours)
-    x, _ = pictures("bigvision-bit")
+    x, _ = images("bigvision-bit")
     with torch.no_grad():
         logits, wanted = model(x), peer.eval()(x)
-    # Their standardisation adds another epsilon; other padding is off by 1e-2.
+    # Their standardization adds another epsilon; other padding is off by 1e-2.
     assert (logits - wanted).abs().max() <= 1e-4 * wanted.abs().max()

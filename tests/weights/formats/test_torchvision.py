@@ -35,7 +35,7 @@ def shapes_of(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
 
 
 def read(tensors: dict[str, Tensor], **config: Any) -> tuple[Spec, dict[str, Tensor]]:
-    named = TORCHVISION.normalise(tensors)
+    named = TORCHVISION.normalize(tensors)
     spec = TORCHVISION.infer(shapes_of(named), config)
     ours, left_out = read_table(TORCHVISION.table(spec), named, TORCHVISION.left_out)
     assert left_out == {}
@@ -60,11 +60,11 @@ def test_reads_and_writes_torchvision(name: str, version: str) -> None:
     state = dict(peer.state_dict())
     tensors = older(state) if version == "older" else state
     others = [HF_VIT, HF_DEIT, HF_DINOV2, HF_CLIP, HF_SIGLIP, TIMM]
-    assert TORCHVISION.recognises(shapes_of(TORCHVISION.normalise(tensors)))
-    assert not any(form.recognises(shapes_of(form.normalise(tensors))) for form in others)
+    assert TORCHVISION.recognizes(shapes_of(TORCHVISION.normalize(tensors)))
+    assert not any(form.recognizes(shapes_of(form.normalize(tensors))) for form in others)
     spec, ours = read(tensors)
     assert spec == SPECS[name]
-    model, x = build(spec), peers.pictures(spec, torch.float32)
+    model, x = build(spec), peers.images(spec, torch.float32)
     model.load_state_dict(ours)
     with torch.no_grad():
         peers.assert_near(model.eval()(x), peer(x), 1e-5)

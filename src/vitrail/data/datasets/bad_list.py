@@ -1,7 +1,7 @@
-"""The list of bad pictures that a set carries with it: `vitrail-bad.tsv` in its folder.
+"""The list of bad images that a set carries with it: `vitrail-bad.tsv` in its folder.
 
-`vitrail data check --fix` writes it; whoever opens the set leaves its pictures out. A row is a
-picture's name (as Source.where says it) and the reason, with a tab between; people may edit it.
+`vitrail data check --fix` writes it; whoever opens the set leaves its images out. A row is a
+image's name (as Source.where says it) and the reason, with a tab between; people may edit it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Content, Source
+from vitrail.data.dataset import Content, ImageDataset
 from vitrail.files import write_whole
 from vitrail.text import original, printable
 
@@ -22,45 +22,45 @@ BAD_LIST = "vitrail-bad.tsv"
 _HEADER = "path\treason"
 
 
-class Remaining(Source):
-    """A source's pictures but for the bad ones."""
+class Remaining(ImageDataset):
+    """A source's images but for the bad ones."""
 
-    def __init__(self, source: Source, bad: Collection[str]) -> None:
+    def __init__(self, source: ImageDataset, bad: Collection[str]) -> None:
         kept = np.array([source.where(i) not in bad for i in range(len(source))], bool)
         super().__init__(source.name, source.classes, source.labels[kept], source.root)
         self.source = source
         self.left_out = source.labels[~kept]
-        """The labels of the pictures that were left out."""
+        """The labels of the images that were left out."""
         self._indices = np.flatnonzero(kept)
 
     @property
     def skipped(self) -> int:
-        """Count the pictures that were left out."""
+        """Count the images that were left out."""
         return len(self.left_out)
 
     def read(self, index: int) -> Content:
-        """Read the picture from the source behind."""
+        """Read the image from the source behind."""
         return self.source.read(int(self._indices[index]))
 
     def where(self, index: int) -> str:
-        """Name the picture as the source behind does."""
+        """Name the image as the source behind does."""
         return self.source.where(int(self._indices[index]))
 
     def stamp(self) -> str:
-        """Hash which pictures these are, and what shows that the source behind is the same."""
+        """Hash which images these are, and what shows that the source behind is the same."""
         both = f"{self.fingerprint()} {self.source.stamp()}"
         return hashlib.sha256(both.encode()).hexdigest()
 
 
-def leave_out_bad(source: Source) -> Source:
-    """Leave out the pictures that are on the list in the source's folder."""
+def leave_out_bad(source: ImageDataset) -> ImageDataset:
+    """Leave out the images that are on the list in the source's folder."""
     bad = read_bad_list(source.root) if source.root else {}
     remaining = Remaining(source, bad) if bad else None
     return remaining if remaining and remaining.skipped else source
 
 
 def read_bad_list(root: Path) -> dict[str, str]:
-    """Read why each picture on the list is bad; nothing where there is no list."""
+    """Read why each image on the list is bad; nothing where there is no list."""
     path = root / BAD_LIST
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -77,10 +77,10 @@ def read_bad_list(root: Path) -> dict[str, str]:
     return {original(name): original(reason) for name, _, reason in rows if name}
 
 
-def list_others(root: Path, sources: Iterable[Source]) -> dict[str, str]:
-    """Read what the list has of pictures that are there, but not in these sources.
+def list_others(root: Path, sources: Iterable[ImageDataset]) -> dict[str, str]:
+    """Read what the list has of images that are there, but not in these sources.
 
-    Several lists of pictures, such as train.csv and val.csv, may lie in one folder.
+    Several lists of images, such as train.csv and val.csv, may lie in one folder.
     """
     try:
         listed = read_bad_list(root)

@@ -1,7 +1,7 @@
-"""Pictures in a folder: ROOT/CLASS/…, or ROOT/{train,val,test}/CLASS/….
+"""Images in a folder: ROOT/CLASS/…, or ROOT/{train,val,test}/CLASS/….
 
-The first folder below ROOT or a split is the class; pictures may lie deeper. Every file that is not
-hidden counts as a picture, whatever its name ends in, so that what can't be read is reported and
+The first folder below ROOT or a split is the class; images may lie deeper. Every file that is not
+hidden counts as an image, whatever its name ends in, so that what can't be read is reported and
 nothing gets lost in silence. Classes and files are in the order of their bytes, the same on every
 machine.
 """
@@ -21,20 +21,20 @@ from unicodedata import normalize
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.bad_list import BAD_LIST
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.split import SPLITS, choose, hold_out, spell
-from vitrail.text import neighbours, printable, quoted, show
+from vitrail.text import neighbors, printable, quoted, show
 
-_LARGEST = 1 << 30  # bytes of a picture's file: 100 megapixels of 8 bytes, and room
+_LARGEST = 1 << 30  # bytes of an image's file: 100 megapixels of 8 bytes, and room
 # What systems leave in folders, besides names that begin with a dot; in lower case.
 _HIDDEN = {b"thumbs.db", b"ehthumbs.db", b"desktop.ini", b"icon\r", b"$recycle.bin", b"__macosx"}
 _HIDDEN |= {b"@eadir", b"lost+found", b"system volume information", os.fsencode(BAD_LIST)}
 
 
-class FolderSource(Source):
-    """Pictures in files, which lie in one folder or below it."""
+class FolderDataset(ImageDataset):
+    """Images in files, which lie in one folder or below it."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class FolderSource(Source):
         self._base = os.fsencode(os.path.abspath(root))
 
     def read(self, index: int) -> bytes:
-        """Read a picture's file; OSError if it is gone, locked, no plain file or huge."""
+        """Read an image's file; OSError if it is gone, locked, no plain file or huge."""
         return read_file(os.path.join(self._base, self._files[index]))
 
     def where(self, index: int) -> str:
-        """Name a picture by its path from the root folder, printable."""
+        """Name an image by its path from the root folder, printable."""
         return printable(os.fsdecode(self._files[index]))
 
     def stamp(self) -> str:
@@ -72,23 +72,23 @@ class FolderSource(Source):
                 digest.update(b"%d %d %d;" % (index, status.st_size, status.st_mtime_ns))
         return digest.hexdigest()
 
-    def part(self, indices: np.ndarray, name: str) -> FolderSource:
-        """Take some of the pictures, with all that is known of the set."""
+    def part(self, indices: np.ndarray, name: str) -> FolderDataset:
+        """Take some of the images, with all that is known of the set."""
         files = Names([self._files[int(index)] for index in indices])
         labels, known = self.labels[indices], (self.hidden, self.notes)
-        return FolderSource(name, self.classes, labels, self._root, files, *known)
+        return FolderDataset(name, self.classes, labels, self._root, files, *known)
 
 
 def read_file(path: bytes) -> bytes:
-    """Read a whole file that should be a picture."""
-    # Without blocking, because a pipe among the pictures would be waited for for ever.
+    """Read a whole file that should be an image."""
+    # Without blocking, because a pipe among the images would be waited for for ever.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "Not a plain file", os.fsdecode(path))
         if status.st_size > _LARGEST:
-            raise OSError(errno.EFBIG, "Too large for a picture", os.fsdecode(path))
+            raise OSError(errno.EFBIG, "Too large for an image", os.fsdecode(path))
         return file.read()
 
 
@@ -97,8 +97,8 @@ def find_files(folder: Path) -> list[bytes]:
     return _walk(folder, b"", ())[0]
 
 
-def open_folder(path: Path, split: str = "train", *, seed: int = 0) -> FolderSource:
-    """Find a split's pictures in a folder; `seed` draws the ones held out where it has no splits.
+def open_folder(path: Path, split: str = "train", *, seed: int = 0) -> FolderDataset:
+    """Find a split's images in a folder; `seed` draws the ones held out where it has no splits.
 
     Classes are those of the training split, which the others must keep to.
     """
@@ -123,7 +123,7 @@ def _check_folder(path: Path) -> None:
     try:
         is_folder = stat.S_ISDIR(path.stat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"no folder {show(path)}{neighbours(path)}") from None
+        raise InputError(f"no folder {show(path)}{neighbors(path)}") from None
     except OSError as error:
         raise InputError(f"cannot read the folder {show(path)}: {error.strerror}") from None
     if not is_folder:
@@ -184,8 +184,8 @@ def _splits(root: Path, top: _Listing) -> dict[str, bytes]:
 
 def _scan(
     root: Path, parts: Sequence[bytes], first: bytes, name: str, notes: Sequence[str] = ()
-) -> FolderSource:
-    """Find the pictures of some splits' folders; the folder `first` says which classes there are.
+) -> FolderDataset:
+    """Find the images of some splits' folders; the folder `first` says which classes there are.
 
     For a set without splits both are the root itself, an empty path.
     """
@@ -211,7 +211,7 @@ def _scan(
     if not files:
         raise InputError(f"{name}: its class folders are all empty: {quoted(shown)}")
     numbers = np.concatenate(labels)
-    return FolderSource(name, shown, numbers, root, Names(files), hidden, notes)
+    return FolderDataset(name, shown, numbers, root, Names(files), hidden, notes)
 
 
 def _last(folder: bytes) -> bytes:
@@ -223,10 +223,10 @@ def _list_classes(root: Path, part: bytes) -> _Listing:
     listing, place = _list(root, part), _place(root, part)
     if not listing.folders and listing.files:
         files = quoted([os.fsdecode(_last(file)) for file in listing.files])
-        hint = "put the pictures into one folder a class"
+        hint = "put the images into one folder a class"
         raise InputError(f"{place} has no folders, only files: {files}; {hint}")
     if not listing.folders:
-        raise InputError(f"{place} is empty; expected a folder of pictures for each class")
+        raise InputError(f"{place} is empty; expected a folder of images for each class")
     return listing
 
 

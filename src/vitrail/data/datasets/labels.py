@@ -15,7 +15,7 @@ from vitrail.config import InputError
 
 Label = str | int
 Labels = Label | list[Label] | None
-"""A picture's label; a list where several are written, None where none is."""
+"""An image's label; a list where several are written, None where none is."""
 
 
 def read_label(cell: Any) -> Labels:
@@ -59,7 +59,7 @@ def name_labels(
     """Name the classes; give the labels by name, or as numbers that count the classes.
 
     Without names at hand, the labels are the names: numbers by size, text by its bytes. With them,
-    whole numbers count, unless each is a name too. Where one picture has a list, all get one.
+    whole numbers count, unless each is a name too. Where one image has a list, all get one.
     """
     several = any(isinstance(label, list) for label in labels)
     rows = [

@@ -1,6 +1,6 @@
-"""Pictures named by a list: a CSV file, or one of JSON lines, with a row for each picture.
+"""Images named by a list: a CSV file, or one of JSON lines, with a row for each image.
 
-A row has the picture's path (from the list's folder, or absolute), its label, and maybe its split.
+A row has the image's path (from the list's folder, or absolute), its label, and maybe its split.
 Several labels are a JSON list, or text with `|` or `;` between. A `classes.txt` beside the list, a
 name a line, says which classes there are, and whole numbers count into it.
 """
@@ -20,13 +20,13 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.filenames import Names
-from vitrail.data.datasets.folder import FolderSource
+from vitrail.data.datasets.folder import FolderDataset
 from vitrail.data.datasets.labels import Labels, name_labels, read_label
 from vitrail.data.datasets.numbering import number_labels
 from vitrail.data.split import SPLITS, choose, hold_out, spell
-from vitrail.text import expand, neighbours, quoted, show
+from vitrail.text import expand, neighbors, quoted, show
 
 _PATHS = ("path", "file", "filename", "image", "file_name", "filepath", "image_path", "img")
 _LABELS = ("label", "class", "labels", "target", "classes", "category")
@@ -91,15 +91,15 @@ class Row(NamedTuple):
 
 def open_csv(
     path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
-) -> FolderSource:
-    """Find a split's pictures in a CSV file; without a header its columns are path and label."""
+) -> FolderDataset:
+    """Find a split's images in a CSV file; without a header its columns are path and label."""
     return open_rows(path, _read_csv(path, columns or Columns()), split, seed)
 
 
 def open_jsonl(
     path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
-) -> FolderSource:
-    """Find a split's pictures in a file with a JSON object a line."""
+) -> FolderDataset:
+    """Find a split's images in a file with a JSON object a line."""
     return open_rows(path, _read_jsonl(path, columns or Columns()), split, seed)
 
 
@@ -136,7 +136,7 @@ def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _is_header(cells: list[str], columns: Columns) -> bool:
-    """Tell names of columns from a picture's path and its label."""
+    """Tell names of columns from an image's path and its label."""
     looks_like_path = any(each in cells[0] for each in "./\\")
     named = {columns.path, columns.label, *_PATHS, *_LABELS}
     known = any(cell in named or cell.strip().lower() in named for cell in cells)
@@ -169,15 +169,15 @@ def _open_text(path: Path) -> TextIO:
             raise InputError(f"{show(path)} is text of UTF-16; save it as UTF-8")
         return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
     except FileNotFoundError:
-        raise InputError(f"no file {show(path)}{neighbours(path)}") from None
+        raise InputError(f"no file {show(path)}{neighbors(path)}") from None
     except OSError as error:
         raise InputError(f"cannot read {show(path)}: {error.strerror}") from None
 
 
 def open_rows(
     path: Path, rows: Iterable[Row], split: str, seed: int, names: Sequence[str] | None = None
-) -> FolderSource:
-    """Find a split's pictures among the rows of a list, whose classes' names may be known."""
+) -> FolderDataset:
+    """Find a split's images among the rows of a list, whose classes' names may be known."""
     kept: dict[bytes, Row] = {}
     repeated = 0
     for row in rows:
@@ -190,7 +190,7 @@ def open_rows(
     classes, labels, splits = read_rows(path, list(kept.values()), names)
     notes = [f"{show(path)}: repeated rows left out: {repeated:,}"] if repeated else []
     files = Names(list(kept))
-    whole = FolderSource(show(path), classes, labels, path.parent, files, notes=notes)
+    whole = FolderDataset(show(path), classes, labels, path.parent, files, notes=notes)
     return whole.part(choose_rows(whole, splits, split, seed), f"{whole.name} ({split})")
 
 
@@ -199,7 +199,7 @@ def read_rows(
 ) -> tuple[list[str], np.ndarray, list[str | None]]:
     """Read the classes of a list, and each row's label and split; refuse the first bad row."""
     if not rows:
-        raise InputError(f"{show(path)} is empty; expected a row for each picture")
+        raise InputError(f"{show(path)} is empty; expected a row for each image")
     found: list[Labels] = []
     splits: list[str | None] = []
     for row in rows:
@@ -223,7 +223,9 @@ def bad_row(path: Path, row: Row, problem: str) -> InputError:
     return InputError(f"{show(path)} {row.place}: {problem}")
 
 
-def choose_rows(whole: Source, splits: Sequence[str | None], asked: str, seed: int) -> np.ndarray:
+def choose_rows(
+    whole: ImageDataset, splits: Sequence[str | None], asked: str, seed: int
+) -> np.ndarray:
     """Find the rows of the split that is asked for."""
     found = set(splits)
     there = [word for word in SPLITS if word in found]
@@ -236,7 +238,7 @@ def choose_rows(whole: Source, splits: Sequence[str | None], asked: str, seed: i
 def _file_name(row: Row, path: Path) -> bytes:
     cell = row.path
     if not isinstance(cell, str) or not cell or "\0" in cell:
-        raise bad_row(path, row, f"expected a picture's path, got {shorten(cell)}")
+        raise bad_row(path, row, f"expected an image's path, got {shorten(cell)}")
     if "://" in cell:
         raise bad_row(path, row, f"{quoted([cell])} is an address; download it, name its file")
     try:

@@ -1,4 +1,4 @@
-"""Class numbers of labels that are numbers already, or names; one or several a picture."""
+"""Class numbers of labels that are numbers already, or names; one or several an image."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from vitrail.config import InputError, suggest
 
-_MOST = 1_000_000  # classes; a larger label is some other number, such as a picture's
+_MOST = 1_000_000  # classes; a larger label is some other number, such as an image's
 
 
 def name_classes(labels: Iterable[Any], name: str) -> list[str]:
@@ -34,7 +34,7 @@ class Numbering:
         self._numbers = {word: number for number, word in enumerate(classes)}
 
     def number(self, label: Any) -> int:
-        """Give the number of a picture's one class."""
+        """Give the number of an image's one class."""
         if label is None or label == -1:  # -1 is the hub's way to keep a test split's labels secret
             raise InputError("it has no label")
         if isinstance(label, str):
@@ -46,7 +46,7 @@ class Numbering:
         return int(label)
 
     def row(self, labels: Any) -> np.ndarray:
-        """Mark a picture's classes with 1, the others with 0; a label alone is a list of one."""
+        """Mark an image's classes with 1, the others with 0; a label alone is a list of one."""
         labels = labels if isinstance(labels, list) else [labels]
         row = np.zeros(len(self._numbers), np.uint8)
         row[[self.number(label) for label in labels]] = 1
@@ -58,7 +58,7 @@ class Numbering:
 def number_labels(
     labels: Sequence[Any], classes: Sequence[str], where: Callable[[int], str], *, several: bool
 ) -> np.ndarray:
-    """Give all pictures' labels as a Source holds them: numbers, or with several a row each."""
+    """Give all images' labels as a Source holds them: numbers, or with several a row each."""
     numbering = Numbering(classes)
     shape, kind = ((len(labels), len(classes)), np.uint8) if several else (len(labels), np.int64)
     numbers = np.empty(shape, kind)

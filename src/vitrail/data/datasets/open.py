@@ -7,7 +7,7 @@ imagenet:DIR                             a public set, as it is published
 cifar10, cifar100, mnist, …              the same, as fetch.py fetched it
 digits, shapes, shapes:OPTIONS           sets that come with this package
 hf:NAME                                  a set of the Hugging Face hub, or a folder in its format
-wds:PATTERN                              tar files of pictures
+wds:PATTERN                              tar files of images
 
 split.py says what the splits of a set are.
 """
@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import Source, Stream
+from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.datasets.bad_list import BAD_LIST, Remaining, leave_out_bad
 from vitrail.data.datasets.builtin.digits import open_digits
 from vitrail.data.datasets.builtin.shapes import open_shapes
-from vitrail.data.datasets.folder import FolderSource, open_folder
+from vitrail.data.datasets.folder import FolderDataset, open_folder
 from vitrail.data.datasets.hub.hub import open_hub
 from vitrail.data.datasets.hub.parquet import open_parquet
 from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list
@@ -35,33 +35,33 @@ from vitrail.data.datasets.public.official import open_imagenet
 from vitrail.data.datasets.public.registry import PUBLIC
 from vitrail.data.datasets.shards.shards import open_shards
 from vitrail.data.split import SPLITS, NoSplitError, spell
-from vitrail.text import expand, neighbours, quoted, show
+from vitrail.text import expand, neighbors, quoted, show
 
-Opener = Callable[[str, str, int], Source | Stream]
+Opener = Callable[[str, str, int], ImageDataset | ImageStream]
 
-_PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".npy")
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".npy")
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 _LISTS = {
     ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"
 }  # fmt: skip
 
 
-def open_data(text: str, *, split: str = "train", seed: int = 0) -> Source | Stream:
-    """Open a split of a data set, without the pictures on its list of bad ones.
+def open_data(text: str, *, split: str = "train", seed: int = 0) -> ImageDataset | ImageStream:
+    """Open a split of a data set, without the images on its list of bad ones.
 
-    `seed` draws the pictures that are held out as `val` where a set comes in one piece.
+    `seed` draws the images that are held out as `val` where a set comes in one piece.
     """
     source = _open(text, spell(split), seed)
-    return leave_out_bad(source) if isinstance(source, Source) else source
+    return leave_out_bad(source) if isinstance(source, ImageDataset) else source
 
 
-def open_splits(text: str) -> dict[str, Source]:
-    """Open every split of a set, the pictures on its list of bad ones too."""
-    found: dict[str, Source] = {}
+def open_splits(text: str) -> dict[str, ImageDataset]:
+    """Open every split of a set, the images on its list of bad ones too."""
+    found: dict[str, ImageDataset] = {}
     for name in SPLITS:
         with suppress(NoSplitError):
             source = _open(text, name, 0)
-            if not isinstance(source, Source):
+            if not isinstance(source, ImageDataset):
                 raise InputError(f"{text} is a stream, of which only training can be read")
             found[name] = source
     # A set without a validation split has its test split stand in for it.
@@ -70,35 +70,37 @@ def open_splits(text: str) -> dict[str, Source]:
     return found
 
 
-def notes(source: Source | Stream) -> tuple[str, ...]:
+def notes(source: ImageDataset | ImageStream) -> tuple[str, ...]:
     """Tell what a person may want to know of a source just opened, each in one line."""
     if isinstance(source, Remaining):
-        part = f"{source.skipped:,} of {len(source.source):,} pictures"
+        part = f"{source.skipped:,} of {len(source.source):,} images"
         return (*notes(source.source), f"{source.name}: {BAD_LIST} leaves out {part}")
-    return source.notes if isinstance(source, FolderSource) else ()
+    return source.notes if isinstance(source, FolderDataset) else ()
 
 
-def check_trainable(train: Source | Stream, val: Source | None = None) -> tuple[str, ...]:
+def check_trainable(
+    train: ImageDataset | ImageStream, val: ImageDataset | None = None
+) -> tuple[str, ...]:
     """Refuse what no classifier can be trained on; note what is only odd."""
-    if isinstance(train, Source) and len(train) == 0:
-        raise InputError(f"{train.name} holds no picture to train on")
+    if isinstance(train, ImageDataset) and len(train) == 0:
+        raise InputError(f"{train.name} holds no image to train on")
     if len(train.classes) < 2 and not train.multilabel:
         only = f"{train.name} has the class {quoted(train.classes)} only"
         raise InputError(f"{only}; a classifier needs two or more")
     found: list[str] = []
-    lacking = _classes_without_pictures(train) if isinstance(train, Source) else []
-    if lacking and isinstance(train, Source):
+    lacking = _classes_without_images(train) if isinstance(train, ImageDataset) else []
+    if lacking and isinstance(train, ImageDataset):
         if not train.multilabel:
-            raise InputError(_no_picture(train, lacking[0]))
-        found.append(f"{train.name} has no picture of {quoted(lacking)}")
+            raise InputError(_no_image(train, lacking[0]))
+        found.append(f"{train.name} has no image of {quoted(lacking)}")
     if val is not None:
         _check_same_classes(train, val)
-        if unseen := [name for name in _classes_without_pictures(val) if name not in lacking]:
-            found.append(f"{val.name} has no picture of {quoted(unseen)}")
+        if unseen := [name for name in _classes_without_images(val) if name not in lacking]:
+            found.append(f"{val.name} has no image of {quoted(unseen)}")
     return tuple(found)
 
 
-def _classes_without_pictures(source: Source) -> list[str]:
+def _classes_without_images(source: ImageDataset) -> list[str]:
     if source.multilabel:
         counts = source.labels.sum(axis=0, dtype=np.int64)
     else:
@@ -106,17 +108,17 @@ def _classes_without_pictures(source: Source) -> list[str]:
     return [name for name, count in zip(source.classes, counts, strict=True) if count == 0]
 
 
-def _no_picture(train: Source, name: str) -> str:
+def _no_image(train: ImageDataset, name: str) -> str:
     number = train.classes.index(name)
     skipped = np.sum(train.left_out == number) if isinstance(train, Remaining) else 0
     if skipped:
-        return f"class {quoted([name])} of {train.name} has no readable picture ({skipped} skipped)"
-    return f"class {quoted([name])} of {train.name} has no picture; add some, or remove the class"
+        return f"class {quoted([name])} of {train.name} has no readable image ({skipped} skipped)"
+    return f"class {quoted([name])} of {train.name} has no image; add some, or remove the class"
 
 
-def _check_same_classes(train: Source | Stream, val: Source) -> None:
+def _check_same_classes(train: ImageDataset | ImageStream, val: ImageDataset) -> None:
     if len(val) == 0:
-        raise InputError(f"{val.name} holds no picture")
+        raise InputError(f"{val.name} holds no image")
     known = set(train.classes)
     if strangers := [name for name in val.classes if name not in known]:
         raise InputError(f"class {quoted(strangers)} of {val.name} is not in {train.name}")
@@ -125,9 +127,9 @@ def _check_same_classes(train: Source | Stream, val: Source) -> None:
         raise InputError(f"{differ}; put a classes.txt with all of them beside both")
 
 
-def _open(text: str, split: str, seed: int) -> Source | Stream:
+def _open(text: str, split: str, seed: int) -> ImageDataset | ImageStream:
     if not text.strip() or "\0" in text:
-        raise InputError(f"expected data, such as a folder of pictures or digits, got {text!r}")
+        raise InputError(f"expected data, such as a folder of images or digits, got {text!r}")
     scheme, colon, rest = text.partition(":")
     if colon and scheme in _SCHEMES:
         form, opener = _SCHEMES[scheme]
@@ -160,10 +162,10 @@ def _exists(path: Path) -> bool:
 
 def _no_data(path: Path) -> InputError:
     """Explain a file that is no data set."""
-    folder = "a folder with one folder of pictures a class"
+    folder = "a folder with one folder of images a class"
     suffix = path.suffix.lower()
-    if suffix in _PICTURES:
-        return InputError(f"{show(path)} is one picture; expected {folder}")
+    if suffix in _IMAGES:
+        return InputError(f"{show(path)} is one image; expected {folder}")
     if suffix in _ARCHIVES:
         tar = f", or write wds:{show(path)} if it is a shard" if ".tar" in path.suffixes else ""
         return InputError(f"{show(path)} is an archive; unpack it and give its folder{tar}")
@@ -180,18 +182,18 @@ def _unknown(text: str) -> InputError:
     if colon and re.fullmatch(r"[A-Za-z][\w+-]+", scheme):
         known = f"it may begin with {', '.join(f'{name}:' for name in _SCHEMES)}"
         return InputError(f"unknown data {text!r}: {known}{suggest(scheme, _SCHEMES)}")
-    near = suggest(text, _SCHEMES) or neighbours(Path(text))
+    near = suggest(text, _SCHEMES) or neighbors(Path(text))
     if not near and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text, re.ASCII):
         near = f"; write hf:{text} if it is a set of the hub's"
     return InputError(f"no folder or data set {text!r}{near}")
 
 
-def _folder(rest: str, split: str, seed: int) -> Source:
+def _folder(rest: str, split: str, seed: int) -> ImageDataset:
     return open_folder(expand(rest), split, seed=seed)
 
 
-def _list(opener: Callable[..., Source]) -> Opener:
-    def open_list(rest: str, split: str, seed: int) -> Source:
+def _list(opener: Callable[..., ImageDataset]) -> Opener:
+    def open_list(rest: str, split: str, seed: int) -> ImageDataset:
         path, columns = parse_list(rest)
         return opener(path, split, columns=columns, seed=seed)
 
@@ -199,7 +201,7 @@ def _list(opener: Callable[..., Source]) -> Opener:
 
 
 def _public(name: str) -> Opener:
-    def open_public(rest: str, split: str, seed: int) -> Source:
+    def open_public(rest: str, split: str, seed: int) -> ImageDataset:
         path = expand(rest) if rest else fetched(name)
         if path is None:
             own = f"write {name}:DIR for the folder that it lies in"
@@ -209,11 +211,11 @@ def _public(name: str) -> Opener:
     return open_public
 
 
-def _imagenet(rest: str, split: str, seed: int) -> Source:
+def _imagenet(rest: str, split: str, seed: int) -> ImageDataset:
     return open_imagenet(expand(rest), split)
 
 
-def _digits(rest: str, split: str, seed: int) -> Source:
+def _digits(rest: str, split: str, seed: int) -> ImageDataset:
     if rest:
         raise InputError(f"digits has no options; write digits instead of 'digits:{rest}'")
     return open_digits(split)

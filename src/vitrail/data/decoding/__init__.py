@@ -1,1 +1,1 @@
-"""Encoded pictures to pixels, whatever a file holds."""
+"""Encoded images to pixels, whatever a file holds."""

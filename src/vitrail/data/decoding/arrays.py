@@ -1,4 +1,4 @@
-"""Pictures as NumPy files (.npy), for those with other channels than a photo's.
+"""Images as NumPy files (.npy), for those with other channels than a photo's.
 
 An array is uint8 or uint16, of (height, width) or (height, width, channels).
 """
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.lib import format as npy
 from PIL import Image
 
-from vitrail.data.decoding.faults import PictureError, explained
+from vitrail.data.decoding.faults import ImageError, explained
 
 _HEADER = 2**14  # bytes that a header takes at most; NumPy itself refuses more than 10,000
 
@@ -32,7 +32,7 @@ class Array:
 
 
 def read_npy_header(data: bytes) -> Array:
-    """Read a NumPy file's header, and check that the file holds a picture of that size."""
+    """Read a NumPy file's header, and check that the file holds an image of that size."""
     with explained("NumPy file"):
         stream = io.BytesIO(data[:_HEADER])
         version = npy.read_magic(stream)
@@ -41,10 +41,10 @@ def read_npy_header(data: bytes) -> Array:
         array = Array(shape, dtype, "F" if fortran else "C", stream.tell())
     known = dtype.newbyteorder("=") in (np.uint8, np.uint16)
     if not known or len(shape) not in (2, 3) or min(shape) < 1:
-        text = f"a NumPy file of {dtype} {shape} is no picture; expected uint8 or uint16"
-        raise PictureError(f"{text} (height, width, channels)", "unsupported format")
+        text = f"a NumPy file of {dtype} {shape} is no image; expected uint8 or uint16"
+        raise ImageError(f"{text} (height, width, channels)", "unsupported format")
     if math.prod(shape) * dtype.itemsize > len(data) - array.offset:
-        raise PictureError(f"truncated: a NumPy file too short for its shape {shape}", "truncated")
+        raise ImageError(f"truncated: a NumPy file too short for its shape {shape}", "truncated")
     return array
 
 
@@ -65,4 +65,4 @@ def decode_npy(data: bytes, channels: int) -> np.ndarray:
     if pixels.shape[2] == 3 and channels == 1:
         return np.array(Image.fromarray(pixels).convert("L"))[..., None]
     text = f"the array has {pixels.shape[2]} channels, but {channels} are expected"
-    raise PictureError(text, "wrong channels")
+    raise ImageError(text, "wrong channels")

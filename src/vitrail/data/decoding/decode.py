@@ -1,6 +1,6 @@
 """From a file's bytes to pixels: upright, 8 bits, and with the channels that were asked for.
 
-Of an animation or a file of several pages, the first picture. A JPEG goes through simplejpeg where
+Of an animation or a file of several pages, the first image. A JPEG goes through simplejpeg where
 that is installed: it is faster than Pillow, holds no lock, and gives the same pixels.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.decoding.arrays import decode_npy
-from vitrail.data.decoding.faults import LIMITS, Kind, Limits, PictureError, explained
+from vitrail.data.decoding.faults import LIMITS, ImageError, Kind, Limits, explained
 from vitrail.data.decoding.header import Header, open_image, read_header
 from vitrail.data.decoding.modes import BACKGROUND, to_array
 from vitrail.data.decoding.orientation import turn
@@ -24,9 +24,9 @@ __all__ = [
     "BACKGROUND",
     "LIMITS",
     "Header",
+    "ImageError",
     "Kind",
     "Limits",
-    "PictureError",
     "decode",
     "read_header",
 ]
@@ -40,7 +40,7 @@ def decode(
     header: Header | None = None,
     shrink: float = 1.0,
 ) -> np.ndarray:
-    """Decode a picture to uint8 (height, width, channels); PictureError where it can't be used.
+    """Decode an image to uint8 (height, width, channels); ImageError where it can't be used.
 
     With `header`, which `read_header` gave for the same bytes, its checks aren't made again. A JPEG
     may come smaller by 2, 4 or 8 times, and at most by `shrink`: that saves a part of the time and
@@ -70,8 +70,8 @@ def _factor(header: Header, shrink: float) -> int:
 
 def _decode_fast(data: bytes, header: Header, channels: int, factor: int) -> np.ndarray | None:
     """Decode a JPEG with simplejpeg; None where Pillow has to, or has to say what is wrong."""
-    grey = channels == 1 and header.mode == "L"
-    common = header.mode in ("L", "RGB") and (channels == 3 or grey)
+    gray = channels == 1 and header.mode == "L"
+    common = header.mode in ("L", "RGB") and (channels == 3 or gray)
     if simplejpeg is None or header.format != "JPEG" or not common:
         return None
     height, width = header.height, header.width
@@ -80,7 +80,7 @@ def _decode_fast(data: bytes, header: Header, channels: int, factor: int) -> np.
     try:
         return simplejpeg.decode_jpeg(
             data,
-            "GRAY" if grey else "RGB",
+            "GRAY" if gray else "RGB",
             min_height=-(-height // factor) if factor > 1 else 0,
             min_width=-(-width // factor) if factor > 1 else 0,
         )

@@ -1,4 +1,4 @@
-"""Pictures that can't be used: the error, its kinds, and the limits of what a picture may cost."""
+"""Images that can't be used: the error, its kinds, and the limits of what an image may cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image
 from vitrail.config import InputError
 
 Kind = Literal[
-    "not a picture",
+    "not an image",
     "unsupported format",
     "truncated",
     "damaged",
@@ -21,11 +21,11 @@ Kind = Literal[
     "wrong channels",
     "unreadable",
 ]
-"""Kinds of faults, to count bad pictures by; `unreadable` is a file that is gone or forbidden."""
+"""Kinds of faults, to count bad images by; `unreadable` is a file that is gone or forbidden."""
 
 
-class PictureError(InputError):
-    """A picture that can't be used; one line, which leaves the picture's name to the caller."""
+class ImageError(InputError):
+    """An image that can't be used; one line, which leaves the image's name to the caller."""
 
     def __init__(self, text: str, kind: Kind = "damaged") -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class PictureError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a picture may cost; anything above is refused before it is decoded."""
+    """What an image may cost; anything above is refused before it is decoded."""
 
     pixels: int = 100_000_000
     """Height times width; decoding takes 3 to 16 bytes of memory for each, most for WebP."""
@@ -42,34 +42,34 @@ class Limits:
     """The encoded file."""
 
     def check_pixels(self, height: int, width: int) -> None:
-        """Refuse a picture with more pixels than the limit, or none."""
+        """Refuse an image with more pixels than the limit, or none."""
         if min(height, width) < 1:
-            raise PictureError(f"damaged: a picture of {width} x {height} pixels has no content")
+            raise ImageError(f"damaged: an image of {width} x {height} pixels has no content")
         if height * width > self.pixels:
             limit = f"the limit of {self.pixels / 1e6:g} megapixels"
-            text = f"{width} x {height} pixels are over {limit}; make the picture smaller"
-            raise PictureError(text, "too large")
+            text = f"{width} x {height} pixels are over {limit}; make the image smaller"
+            raise ImageError(text, "too large")
 
 
 LIMITS = Limits()
-"""The limits of pictures from a user's own folders."""
+"""The limits of images from a user's own folders."""
 
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn whatever reading a file of the named format raises into a PictureError."""
+    """Turn whatever reading a file of the named format raises into a ImageError."""
     try:
         yield
-    except PictureError:
+    except ImageError:
         raise
     except Image.DecompressionBombError:  # for a size that Pillow's header doesn't show
-        raise PictureError(f"this {name} has more pixels than Pillow takes", "too large") from None
+        raise ImageError(f"this {name} has more pixels than Pillow takes", "too large") from None
     except MemoryError:
-        raise PictureError(f"this {name} needs more memory than there is", "too large") from None
+        raise ImageError(f"this {name} needs more memory than there is", "too large") from None
     except Exception as error:  # decoders raise at least ten types, whatever they document
         reason = " ".join(str(error).split())[:80] or type(error).__name__
         cut = ("truncated", "not enough image data", "premature end")
         if isinstance(error, EOFError) or any(word in reason.lower() for word in cut):
-            text = f"truncated: this {name} ends before its picture does; copy it again"
-            raise PictureError(text, "truncated") from None
-        raise PictureError(f"damaged {name}: {reason}", "damaged") from None
+            text = f"truncated: this {name} ends before its image does; copy it again"
+            raise ImageError(text, "truncated") from None
+        raise ImageError(f"damaged {name}: {reason}", "damaged") from None

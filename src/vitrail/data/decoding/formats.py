@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vitrail.data.decoding.faults import Kind, PictureError
+from vitrail.data.decoding.faults import ImageError, Kind
 
 _KNOWN = re.compile(
     rb"(?P<JPEG>\xff\xd8\xff)|(?P<PNG>\x89PNG\r\n\x1a\n)|(?P<GIF>GIF8[79]a)|(?P<BMP>BM)"
@@ -14,7 +14,7 @@ _KNOWN = re.compile(
 )
 
 _REFUSED: tuple[tuple[Kind, str, bytes], ...] = (
-    ("not a picture", "an empty file", rb"\Z"),
+    ("not an image", "an empty file", rb"\Z"),
     ("unsupported format", "HEIC (HEIF)", rb"....ftyp(he[iv]|m[is]f1)"),
     ("unsupported format", "JPEG 2000", rb"\0\0\0\x0cjP|\xff\x4f\xff\x51"),
     ("unsupported format", "JPEG XL", rb"\0\0\0\x0cJXL|\xff\x0a"),
@@ -29,24 +29,24 @@ _REFUSED: tuple[tuple[Kind, str, bytes], ...] = (
     ("unsupported format", "BigTIFF", rb"II\+\0|MM\0\+"),
     ("unsupported format", "PPM as text", rb"P[1-3]\s"),  # comments take Pillow O(n^2)
     ("unsupported format", "ICO", rb"\0\0[\1\2]\0"),
-    ("not a picture", "a web page", rb"(?i)\s*<(!doctype html|html|head|body)"),
-    ("not a picture", "a macOS side file", rb"\0\x05\x16\x07"),
-    ("not a picture", "an archive", rb"PK\x03\x04|\x1f\x8b"),
-    ("not a picture", "a video", rb"....ftyp|\x1aE\xdf\xa3|RIFF....AVI "),
-    ("not a picture", "text", rb"[\t\n\r -~]+\Z"),
+    ("not an image", "a web page", rb"(?i)\s*<(!doctype html|html|head|body)"),
+    ("not an image", "a macOS side file", rb"\0\x05\x16\x07"),
+    ("not an image", "an archive", rb"PK\x03\x04|\x1f\x8b"),
+    ("not an image", "a video", rb"....ftyp|\x1aE\xdf\xa3|RIFF....AVI "),
+    ("not an image", "text", rb"[\t\n\r -~]+\Z"),
 )
-"""What else may lie among pictures: the fault, the name, and how such a file begins."""
+"""What else may lie among images: the fault, the name, and how such a file begins."""
 
 
-def recognise(data: bytes) -> str:
-    """Name the format of a picture: Pillow's name, or NPY; PictureError for any other file."""
+def recognize(data: bytes) -> str:
+    """Name the format of an image: Pillow's name, or NPY; ImageError for any other file."""
     known = _KNOWN.match(data)
     if known and known.lastgroup:
         return known.lastgroup
     for kind, name, pattern in _REFUSED:
         if re.match(pattern, data[:1024], re.DOTALL):
             if kind == "unsupported format":
-                raise PictureError(f"{name} is not supported; convert it to JPEG or PNG", kind)
-            raise PictureError(f"not a picture but {name}", kind)
+                raise ImageError(f"{name} is not supported; convert it to JPEG or PNG", kind)
+            raise ImageError(f"not an image but {name}", kind)
     formats = ", ".join(_KNOWN.groupindex)
-    raise PictureError(f"not a picture, or of none of the formats {formats}", "not a picture")
+    raise ImageError(f"not an image, or of none of the formats {formats}", "not an image")

@@ -1,8 +1,8 @@
-"""What a picture's header says: its format, its size and the way it lies.
+"""What an image's header says: its format, its size and the way it lies.
 
 Nothing is decoded here, and nothing allocated that a file only claims to need. Four checks bound
 what decoding may cost: the bytes of the file, the pixels of its header, the scans of a JPEG, and
-the reads that Pillow's parsers, which are Python, may make. A picture at all limits takes a core
+the reads that Pillow's parsers, which are Python, may make. An image at all limits takes a core
 about 10 s.
 """
 
@@ -28,12 +28,12 @@ from PIL import (
 )
 
 from vitrail.data.decoding.arrays import read_npy_header
-from vitrail.data.decoding.faults import LIMITS, Limits, PictureError, explained
-from vitrail.data.decoding.formats import recognise
+from vitrail.data.decoding.faults import LIMITS, ImageError, Limits, explained
+from vitrail.data.decoding.formats import recognize
 from vitrail.data.decoding.orientation import exif_orientation, noted_orientation, xmp_orientation
 
-# Pillow warns of broken metadata and of pictures above its own limit of pixels. Many threads read
-# pictures, and Python can silence a warning for all threads only: so for good.
+# Pillow warns of broken metadata and of images above its own limit of pixels. Many threads read
+# images, and Python can silence a warning for all threads only: so for good.
 warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.\w+ImagePlugin")
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors go to the terminal
@@ -64,7 +64,7 @@ _READS = 2_000_000  # of Pillow, which spends up to 2 us on each
 
 @dataclass(frozen=True)
 class Header:
-    """What is known of a picture before it is decoded."""
+    """What is known of an image before it is decoded."""
 
     format: str
     height: int
@@ -84,25 +84,25 @@ class _Reader(io.BytesIO):
     def read(self, size: int | None = -1, /) -> bytes:
         self.reads += 1
         if self.reads > _READS:
-            raise PictureError("too slow: the file has too many small parts", "too slow")
+            raise ImageError("too slow: the file has too many small parts", "too slow")
         return super().read(size)
 
 
 def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
     """Open a file of a known format with Pillow, which reads its header only.
 
-    Image.open would warn of many pixels, and take a JPEG with a second picture for another format.
+    Image.open would warn of many pixels, and take a JPEG with a second image for another format.
     """
     return _READERS[name](_Reader(data))
 
 
 def read_header(data: bytes, limits: Limits = LIMITS) -> Header:
-    """Read a picture's header; PictureError where it can't be used, or would cost too much."""
+    """Read an image's header; ImageError where it can't be used, or would cost too much."""
     if len(data) > limits.bytes:
         size, limit = len(data) / 2**20, limits.bytes / 2**20
         text = f"a file of {size:.4g} MiB is over the limit of {limit:.4g}; make it smaller"
-        raise PictureError(text, "too large")
-    name = recognise(data)
+        raise ImageError(text, "too large")
+    name = recognize(data)
     if name == "JPEG":
         return _read_jpeg(data, limits)
     header = _read_npy(data) if name == "NPY" else _read_other(data, name)
@@ -181,7 +181,7 @@ def _walk(data: bytes) -> _Jpeg:
         elif marker == _APP1 and not found.exif:
             found.xmp = found.xmp or xmp_orientation(data[at + 4 : end])
         at = end
-    raise PictureError("too slow: a JPEG with too many parts before its picture", "too slow")
+    raise ImageError("too slow: a JPEG with too many parts before its image", "too slow")
 
 
 def _read_jpeg(data: bytes, limits: Limits) -> Header:
@@ -189,17 +189,17 @@ def _read_jpeg(data: bytes, limits: Limits) -> Header:
         found = _walk(data)
         interleaved = data[found.scan + 4] == found.channels
     except (IndexError, struct.error):
-        raise PictureError("truncated: a JPEG that ends within its header", "truncated") from None
+        raise ImageError("truncated: a JPEG that ends within its header", "truncated") from None
     height, width, channels = found.height, found.width, found.channels
     limits.check_pixels(height, width)
     if found.bits != 8 or channels not in _MODES:
         text = f"a JPEG of {found.bits} bits and {channels} channels is not supported"
-        raise PictureError(f"{text}; convert it to PNG", "unsupported format")
+        raise ImageError(f"{text}; convert it to PNG", "unsupported format")
     if found.progressive or not interleaved:
         _check_scans(data, found.scan, height * width, _SCANS * limits.pixels)
     if found.scan > _METADATA:
-        text = f"a JPEG with {found.scan / 2**20:.4g} MiB before its picture; save it without"
-        raise PictureError(text, "too large")
+        text = f"a JPEG with {found.scan / 2**20:.4g} MiB before its image; save it without"
+        raise ImageError(text, "too large")
     orientation = found.exif or found.xmp or 1
     if orientation >= 5:
         height, width = width, height
@@ -212,4 +212,4 @@ def _check_scans(data: bytes, start: int, pixels: int, most: int) -> None:
         return
     scans = data.count(bytes([0xFF, _SCAN]), start)
     if pixels * scans > most:
-        raise PictureError(f"too slow: a JPEG of {scans} scans; save it with fewer", "too slow")
+        raise ImageError(f"too slow: a JPEG of {scans} scans; save it with fewer", "too slow")

@@ -1,4 +1,4 @@
-"""From Pillow's kinds of pixels to bytes: of red, green and blue, or of grey."""
+"""From Pillow's kinds of pixels to bytes: of red, green and blue, or of gray."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from functools import cache
 import numpy as np
 from PIL import Image
 
-from vitrail.data.decoding.faults import PictureError
+from vitrail.data.decoding.faults import ImageError
 
 BACKGROUND = 255
 """The level of white, on which transparent pixels are laid."""
 
 _DEEP = {"I;16", "I;16L", "I;16B", "I;16N", "I", "F"}
 _BITS = 258  # TIFF's tag BitsPerSample
-_BAND = 2**20  # pixels that are copied at a time; Pillow's own way holds a large picture thrice
+_BAND = 2**20  # pixels that are copied at a time; Pillow's own way holds a large image thrice
 
 
 def to_array(image: Image.Image, channels: int) -> np.ndarray:
-    """Convert a picture to uint8 (height, width, channels).
+    """Convert an image to uint8 (height, width, channels).
 
-    Grey of more than 8 bits is scaled: 16 bits by 1/257, 12 bits by 255/4095. Where the file
+    Gray of more than 8 bits is scaled: 16 bits by 1/257, 12 bits by 255/4095. Where the file
     doesn't tell white from black, values do: whole ones up to 65535 are taken for 16 bits, and
     fractions up to 1 or up to 255 for that range; others are stretched from the least to the
-    greatest. Colour becomes grey by Pillow's rule, 0.299 red + 0.587 green + 0.114 blue. Four
-    channels are red, green, blue and alpha, of a picture that has alpha.
+    greatest. Color becomes gray by Pillow's rule, 0.299 red + 0.587 green + 0.114 blue. Four
+    channels are red, green, blue and alpha, of an image that has alpha.
     """
     image.load()  # before its mode is looked at, which this may change
     if image.mode in _DEEP:
@@ -35,8 +35,8 @@ def to_array(image: Image.Image, channels: int) -> np.ndarray:
         return _pixels(_convert(image, "RGBA"))
     if channels not in (1, 3):
         bands = len(image.getbands())
-        text = f"a picture of {bands} channels ({image.mode}), but {channels} are expected"
-        raise PictureError(f"{text}; keep such pictures as .npy files", "wrong channels")
+        text = f"an image of {bands} channels ({image.mode}), but {channels} are expected"
+        raise ImageError(f"{text}; keep such images as .npy files", "wrong channels")
     if image.has_transparency_data:
         image = _flatten(image)
     image = _convert(image, "L" if channels == 1 or image.mode in ("1", "L") else "RGB")
@@ -49,7 +49,7 @@ def _convert(image: Image.Image, mode: str) -> Image.Image:
 
 
 def _flatten(image: Image.Image) -> Image.Image:
-    """Lay a picture with transparent pixels on the background."""
+    """Lay an image with transparent pixels on the background."""
     image = _convert(image, "RGBA")
     canvas = Image.new("RGB", image.size, (BACKGROUND,) * 3)
     canvas.paste(image, mask=image)
@@ -57,7 +57,7 @@ def _flatten(image: Image.Image) -> Image.Image:
 
 
 def _bands(image: Image.Image) -> Iterator[tuple[slice, np.ndarray]]:
-    """Cut a picture into arrays of some rows each."""
+    """Cut an image into arrays of some rows each."""
     width, height = image.size
     step = max(1, _BAND // width)
     for top in range(0, height, step):
@@ -66,7 +66,7 @@ def _bands(image: Image.Image) -> Iterator[tuple[slice, np.ndarray]]:
 
 
 def _pixels(image: Image.Image) -> np.ndarray:
-    """Copy the bytes of a picture out: (height, width, channels)."""
+    """Copy the bytes of an image out: (height, width, channels)."""
     pixels = np.empty((image.height, image.width, len(image.getbands())), np.uint8)
     for rows, band in _bands(image):
         pixels[rows] = band.reshape(len(band), image.width, -1)
@@ -74,7 +74,7 @@ def _pixels(image: Image.Image) -> np.ndarray:
 
 
 def _shallow(image: Image.Image) -> Image.Image:
-    """Scale grey of more than 8 bits to bytes."""
+    """Scale gray of more than 8 bits to bytes."""
     _say_scaled()
     low, high = _range(image)
     clear = image.info.get("transparency")
@@ -90,7 +90,7 @@ def _shallow(image: Image.Image) -> Image.Image:
 
 
 def _range(image: Image.Image) -> tuple[float, float]:
-    """Tell which values of a deep picture are black and white."""
+    """Tell which values of a deep image are black and white."""
     if image.mode not in ("I", "F"):
         bits = getattr(image, "tag_v2", {}).get(_BITS, (16,))[0]
         return 0, 2**bits - 1
@@ -106,5 +106,5 @@ def _range(image: Image.Image) -> tuple[float, float]:
 @cache
 def _say_scaled() -> None:
     """Say once, to whoever listens, that levels are lost."""
-    text = "16-bit pictures are scaled by 1/257; other deep ones to 8 bits as well"
+    text = "16-bit images are scaled by 1/257; other deep ones to 8 bits as well"
     logging.getLogger("vitrail").warning(text)

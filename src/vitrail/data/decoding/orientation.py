@@ -1,4 +1,4 @@
-"""Which way up a picture is: the turn that its camera noted, read and made."""
+"""Which way up an image is: the turn that its camera noted, read and made."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A picture, or a batch of small ones, through the records: pixels in, the model's input out.
+"""An image, or a batch of small ones, through the records: pixels in, the model's input out.
 
-Pictures stay uint8 until they are on the device: a quarter of the bytes to move, and normalising
+Images stay uint8 until they are on the device: a quarter of the bytes to move, and normalizing
 there costs next to nothing.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.data.dataset import Content
 from vitrail.data.decoding.decode import Header, decode, read_header
-from vitrail.data.rng import Draws
+from vitrail.data.rng import CounterRNG
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.geometry import (
     Box,
@@ -32,57 +32,57 @@ from vitrail.data.transforms.resizing import has_kernel, resize, resize_boxes, r
 _SMALL = 8 / 7
 """What `small` resizes the short side to, by the size that it cuts out then: 256 of 224."""
 _BATCHED = 64
-"""The longest side, before and after, of pictures that are resized a batch at a time."""
+"""The longest side, before and after, of images that are resized a batch at a time."""
 
 
-def eval_picture(content: Content, preprocess: Preprocess) -> np.ndarray:
-    """Make evaluation's input of a picture: uint8 (height, width, channels).
+def eval_image(content: Content, preprocess: Preprocess) -> np.ndarray:
+    """Make evaluation's input of an image: uint8 (height, width, channels).
 
     A JPEG is decoded in full, because inputs equal timm's and Hugging Face's to the bit.
     """
     if isinstance(content, bytes):
-        picture = decode(content, channels=preprocess.channels)
+        image = decode(content, channels=preprocess.channels)
     else:
-        picture = with_channels(content, preprocess.channels)
-    height, width = picture.shape[:2]
+        image = with_channels(content, preprocess.channels)
+    height, width = image.shape[:2]
     before, size, after = fit(height, width, preprocess)
-    return np.ascontiguousarray(after.cut(resize(before.cut(picture), size, preprocess)))
+    return np.ascontiguousarray(after.cut(resize(before.cut(image), size, preprocess)))
 
 
 def eval_pixels(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
-    """Make evaluation's inputs of pictures of one size, each as `eval_picture` does."""
+    """Make evaluation's inputs of images of one size, each as `eval_image` does."""
     height, width = pixels.shape[1:3]
     if (height, width) == fit(height, width, preprocess).size == preprocess.size:
         return with_channels(pixels, preprocess.channels)
     inputs = np.empty((len(pixels), *preprocess.size, preprocess.channels), np.uint8)
-    for row, picture in enumerate(pixels):
-        inputs[row] = eval_picture(picture, preprocess)
+    for row, image in enumerate(pixels):
+        inputs[row] = eval_image(image, preprocess)
     return inputs
 
 
-def train_picture(
-    content: Content, augment: Augment, preprocess: Preprocess, draws: Draws
+def train_image(
+    content: Content, augment: Augment, preprocess: Preprocess, draws: CounterRNG
 ) -> np.ndarray:
-    """Make a training input of a picture: uint8 (height, width, channels).
+    """Make a training input of an image: uint8 (height, width, channels).
 
     Of a JPEG much larger than the input, only a fraction of the pixels is decoded.
     """
     flip = draws.uniform() < augment.flip  # first: how many draws a crop takes is not known
-    picture = _crop(content, augment, preprocess, draws)
-    return _operate(_turn(picture) if flip[0] else picture, augment, draws)
+    image = _crop(content, augment, preprocess, draws)
+    return _operate(_turn(image) if flip[0] else image, augment, draws)
 
 
 def train_pixels(
-    pixels: np.ndarray, augment: Augment, preprocess: Preprocess, draws: Draws
+    pixels: np.ndarray, augment: Augment, preprocess: Preprocess, draws: CounterRNG
 ) -> np.ndarray:
-    """Make training inputs of pictures of one size: uint8 (pictures, height, width, channels).
+    """Make training inputs of images of one size: uint8 (images, height, width, channels).
 
-    Each is what `train_picture` makes of it with the same draws, up to 1/255.
+    Each is what `train_image` makes of it with the same draws, up to 1/255.
     """
     if not _goes_by_batch(pixels, augment, preprocess):
         inputs = np.empty((len(pixels), *preprocess.size, preprocess.channels), np.uint8)
         for row, own in enumerate(draws.rows()):
-            inputs[row] = train_picture(pixels[row], augment, preprocess, own)
+            inputs[row] = train_image(pixels[row], augment, preprocess, own)
         return inputs
     flips = draws.uniform() < augment.flip
     if augment.crop in ("inception", "area"):
@@ -101,7 +101,7 @@ def train_pixels(
     return inputs
 
 
-def normalise(
+def normalize(
     batch: Tensor,
     preprocess: Preprocess,
     *,
@@ -118,19 +118,19 @@ def normalise(
     return planes.mul_(scale).add_(shift).to(dtype)
 
 
-def with_channels(pictures: np.ndarray, channels: int) -> np.ndarray:
-    """Give pictures (…, channels) the model's channels: grey repeated, or colours made grey."""
-    given = pictures.shape[-1]
+def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
+    """Give images (…, channels) the model's channels: gray repeated, or colors made gray."""
+    given = images.shape[-1]
     if given == channels:
-        return pictures
+        return images
     if (given, channels) == (1, 3):
-        return np.repeat(pictures, 3, axis=-1)
+        return np.repeat(images, 3, axis=-1)
     if (given, channels) == (3, 1):
-        luma = pictures @ np.array([[19595], [38470], [7471]], np.uint32)  # of 2^16; Pillow's L
+        luma = images @ np.array([[19595], [38470], [7471]], np.uint32)  # of 2^16; Pillow's L
         return (luma + 2**15 >> 16).astype(np.uint8)
     raise InputError(
-        f"the pictures have {given} channels, the model takes {channels}; "
-        f"build one that takes {given}, or convert the pictures"
+        f"the images have {given} channels, the model takes {channels}; "
+        f"build one that takes {given}, or convert the images"
     )
 
 
@@ -142,12 +142,14 @@ def _goes_by_batch(pixels: np.ndarray, augment: Augment, preprocess: Preprocess)
     return small and has_kernel(preprocess)
 
 
-def _crop(content: Content, augment: Augment, preprocess: Preprocess, draws: Draws) -> np.ndarray:
-    """Take the part of a picture that is trained on, at the input's size, as a new array."""
+def _crop(
+    content: Content, augment: Augment, preprocess: Preprocess, draws: CounterRNG
+) -> np.ndarray:
+    """Take the part of an image that is trained on, at the input's size, as a new array."""
     if augment.crop == "whole":
-        return eval_picture(content, preprocess)
+        return eval_image(content, preprocess)
     if augment.crop == "pad":
-        return _shift(eval_picture(content, preprocess)[None], augment, draws)[0]
+        return _shift(eval_image(content, preprocess)[None], augment, draws)[0]
     if isinstance(content, bytes):
         header = read_header(content)
         height, width = header.height, header.width
@@ -159,9 +161,9 @@ def _crop(content: Content, augment: Augment, preprocess: Preprocess, draws: Dra
         box = middle(height, width, preprocess.size)
         least = round(rows * _SMALL), round(columns * _SMALL)
         tall, wide = small_size(box.height, box.width, least)
-        picture = _resized_part(content, header, box, (tall, wide), preprocess)
+        image = _resized_part(content, header, box, (tall, wide), preprocess)
         top, left = int(draws.below(tall - rows + 1)[0]), int(draws.below(wide - columns + 1)[0])
-        return Box(top, left, rows, columns).cut(picture).copy()
+        return Box(top, left, rows, columns).cut(image).copy()
     draw = inception_box if augment.crop == "inception" else area_box
     box = draw(draws, height, width, augment.area, augment.ratio)
     return _resized_part(content, header, box, preprocess.size, preprocess)
@@ -170,16 +172,16 @@ def _crop(content: Content, augment: Augment, preprocess: Preprocess, draws: Dra
 def _resized_part(
     content: Content, header: Header | None, box: Box, size: Size, preprocess: Preprocess
 ) -> np.ndarray:
-    """Decode what is needed for a part of a picture, cut it out and resize it."""
+    """Decode what is needed for a part of an image, cut it out and resize it."""
     if isinstance(content, bytes):
         assert header is not None
         # Decoding at a fraction averages, so it is for those who average anyway.
         averages = preprocess.antialias and preprocess.interpolation != "nearest"
         shrink = min(box.height / size[0], box.width / size[1]) if averages else 1.0
-        picture = decode(
+        image = decode(
             content, channels=preprocess.channels, header=header, shrink=max(1.0, shrink)
         )
-        part = _shrink(box, (header.height, header.width), picture.shape[:2]).cut(picture)
+        part = _shrink(box, (header.height, header.width), image.shape[:2]).cut(image)
     else:
         part = with_channels(box.cut(content), preprocess.channels)
     return resize_quickly(part, size, preprocess)
@@ -197,21 +199,21 @@ def _shrink(box: Box, full: Size, decoded: Size) -> Box:
     return Box(top, left, max(1, bottom - top), max(1, right - left))
 
 
-def _shift(pictures: np.ndarray, augment: Augment, draws: Draws) -> np.ndarray:
-    """Move each picture by a few pixels, over a black border (the usual crop of CIFAR)."""
-    _, height, width, _ = pictures.shape
+def _shift(images: np.ndarray, augment: Augment, draws: CounterRNG) -> np.ndarray:
+    """Move each image by a few pixels, over a black border (the usual crop of CIFAR)."""
+    _, height, width, _ = images.shape
     down, across = round(augment.pad * height), round(augment.pad * width)
     border = ((0, 0), (down, down), (across, across), (0, 0))
-    padded, shifted = np.pad(pictures, border), np.empty_like(pictures)
+    padded, shifted = np.pad(images, border), np.empty_like(images)
     tops, lefts = draws.below(2 * down + 1), draws.below(2 * across + 1)
     for row, (top, left) in enumerate(zip(tops.tolist(), lefts.tolist(), strict=True)):
         shifted[row] = padded[row, top : top + height, left : left + width]
     return shifted
 
 
-def _turn(pictures: np.ndarray) -> np.ndarray:
+def _turn(images: np.ndarray) -> np.ndarray:
     """Turn left for right; torch does so ten times faster than NumPy."""
-    return torch.from_numpy(pictures).flip(-2).numpy()
+    return torch.from_numpy(images).flip(-2).numpy()
 
 
 def _operates(augment: Augment) -> bool:
@@ -222,10 +224,10 @@ def _jitters(augment: Augment) -> bool:
     return max(augment.brightness, augment.contrast, augment.saturation, augment.hue) > 0
 
 
-def _operate(picture: np.ndarray, augment: Augment, draws: Draws) -> np.ndarray:
-    """Do what is asked for to a picture of the input's size."""
+def _operate(image: np.ndarray, augment: Augment, draws: CounterRNG) -> np.ndarray:
+    """Do what is asked for to an image of the input's size."""
     if augment.randaugment is not None:
-        picture = randaugment(picture, augment.randaugment, draws)
+        image = randaugment(image, augment.randaugment, draws)
     if _jitters(augment):
-        picture = jitter(picture, augment, draws)
-    return erase(picture, augment, draws) if augment.erase > 0 else picture
+        image = jitter(image, augment, draws)
+    return erase(image, augment, draws) if augment.erase > 0 else image

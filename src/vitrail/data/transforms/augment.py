@@ -1,4 +1,4 @@
-"""What training does to pictures: one record, and the levels that papers have named."""
+"""What training does to images: one record, and the levels that papers have named."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Operations = Literal["big_vision", "torchvision"]
 
 @dataclass(frozen=True, kw_only=True)
 class RandAugment:
-    """Some random operations in a row on each picture (arXiv 1909.13719)."""
+    """Some random operations in a row on each image (arXiv 1909.13719)."""
 
     layers: int = 2
-    """Operations a picture."""
+    """Operations an image."""
     magnitude: float = 10
     """How strong: 0 to 30 for `torchvision`; of 10 for `big_vision`, which goes beyond (20)."""
     operations: Operations = "big_vision"
@@ -29,14 +29,14 @@ class RandAugment:
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
-    """The training transform: crop, flip, then operations on one picture, then mixing of two."""
+    """The training transform: crop, flip, then operations on one image, then mixing of two."""
 
     crop: Crop = "inception"
     """`inception`: a random part, by TensorFlow's sampling rule; `area`: by torchvision's and
     timm's; `small`: the short side to 8/7 of the size, then a random window (big_vision);
-    `pad`: a random window of the padded picture (CIFAR); `whole`: as evaluation fits it."""
+    `pad`: a random window of the padded image (CIFAR); `whole`: as evaluation fits it."""
     area: tuple[float, float] = (0.05, 1.0)
-    """The part of the picture that `inception` and `area` keep (section 4.1's code: 5 to 100 %)."""
+    """The part of the image that `inception` and `area` keep (section 4.1's code: 5 to 100 %)."""
     ratio: tuple[float, float] = (0.75, 1.33)
     """Width by height of that part (TensorFlow's default, which the paper's code takes)."""
     pad: float = 0.125
@@ -45,11 +45,11 @@ class Augment:
     """Chance of left for right."""
     randaugment: RandAugment | None = None
     brightness: float = 0.0
-    """Colour jitter: a factor of 1 - x to 1 + x."""
+    """Color jitter: a factor of 1 - x to 1 + x."""
     contrast: float = 0.0
     saturation: float = 0.0
     hue: float = 0.0
-    """Colour jitter: a turn of the colour circle, at most 0.5."""
+    """Color jitter: a turn of the color circle, at most 0.5."""
     erase: float = 0.0
     """Chance that a random rectangle is filled with noise (arXiv 1708.04896)."""
     mixup: float = 0.0

@@ -1,4 +1,4 @@
-"""Which part of a picture is taken: at random to train on, in the middle to evaluate."""
+"""Which part of an image is taken: at random to train on, in the middle to evaluate."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitrail.data.rng import Draws
+from vitrail.data.rng import CounterRNG
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.preprocess import Preprocess
 
@@ -17,24 +17,24 @@ Size = tuple[int, int]
 Range = tuple[float, float]
 
 _STRIP = 16
-"""How many inputs side by side a picture may hold; of a longer one, the middle is taken first."""
+"""How many inputs side by side an image may hold; of a longer one, the middle is taken first."""
 
 
 class Box(NamedTuple):
-    """A part of a picture, in whole pixels."""
+    """A part of an image, in whole pixels."""
 
     top: int
     left: int
     height: int
     width: int
 
-    def cut(self, picture: np.ndarray) -> np.ndarray:
-        """Take the part of a picture, as a view."""
+    def cut(self, image: np.ndarray) -> np.ndarray:
+        """Take the part of an image, as a view."""
         bottom, right = self.top + self.height, self.left + self.width
-        return picture[self.top : bottom, self.left : right]
+        return image[self.top : bottom, self.left : right]
 
 
-def inception_box(draws: Draws, height: int, width: int, area: Range, ratio: Range) -> Box:
+def inception_box(draws: CounterRNG, height: int, width: int, area: Range, ratio: Range) -> Box:
     """Draw a box by the rule of TensorFlow's sample_distorted_bounding_box.
 
     The ratio is uniform, and so is the height, up to the largest that fits: small boxes come more
@@ -43,7 +43,7 @@ def inception_box(draws: Draws, height: int, width: int, area: Range, ratio: Ran
     return _INCEPTION.draw(draws, height, width, area, ratio)
 
 
-def area_box(draws: Draws, height: int, width: int, area: Range, ratio: Range) -> Box:
+def area_box(draws: CounterRNG, height: int, width: int, area: Range, ratio: Range) -> Box:
     """Draw a box by the rule of torchvision's and timm's RandomResizedCrop.
 
     The area is uniform, and so is the logarithm of the ratio.
@@ -52,12 +52,12 @@ def area_box(draws: Draws, height: int, width: int, area: Range, ratio: Range) -
 
 
 def random_boxes(
-    draws: Draws, height: int, width: int, augment: Augment
-) -> tuple[np.ndarray, list[Draws]]:
-    """Draw a box for each of many pictures of one size: int64 (pictures, 4).
+    draws: CounterRNG, height: int, width: int, augment: Augment
+) -> tuple[np.ndarray, list[CounterRNG]]:
+    """Draw a box for each of many images of one size: int64 (images, 4).
 
-    Each is what `inception_box` or `area_box` draws for that picture alone. Also gives each
-    picture's draws, which go on where its last try stands.
+    Each is what `inception_box` or `area_box` draws for that image alone. Also gives each
+    image's draws, which go on where its last try stands.
     """
     rule = _INCEPTION if augment.crop == "inception" else _AREA
     boxes, found = rule.attempt(draws, height, width, augment.area, augment.ratio)
@@ -70,12 +70,12 @@ def random_boxes(
 class _Rule(NamedTuple):
     """How boxes are drawn: in tries, which give boxes and say which of them will do."""
 
-    attempt: Callable[[Draws, int, int, Range, Range], tuple[np.ndarray, np.ndarray]]
+    attempt: Callable[[CounterRNG, int, int, Range, Range], tuple[np.ndarray, np.ndarray]]
     tries: int
     otherwise: Callable[[int, int, Range], Box]
 
     def draw(
-        self, draws: Draws, height: int, width: int, area: Range, ratio: Range, tried: int = 0
+        self, draws: CounterRNG, height: int, width: int, area: Range, ratio: Range, tried: int = 0
     ) -> Box:
         for _ in range(tried, self.tries):
             boxes, found = self.attempt(draws, height, width, area, ratio)
@@ -85,7 +85,7 @@ class _Rule(NamedTuple):
 
 
 def _try_inception(
-    draws: Draws, height: int, width: int, area: Range, ratio: Range
+    draws: CounterRNG, height: int, width: int, area: Range, ratio: Range
 ) -> tuple[np.ndarray, np.ndarray]:
     least, most = area[0] * height * width, area[1] * height * width
     aspect = draws.uniform(*ratio)
@@ -108,7 +108,7 @@ def _try_inception(
 
 
 def _try_area(
-    draws: Draws, height: int, width: int, area: Range, ratio: Range
+    draws: CounterRNG, height: int, width: int, area: Range, ratio: Range
 ) -> tuple[np.ndarray, np.ndarray]:
     part = draws.uniform(*area) * height * width
     aspect = np.exp(draws.uniform(math.log(ratio[0]), math.log(ratio[1])))
@@ -134,7 +134,7 @@ _AREA = _Rule(_try_area, 10, _centre)
 
 
 class Fitting(NamedTuple):
-    """How a picture comes to the model's size: a part is resized, and a part of that is kept."""
+    """How an image comes to the model's size: a part is resized, and a part of that is kept."""
 
     before: Box
     size: Size
@@ -142,7 +142,7 @@ class Fitting(NamedTuple):
 
 
 def fit(height: int, width: int, preprocess: Preprocess) -> Fitting:
-    """Say how evaluation fits a picture of this size."""
+    """Say how evaluation fits an image of this size."""
     rows, columns = preprocess.size
     # Nudged, because a crop that was computed as 224 / 232 must give 232 again.
     large = [side / preprocess.crop + 1e-6 for side in preprocess.size]
@@ -162,7 +162,7 @@ def fit(height: int, width: int, preprocess: Preprocess) -> Fitting:
 
 
 def middle(height: int, width: int, size: Size) -> Box:
-    """Give the whole picture, or the middle of a strip that would take gigabytes once resized."""
+    """Give the whole image, or the middle of a strip that would take gigabytes once resized."""
     most = math.ceil(_STRIP * min(height, width) * max(size) / min(size))
     tall, wide = min(height, most), min(width, most)
     return Box((height - tall) // 2, (width - wide) // 2, tall, wide)

@@ -1,7 +1,7 @@
-"""Mixing of pictures and their labels: mixup and CutMix of a batch that may lie on many processes.
+"""Mixing of images and their labels: mixup and CutMix of a batch that may lie on many processes.
 
-Each picture of the global batch is mixed with the one before it, and all by the same share, as
-big_vision does. A process gets its slice with that one more picture in front, so what comes out
+Each image of the global batch is mixed with the one before it, and all by the same share, as
+big_vision does. A process gets its slice with that one more image in front, so what comes out
 does not depend on how many processes there are.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitrail.data.rng import Draws
+from vitrail.data.rng import CounterRNG
 from vitrail.data.transforms.augment import Augment
 
 
@@ -23,19 +23,19 @@ class Mix:
     """How one global batch is mixed."""
 
     share: float
-    """What a picture keeps of itself: from 0.5 with mixup; with CutMix the area outside the box."""
+    """What an image keeps of itself: from 0.5 with mixup; with CutMix the area outside the box."""
     box: tuple[int, int, int, int] | None = None
-    """What CutMix takes from the picture before: top, left, bottom, right; None for mixup."""
+    """What CutMix takes from the image before: top, left, bottom, right; None for mixup."""
 
 
 def draw_mix(augment: Augment, size: tuple[int, int], seed: int, step: int) -> Mix | None:
-    """Draw how the batch of a step is mixed, if at all; size is its pictures' height and width.
+    """Draw how the batch of a step is mixed, if at all; size is its images' height and width.
 
     With mixup and CutMix both on, each batch takes one of them, with equal chance as in timm.
     """
     if not augment.mixes:
         return None
-    draws = Draws(seed, "batch", 0, np.array([step]))
+    draws = CounterRNG(seed, "batch", 0, np.array([step]))
     chance = 0.5 if augment.mixup > 0 and augment.cutmix > 0 else float(augment.cutmix > 0)
     if draws.uniform()[0] < chance:
         return _draw_box(_draw_beta(augment.cutmix, draws), size, draws)
@@ -43,7 +43,7 @@ def draw_mix(augment: Augment, size: tuple[int, int], seed: int, step: int) -> M
     return Mix(max(share, 1 - share))
 
 
-def _draw_beta(alpha: float, draws: Draws) -> float:
+def _draw_beta(alpha: float, draws: CounterRNG) -> float:
     """Draw from Beta(alpha, alpha), by rejection."""
     while True:
         one, two = (1 - float(draws.uniform()[0]) for _ in range(2))  # from (0, 1]
@@ -57,8 +57,8 @@ def _draw_beta(alpha: float, draws: Draws) -> float:
                 return math.exp(first - total)
 
 
-def _draw_box(share: float, size: tuple[int, int], draws: Draws) -> Mix:
-    """Draw a box of the picture's shape around a random pixel; what it loses outside is kept."""
+def _draw_box(share: float, size: tuple[int, int], draws: CounterRNG) -> Mix:
+    """Draw a box of the image's shape around a random pixel; what it loses outside is kept."""
     edges: list[tuple[int, int]] = []
     for side in size:
         length, middle = int(side * math.sqrt(1 - share)), int(draws.below(side)[0])
@@ -68,8 +68,8 @@ def _draw_box(share: float, size: tuple[int, int], draws: Draws) -> Mix:
     return Mix(1 - area / (size[0] * size[1]), (top, left, bottom, right))
 
 
-def mix_pictures(batch: Tensor, mix: Mix) -> Tensor:
-    """Mix each picture (n + 1, channels, height, width) with the one before it; n come out."""
+def mix_images(batch: Tensor, mix: Mix) -> Tensor:
+    """Mix each image (n + 1, channels, height, width) with the one before it; n come out."""
     if mix.box is None:
         return _mix_rows(batch, mix.share)
     top, left, bottom, right = mix.box

@@ -1,7 +1,7 @@
-"""What training does to one picture after its crop: RandAugment, colour jitter, random erasing.
+"""What training does to one image after its crop: RandAugment, color jitter, random erasing.
 
-All are pure functions of the picture and its draws. RGB is what they are made for; of pictures
-with other channels, colour and hue stay as they are, and the rest is done to each channel.
+All are pure functions of the image and its draws. RGB is what they are made for; of images
+with other channels, color and hue stay as they are, and the rest is done to each channel.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import math
 
 import numpy as np
 
-from vitrail.data.rng import Draws, words
+from vitrail.data.rng import CounterRNG, words
 from vitrail.data.transforms.augment import Augment, RandAugment
 from vitrail.data.transforms.filters import (
-    TENSORFLOW_GREY,
+    TENSORFLOW_GRAY,
     autocontrast,
     blend,
     equalize,
-    grey,
-    mean_grey,
+    gray,
+    mean_gray,
     posterize,
     rotate,
     smooth,
@@ -37,144 +37,144 @@ _TORCHVISION = (
     "Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color",
     "Contrast", "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize",
 )  # fmt: skip
-_SIDE = 224  # pixels of the pictures that big_vision's lengths are meant for
+_SIDE = 224  # pixels of the images that big_vision's lengths are meant for
 _TIE = 1 / 256  # a pixel: sends what lies between two pixels to the right one, as TensorFlow does
 
 
-def randaugment(picture: np.ndarray, spec: RandAugment, draws: Draws) -> np.ndarray:
+def randaugment(image: np.ndarray, spec: RandAugment, draws: CounterRNG) -> np.ndarray:
     """Apply some operations in a row, each drawn from all of them alike, with one magnitude."""
     apply = _apply_big_vision if spec.operations == "big_vision" else _apply_torchvision
     for _ in range(spec.layers):
-        picture = apply(picture, spec.magnitude, draws)
-    return picture
+        image = apply(image, spec.magnitude, draws)
+    return image
 
 
-def _apply_big_vision(picture: np.ndarray, magnitude: float, draws: Draws) -> np.ndarray:
+def _apply_big_vision(image: np.ndarray, magnitude: float, draws: CounterRNG) -> np.ndarray:
     """Do what big_vision's pp/autoaugment.py does at 224 pixels, and the like at other sizes.
 
-    Its lengths are pixels whatever the size; here they grow with the picture. What AugReg was
+    Its lengths are pixels whatever the size; here they grow with the image. What AugReg was
     trained with is kept, flaws and all. Contrast moves from 196, which is 224 * 224 / 256 and no
     mean (its issue 109). Solarize's threshold wraps at 256, so that it inverts all at 10 and 20
     (its issue 110). Posterize keeps more bits at higher magnitudes, and one at 0. So magnitude 0
-    is not nothing: only 7 of the 16 leave the picture as it is.
+    is not nothing: only 7 of the 16 leave the image as it is.
     """
     part = magnitude / 10
     name = _BIG_VISION[draws.below(len(_BIG_VISION))[0]]
     signed = part if draws.uniform()[0] < 0.5 else -part
     factor, shear = part * 1.8 + 0.1, signed * 0.3
-    height, width = picture.shape[0] / _SIDE, picture.shape[1] / _SIDE
+    height, width = image.shape[0] / _SIDE, image.shape[1] / _SIDE
     match name:
         case "AutoContrast":
-            return autocontrast(picture, np.float32)
+            return autocontrast(image, np.float32)
         case "Equalize":
-            return equalize(picture)
+            return equalize(image)
         case "Invert":
-            return 255 - picture
+            return 255 - image
         case "Rotate":
-            return rotate(picture, signed * 30, fill=128)
+            return rotate(image, signed * 30, fill=128)
         case "Posterize":
-            return posterize(picture, min(max(int(part * 4), 1), 8))
+            return posterize(image, min(max(int(part * 4), 1), 8))
         case "Solarize":
-            return solarize(picture, int(part * 256) % 256)
+            return solarize(image, int(part * 256) % 256)
         case "Color":
-            return blend(grey(picture, TENSORFLOW_GREY), picture, factor)
+            return blend(gray(image, TENSORFLOW_GRAY), image, factor)
         case "Contrast":
-            return blend(_SIDE * _SIDE // 256, picture, factor)
+            return blend(_SIDE * _SIDE // 256, image, factor)
         case "Brightness":
-            return blend(0, picture, factor)
+            return blend(0, image, factor)
         case "Sharpness":
-            return blend(smooth(picture, add=0), picture, factor)
+            return blend(smooth(image, add=0), image, factor)
         case "ShearX":  # by the index of a row, so about the first one's middle
-            return transform(picture, (1, shear, _TIE - shear / 2, 0, 1, 0), fill=128)
+            return transform(image, (1, shear, _TIE - shear / 2, 0, 1, 0), fill=128)
         case "ShearY":
-            return transform(picture, (1, 0, 0, shear, 1, _TIE - shear / 2), fill=128)
+            return transform(image, (1, 0, 0, shear, 1, _TIE - shear / 2), fill=128)
         case "TranslateX":
-            return transform(picture, (1, 0, signed * 100 * width, 0, 1, 0), fill=128)
+            return transform(image, (1, 0, signed * 100 * width, 0, 1, 0), fill=128)
         case "TranslateY":
-            return transform(picture, (1, 0, 0, 0, 1, signed * 100 * height), fill=128)
+            return transform(image, (1, 0, 0, 0, 1, signed * 100 * height), fill=128)
         case "Cutout":
-            return _cut_out(picture, int(part * 40 * height), int(part * 40 * width), draws)
+            return _cut_out(image, int(part * 40 * height), int(part * 40 * width), draws)
         case _:
-            return solarize_add(picture, int(part * 110))
+            return solarize_add(image, int(part * 110))
 
 
-def _cut_out(picture: np.ndarray, half_height: int, half_width: int, draws: Draws) -> np.ndarray:
-    """Fill a rectangle around a random pixel with grey, as far as it lies in the picture."""
-    row, column = draws.below(picture.shape[0])[0], draws.below(picture.shape[1])[0]
-    cut = picture.copy()
+def _cut_out(image: np.ndarray, half_height: int, half_width: int, draws: CounterRNG) -> np.ndarray:
+    """Fill a rectangle around a random pixel with gray, as far as it lies in the image."""
+    row, column = draws.below(image.shape[0])[0], draws.below(image.shape[1])[0]
+    cut = image.copy()
     cut[max(row - half_height, 0) : row + half_height,
         max(column - half_width, 0) : column + half_width] = 128  # fmt: skip
     return cut
 
 
-def _apply_torchvision(picture: np.ndarray, magnitude: float, draws: Draws) -> np.ndarray:
-    """Do what torchvision's RandAugment does to Pillow's pictures, with its 31 magnitudes."""
+def _apply_torchvision(image: np.ndarray, magnitude: float, draws: CounterRNG) -> np.ndarray:
+    """Do what torchvision's RandAugment does to Pillow's images, with its 31 magnitudes."""
     part = magnitude / 30
     name = _TORCHVISION[draws.below(len(_TORCHVISION))[0]]
     signed = part if draws.uniform()[0] < 0.5 else -part
     factor, shear = 1 + signed * 0.9, signed * 0.3
     match name:
         case "Identity":
-            return picture
+            return image
         case "ShearX":
-            return transform(picture, (1, shear, 0, 0, 1, 0), fill=0)
+            return transform(image, (1, shear, 0, 0, 1, 0), fill=0)
         case "ShearY":
-            return transform(picture, (1, 0, 0, shear, 1, 0), fill=0)
+            return transform(image, (1, 0, 0, shear, 1, 0), fill=0)
         case "TranslateX":
-            pixels = int(signed * 150 / 331 * picture.shape[1])
-            return transform(picture, (1, 0, -pixels, 0, 1, 0), fill=0)
+            pixels = int(signed * 150 / 331 * image.shape[1])
+            return transform(image, (1, 0, -pixels, 0, 1, 0), fill=0)
         case "TranslateY":
-            pixels = int(signed * 150 / 331 * picture.shape[0])
-            return transform(picture, (1, 0, 0, 0, 1, -pixels), fill=0)
+            pixels = int(signed * 150 / 331 * image.shape[0])
+            return transform(image, (1, 0, 0, 0, 1, -pixels), fill=0)
         case "Rotate":
-            return rotate(picture, signed * 30, fill=0)
+            return rotate(image, signed * 30, fill=0)
         case "Brightness":
-            return blend(0, picture, factor)
+            return blend(0, image, factor)
         case "Color":
-            return blend(grey(picture), picture, factor)
+            return blend(gray(image), image, factor)
         case "Contrast":
-            return blend(mean_grey(picture), picture, factor)
+            return blend(mean_gray(image), image, factor)
         case "Sharpness":
-            return blend(smooth(picture), picture, factor)
+            return blend(smooth(image), image, factor)
         case "Posterize":
-            return posterize(picture, 8 - round(part * 4))
+            return posterize(image, 8 - round(part * 4))
         case "Solarize":
-            return solarize(picture, 255 - part * 255)
+            return solarize(image, 255 - part * 255)
         case "AutoContrast":
-            return autocontrast(picture)
+            return autocontrast(image)
         case _:
-            return equalize(picture)
+            return equalize(image)
 
 
-def jitter(picture: np.ndarray, augment: Augment, draws: Draws) -> np.ndarray:
+def jitter(image: np.ndarray, augment: Augment, draws: CounterRNG) -> np.ndarray:
     """Change brightness, contrast, saturation and hue in a random order, as ColorJitter does."""
     order = np.argsort([draws.uniform()[0] for _ in range(4)])
     for what in order:
         if what == 0 and augment.brightness > 0:
-            picture = blend(0, picture, _draw_factor(augment.brightness, draws))
+            image = blend(0, image, _draw_factor(augment.brightness, draws))
         elif what == 1 and augment.contrast > 0:
-            picture = blend(mean_grey(picture), picture, _draw_factor(augment.contrast, draws))
+            image = blend(mean_gray(image), image, _draw_factor(augment.contrast, draws))
         elif what == 2 and augment.saturation > 0:
-            picture = blend(grey(picture), picture, _draw_factor(augment.saturation, draws))
+            image = blend(gray(image), image, _draw_factor(augment.saturation, draws))
         elif what == 3 and augment.hue > 0:
-            picture = turn_hue(picture, draws.uniform(-augment.hue, augment.hue)[0])
-    return picture
+            image = turn_hue(image, draws.uniform(-augment.hue, augment.hue)[0])
+    return image
 
 
-def _draw_factor(amount: float, draws: Draws) -> float:
+def _draw_factor(amount: float, draws: CounterRNG) -> float:
     return float(draws.uniform(max(0.0, 1 - amount), 1 + amount)[0])
 
 
-def erase(picture: np.ndarray, augment: Augment, draws: Draws) -> np.ndarray:
-    """Fill, with a chance, one rectangle of 2 to 33 % of the picture with noise.
+def erase(image: np.ndarray, augment: Augment, draws: CounterRNG) -> np.ndarray:
+    """Fill, with a chance, one rectangle of 2 to 33 % of the image with noise.
 
     Values are drawn from 0 .. 255 alike, as the paper's (RE-R of arXiv 1708.04896). timm's `pixel`
-    draws normal ones after normalising, which go beyond any picture's: they deviate by 1, where
-    these deviate by 0.58 if the mean and deviation taken out are 0.5.
+    draws normal ones after normalizing, which go beyond any image's: they deviate by 1, where
+    these deviate by 0.58 if the mean and std taken out are 0.5.
     """
     if draws.uniform()[0] >= augment.erase:
-        return picture
-    height, width, channels = picture.shape
+        return image
+    height, width, channels = image.shape
     for _ in range(10):
         area = draws.uniform(0.02, 1 / 3)[0] * height * width
         aspect = math.exp(draws.uniform(math.log(0.3), math.log(1 / 0.3))[0])
@@ -182,14 +182,14 @@ def erase(picture: np.ndarray, augment: Augment, draws: Draws) -> np.ndarray:
         if rows < height and columns < width:
             top, left = draws.below(height - rows + 1)[0], draws.below(width - columns + 1)[0]
             noise = _draw_bytes(rows * columns * channels, draws)
-            erased = picture.copy()
+            erased = image.copy()
             erased[top : top + rows, left : left + columns] = noise.reshape(rows, columns, channels)
             return erased
-    return picture
+    return image
 
 
-def _draw_bytes(count: int, draws: Draws) -> np.ndarray:
-    """Draw many bytes at once: two of the picture's numbers are the key of a stream of its own."""
+def _draw_bytes(count: int, draws: CounterRNG) -> np.ndarray:
+    """Draw many bytes at once: two of the image's numbers are the key of a stream of its own."""
     low, high = (int(draws.uniform()[0] * 2**32) for _ in range(2))
-    drawn = words(low | high << 32, "picture", 0, np.zeros(1), range(-(-count // 16)))
+    drawn = words(low | high << 32, "image", 0, np.zeros(1), range(-(-count // 16)))
     return drawn.astype("<u4").view(np.uint8)[0, :count]

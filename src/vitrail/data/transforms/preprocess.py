@@ -1,4 +1,4 @@
-"""How a picture becomes a model's input: one record, which travels with the weights."""
+"""How an image becomes a model's input: one record, which travels with the weights."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Preprocess:
     interpolation: Interpolation
     fit: Fit
     """`stretch` resizes to the size whatever the shape (Google, Hugging Face); `crop` resizes the
-    short side and cuts the centre out, with torchvision's and timm's rounding; `small` does so with
+    short side and cuts the center out, with torchvision's and timm's rounding; `small` does so with
     big_vision's."""
     crop: float = 1.0
-    """The part of the resized picture's side that is kept: both sides with `stretch`, the short
+    """The part of the resized image's side that is kept: both sides with `stretch`, the short
     one otherwise."""
     antialias: bool = True
-    """Whether a smaller picture is averaged from all pixels, as Pillow does; TensorFlow's plain
+    """Whether a smaller image is averaged from all pixels, as Pillow does; TensorFlow's plain
     resize, with which the paper's models were trained, takes the nearest ones only."""
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std):
-            raise InputError(f"{len(self.mean)} means but {len(self.std)} deviations")
+            raise InputError(f"{len(self.mean)} means but {len(self.std)} stds")
         if min(self.size) < 1 or not 0 < self.crop <= 1 or min(self.std, default=0) <= 0:
             raise InputError(f"no such preprocessing: {self}")
 
@@ -46,6 +46,6 @@ class Preprocess:
 
 
 def plain_preprocess(size: tuple[int, int], channels: int) -> Preprocess:
-    """Give what the paper's models take: the whole picture, from -1 to 1."""
+    """Give what the paper's models take: the whole image, from -1 to 1."""
     half = (0.5,) * channels
     return Preprocess(size=size, mean=half, std=half, interpolation="bilinear", fit="stretch")

@@ -1,4 +1,4 @@
-"""How pictures get another size.
+"""How images get another size.
 
 Evaluation resizes to the bit as Pillow does, so that inputs equal timm's and Hugging Face's, or,
 without antialiasing, as TensorFlow does. Training may round otherwise, and is faster for it.
@@ -24,31 +24,31 @@ _PILLOW: dict[Interpolation, Image.Resampling] = {
     "lanczos": Image.Resampling.LANCZOS,
     "area": Image.Resampling.BOX,
 }
-_CHUNK = 64  # small pictures that are resized at once, so that they stay in the processor's cache
+_CHUNK = 64  # small images that are resized at once, so that they stay in the processor's cache
 
 
-def resize(picture: np.ndarray, size: Size, preprocess: Preprocess) -> np.ndarray:
+def resize(image: np.ndarray, size: Size, preprocess: Preprocess) -> np.ndarray:
     """Resize to the bit as Pillow does; without antialiasing, as TensorFlow does, then rounded.
 
     What is given back is a new array always.
     """
     interpolation = preprocess.interpolation
-    if picture.shape[:2] == size:
-        return picture.copy()
+    if image.shape[:2] == size:
+        return image.copy()
     if not preprocess.antialias and interpolation == "area":
-        return _average(picture, size)
+        return _average(image, size)
     if not preprocess.antialias and interpolation in _KERNELS:
-        return _sample(picture, size, interpolation)
-    if picture.shape[2] == 3:
-        return _resize_pillow(picture, size, interpolation)
+        return _sample(image, size, interpolation)
+    if image.shape[2] == 3:
+        return _resize_pillow(image, size, interpolation)
     # One channel at a time: Pillow would weigh four by the last, and has no room for five.
-    planes = [picture[..., channel] for channel in range(picture.shape[2])]
+    planes = [image[..., channel] for channel in range(image.shape[2])]
     return np.stack([_resize_pillow(plane, size, interpolation) for plane in planes], axis=-1)
 
 
-def _resize_pillow(picture: np.ndarray, size: Size, interpolation: Interpolation) -> np.ndarray:
+def _resize_pillow(image: np.ndarray, size: Size, interpolation: Interpolation) -> np.ndarray:
     height, width = size
-    return np.array(Image.fromarray(picture).resize((width, height), _PILLOW[interpolation]))
+    return np.array(Image.fromarray(image).resize((width, height), _PILLOW[interpolation]))
 
 
 def _triangle(x: Tensor) -> Tensor:
@@ -74,10 +74,10 @@ _KERNELS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
 """What weighs a pixel by its distance, and how many pixels that reaches."""
 
 
-def _sample(picture: np.ndarray, size: Size, interpolation: Interpolation) -> np.ndarray:
+def _sample(image: np.ndarray, size: Size, interpolation: Interpolation) -> np.ndarray:
     """Weigh the nearest pixels only, those outside left out, as tf.image.resize does."""
     kernel, reach = _KERNELS[interpolation]
-    values = torch.from_numpy(picture.astype(np.float32, order="C"))
+    values = torch.from_numpy(image.astype(np.float32, order="C"))
     for axis, count in enumerate(size):
         length = values.shape[axis]
         place = (torch.arange(count, dtype=torch.float64) + 0.5) * (length / count) - 0.5
@@ -92,9 +92,9 @@ def _sample(picture: np.ndarray, size: Size, interpolation: Interpolation) -> np
     return values.round_().clamp_(0, 255).to(torch.uint8).numpy()
 
 
-def _average(picture: np.ndarray, size: Size) -> np.ndarray:
+def _average(image: np.ndarray, size: Size) -> np.ndarray:
     """Average what each pixel covers, fractions of pixels too, as TensorFlow's area does."""
-    values = picture
+    values = image
     for axis, count in enumerate(size):
         length = values.shape[axis]
         zero = np.zeros_like(values.take([0], axis), np.float64)
@@ -113,12 +113,12 @@ def has_kernel(preprocess: Preprocess) -> bool:
     return preprocess.interpolation == "bilinear" or cubic
 
 
-def resize_quickly(picture: np.ndarray, size: Size, preprocess: Preprocess) -> np.ndarray:
-    """Resize as `resize` does up to rounding, with torch's vectorised kernel where it has one."""
+def resize_quickly(image: np.ndarray, size: Size, preprocess: Preprocess) -> np.ndarray:
+    """Resize as `resize` does up to rounding, with torch's vectorized kernel where it has one."""
     if not has_kernel(preprocess):
-        return resize(picture, size, preprocess)
-    picture = np.require(picture, requirements=["C", "W"])  # what torch takes without a word
-    planes = torch.from_numpy(picture)[None].permute(0, 3, 1, 2)  # channels last, to torch too
+        return resize(image, size, preprocess)
+    image = np.require(image, requirements=["C", "W"])  # what torch takes without a word
+    planes = torch.from_numpy(image)[None].permute(0, 3, 1, 2)  # channels last, to torch too
     mode, antialias = preprocess.interpolation, preprocess.antialias
     resized = F.interpolate(planes, size, mode=mode, antialias=antialias)
     return resized.permute(0, 2, 3, 1)[0].numpy()
@@ -127,9 +127,9 @@ def resize_quickly(picture: np.ndarray, size: Size, preprocess: Preprocess) -> n
 def resize_boxes(
     pixels: np.ndarray, boxes: np.ndarray, flips: np.ndarray, preprocess: Preprocess
 ) -> np.ndarray:
-    """Cut a box out of each picture, resize it, and turn left for right where asked.
+    """Cut a box out of each image, resize it, and turn left for right where asked.
 
-    For small pictures, products with each one's matrices of weights take less time than calls.
+    For small images, products with each one's matrices of weights take less time than calls.
     """
     resized = np.empty((len(pixels), *preprocess.size, pixels.shape[3]), np.uint8)
     for start in range(0, len(pixels), _CHUNK):
@@ -158,7 +158,7 @@ def _multiply(
 def _matrices(
     start: Tensor, extent: Tensor, length: int, count: int, preprocess: Preprocess
 ) -> Tensor:
-    """Give the weights of `length` pixels for `count` new ones, of each picture's extent."""
+    """Give the weights of `length` pixels for `count` new ones, of each image's extent."""
     kernel, _ = _KERNELS[preprocess.interpolation]
     scale = (extent / count)[:, None]
     places, wanted = torch.arange(length) + 0.5, torch.arange(count) + 0.5

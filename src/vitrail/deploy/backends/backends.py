@@ -17,11 +17,11 @@ from vitrail.config import InputError
 from vitrail.deploy.backends.engines import need, open_onnx, open_openvino
 from vitrail.deploy.backends.quantize import quantize_onnx
 from vitrail.deploy.backends.token_merging import Merged
-from vitrail.deploy.exporting.graph import Deployed, facts, trace
+from vitrail.deploy.exporting.graph import ExportModule, facts, trace
 from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
 from vitrail.deploy.exporting.samples import take_samples
 from vitrail.files import replacing
-from vitrail.predictor import Pace, Predictor
+from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.batching_config import cores
 from vitrail.predictor.fused import pack
 from vitrail.predictor.last_block import shorten
@@ -30,24 +30,24 @@ from vitrail.predictor.predictor import Engine
 MERGED = 0.08
 """Part of the patches that token merging takes away in each layer, unless another is asked for."""
 
-_CALIBRATION = 64  # pictures
+_CALIBRATION = 64  # images
 
 
 @dataclass
-class Workshop:
+class BackendContext:
     """What ways are made of; the files that several need are written once."""
 
     predictor: Predictor
     folder: Path
     """Where their files may lie, as long as they are used."""
     data: str | None
-    """The set whose training split calibrates int8; drawn pictures where there is none."""
+    """The set whose training split calibrates int8; drawn images where there is none."""
     merge: float = MERGED
 
     @cached_property
-    def deployed(self) -> Deployed:
-        """The model as a graph that takes normalised pictures, as short as PyTorch's own."""
-        deployed = Deployed(self.predictor, "float")
+    def deployed(self) -> ExportModule:
+        """The model as a graph that takes normalized images, as short as PyTorch's own."""
+        deployed = ExportModule(self.predictor, "float")
         deployed.model = shorten(self.predictor.model)
         return deployed.eval()
 
@@ -73,10 +73,10 @@ class Workshop:
 
 
 @dataclass(frozen=True)
-class Way:
+class Backend:
     """How logits may be computed."""
 
-    make: Callable[[Workshop, Pace], Engine | None]
+    make: Callable[[BackendContext, BatchingConfig], Engine | None]
     """Make the engine, for a pace; None is the model itself."""
     exact: bool
     """Whether the logits are the model's, but for rounding."""
@@ -84,10 +84,10 @@ class Way:
     """Whether it is made in seconds, and starts as fast the next time."""
 
 
-def _by_threads(pace: Pace, start: Callable[[int], Engine]) -> Engine:
+def _by_threads(pace: BatchingConfig, start: Callable[[int], Engine]) -> Engine:
     """Follow torch's number of threads: an engine for each batch that runs at a time.
 
-    What is meant for many pictures and what is meant for one on all cores are engines apart. Each
+    What is meant for many images and what is meant for one on all cores are engines apart. Each
     is made when it is first needed, and computes one batch at a time: OpenVINO's streams, which
     would share their weights, wait for each other for ever where two batches differ in size.
     """
@@ -108,7 +108,7 @@ def _by_threads(pace: Pace, start: Callable[[int], Engine]) -> Engine:
     return compute
 
 
-def _compiled(shop: Workshop, pace: Pace) -> Engine:
+def _compiled(shop: BackendContext, pace: BatchingConfig) -> Engine:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
         raise InputError(f"compiling needs {compiler}")
@@ -120,31 +120,31 @@ def _compiled(shop: Workshop, pace: Pace) -> Engine:
     return compute
 
 
-def _onnxruntime(shop: Workshop, pace: Pace) -> Engine:
+def _onnxruntime(shop: BackendContext, pace: BatchingConfig) -> Engine:
     need("onnxruntime", "'vitrail[onnx]'")
     return _by_threads(pace, lambda threads: open_onnx(shop.onnx, threads=threads))
 
 
-def _openvino(shop: Workshop, pace: Pace) -> Engine:
+def _openvino(shop: BackendContext, pace: BatchingConfig) -> Engine:
     need("openvino", "'vitrail[openvino]'")
     return _by_threads(pace, lambda threads: open_openvino(shop.onnx, threads=threads))
 
 
-def _int8(shop: Workshop, pace: Pace) -> Engine:
+def _int8(shop: BackendContext, pace: BatchingConfig) -> Engine:
     return _by_threads(pace, lambda threads: open_onnx(shop.int8, threads=threads))
 
 
-def _merged(shop: Workshop, pace: Pace) -> Engine:
+def _merged(shop: BackendContext, pace: BatchingConfig) -> Engine:
     return Merged(pack(shop.predictor.model), shop.merge).eval()
 
 
 REFERENCE = "pytorch"
-WAYS: dict[str, Way] = {
-    REFERENCE: Way(lambda shop, pace: None, exact=True, quick=True),
-    "compiled": Way(_compiled, exact=True),
-    "onnxruntime": Way(_onnxruntime, exact=True, quick=True),
-    "openvino": Way(_openvino, exact=True, quick=True),
-    "merged": Way(_merged, exact=False),
-    "int8": Way(_int8, exact=False),
+BACKENDS: dict[str, Backend] = {
+    REFERENCE: Backend(lambda shop, pace: None, exact=True, quick=True),
+    "compiled": Backend(_compiled, exact=True),
+    "onnxruntime": Backend(_onnxruntime, exact=True, quick=True),
+    "openvino": Backend(_openvino, exact=True, quick=True),
+    "merged": Backend(_merged, exact=False),
+    "int8": Backend(_int8, exact=False),
 }
 """Every way by its name, the reference first."""

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError, suggest
-from vitrail.deploy.backends.backends import MERGED, REFERENCE, WAYS, Workshop
+from vitrail.deploy.backends.backends import BACKENDS, MERGED, REFERENCE, BackendContext
 from vitrail.deploy.exporting.samples import Samples, take_samples
-from vitrail.predictor import Pace, Predictor
+from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.batching_config import cores
 
 _GAIN = 1.03  # less is noise
@@ -33,42 +33,42 @@ _GAIN = 1.03  # less is noise
 class Settings:
     """What is measured, on how much, and what may be lost."""
 
-    ways: tuple[str, ...] = tuple(WAYS)
-    pictures: int = 64
+    ways: tuple[str, ...] = tuple(BACKENDS)
+    images: int = 64
     rounds: int = 3
     loss: float = 0.01
-    """Part of the pictures for which another answer, or a wrong one more, is allowed."""
+    """Part of the images for which another answer, or a wrong one more, is allowed."""
     merge: float = MERGED
     split: str = "val"
 
     def __post_init__(self) -> None:
         for name in self.ways:
-            if name not in WAYS:
-                there = ", ".join(WAYS)
-                raise InputError(f"no way {name!r}; there are: {there}{suggest(name, WAYS)}")
-        if self.pictures < 1 or self.rounds < 1 or not 0 <= self.loss < 1:
-            said = f"pictures {self.pictures}, rounds {self.rounds}, loss {self.loss}"
+            if name not in BACKENDS:
+                there = ", ".join(BACKENDS)
+                raise InputError(f"no way {name!r}; there are: {there}{suggest(name, BACKENDS)}")
+        if self.images < 1 or self.rounds < 1 or not 0 <= self.loss < 1:
+            said = f"images {self.images}, rounds {self.rounds}, loss {self.loss}"
             raise InputError(f"{said}: nothing to measure")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class BenchmarkRow:
     """What one way and pace reached."""
 
     way: str
-    pace: Pace
+    pace: BatchingConfig
     speed: float
-    """Pictures in a second, from files to logits."""
+    """Images in a second, from files to logits."""
     ratio: float
     """That by PyTorch's at its usual pace, the median of the rounds."""
     latency: tuple[float, float, float]
-    """Milliseconds for one picture alone, prepared already: half, 90 % and 99 % are no slower."""
+    """Milliseconds for one image alone, prepared already: half, 90 % and 99 % are no slower."""
     memory: float | None
     """MiB that the process grew by to make it and run it, where the system says so."""
     accuracy: float | None
-    """Top-1 on the pictures, where they are labelled with the model's classes."""
+    """Top-1 on the images, where they are labeled with the model's classes."""
     agreement: float
-    """Part of the pictures whose most likely class is PyTorch's."""
+    """Part of the images whose most likely class is PyTorch's."""
     verdict: str
 
 
@@ -76,9 +76,9 @@ class Measured:
 class Bench:
     """All that was measured, and what is recommended."""
 
-    rows: tuple[Measured, ...]
-    best: Measured
-    pictures: str
+    rows: tuple[BenchmarkRow, ...]
+    best: BenchmarkRow
+    images: str
     absent: dict[str, str]
     """The ways that could not be tried, and why."""
 
@@ -100,7 +100,7 @@ def bench(
     *,
     report: Callable[[int], None] = lambda done: None,
 ) -> Bench:
-    """Measure the ways to run a model on the user's pictures, or on drawn ones."""
+    """Measure the ways to run a model on the user's images, or on drawn ones."""
     with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
         return compare(predictor, Path(folder), data, settings or Settings(), report)[0]
 
@@ -112,7 +112,7 @@ def optimize(
 
     Name `merged` or `int8` in the settings' ways to have those tried as well.
     """
-    exact = tuple(name for name in WAYS if WAYS[name].exact)
+    exact = tuple(name for name in BACKENDS if BACKENDS[name].exact)
     folder = Path(tempfile.mkdtemp(prefix="vitrail-bench-"))
     try:
         found = compare(predictor, folder, data, settings or Settings(ways=exact))[1]
@@ -132,10 +132,8 @@ def compare(
     report: Callable[[int], None] = lambda done: None,
 ) -> tuple[Bench, Predictor]:
     """Measure ways whose files may lie in a folder, and give the recommended one's predictor."""
-    samples = take_samples(
-        data, predictor.preprocess, count=settings.pictures, split=settings.split
-    )
-    shop = Workshop(predictor, folder, data, settings.merge)
+    samples = take_samples(data, predictor.preprocess, count=settings.images, split=settings.split)
+    shop = BackendContext(predictor, folder, data, settings.merge)
     found, absent = _build(shop, samples, settings)
     for turn in range(settings.rounds):
         for candidate in found:
@@ -148,20 +146,20 @@ def compare(
     return Bench(tuple(rows), rows[best], samples.name, absent), found[best].predictor
 
 
-def paces(usual: Pace) -> list[Pace]:
+def paces(usual: BatchingConfig) -> list[BatchingConfig]:
     """List the paces worth a try: micro-batches around the usual, workers or threads."""
     count = cores()
     micros = {1, max(1, usual.micro // 2), usual.micro, 2 * usual.micro}
     spread = {(min(count, 8), 1), (1, count)}
     return [
-        Pace(micro=micro, workers=workers, threads=threads)
+        BatchingConfig(micro=micro, workers=workers, threads=threads)
         for micro in sorted(micros)
         for workers, threads in sorted(spread)
     ]
 
 
 def _build(
-    shop: Workshop, samples: Samples, settings: Settings
+    shop: BackendContext, samples: Samples, settings: Settings
 ) -> tuple[list[_Candidate], dict[str, str]]:
     """Make the candidates: PyTorch at each pace, then each other way at PyTorch's best pace."""
     usual = shop.predictor.pace
@@ -184,12 +182,12 @@ def _build(
     return found, absent
 
 
-def _try(shop: Workshop, name: str, pace: Pace, samples: Samples) -> _Candidate:
+def _try(shop: BackendContext, name: str, pace: BatchingConfig, samples: Samples) -> _Candidate:
     """Make a candidate, and let it run once, for what only a first run takes."""
     before = _resident("VmRSS")
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # let the peak start here
-    engine = WAYS[name].make(shop, pace)
+    engine = BACKENDS[name].make(shop, pace)
     candidate = _Candidate(
         name, shop.predictor.with_engine(engine, pace), None, torch.empty(0), [], []
     )
@@ -215,7 +213,9 @@ def _take_turn(candidate: _Candidate, samples: Samples, latencies: int = 16) -> 
         candidate.latencies.append(time.perf_counter() - start)
 
 
-def _judge(each: _Candidate, first: _Candidate, samples: Samples, settings: Settings) -> Measured:
+def _judge(
+    each: _Candidate, first: _Candidate, samples: Samples, settings: Settings
+) -> BenchmarkRow:
     answers, expected = each.logits.argmax(1), first.logits.argmax(1)
     agreement = float((answers == expected).double().mean())
     labels = _labels(samples, each.predictor.classes)
@@ -229,12 +229,12 @@ def _judge(each: _Candidate, first: _Candidate, samples: Samples, settings: Sett
     if each is first:
         verdict = "the reference"
     elif 1 - agreement > settings.loss or lost > settings.loss:
-        verdict = f"loses too much: other answers for {1 - agreement:.1%} of the pictures"
+        verdict = f"loses too much: other answers for {1 - agreement:.1%} of the images"
     elif ratio < _GAIN:
         verdict = "slower" if ratio < 1 else "no faster"
     else:
         verdict = "faster"
-    return Measured(
+    return BenchmarkRow(
         way=each.way,
         pace=each.predictor.pace,
         speed=float(len(samples) / np.median(each.seconds)),
@@ -248,7 +248,7 @@ def _judge(each: _Candidate, first: _Candidate, samples: Samples, settings: Sett
 
 
 def _labels(samples: Samples, classes: Sequence[str] | None) -> Tensor | None:
-    """Give each picture's class by the model's numbers, where it knows all the names."""
+    """Give each image's class by the model's numbers, where it knows all the names."""
     if samples.labels is None or classes is None or not set(samples.classes) <= set(classes):
         return None
     places = {name: place for place, name in enumerate(classes)}

@@ -41,8 +41,8 @@ def open_onnx(path: Path, *, threads: int = 1) -> Run:
         raise InputError(f"{path}: ONNX Runtime can't open it: {_first_line(error)}") from None
     name = session.get_inputs()[0].name
 
-    def run(pictures: Tensor) -> Tensor:
-        return torch.from_numpy(session.run(None, {name: pictures.numpy()})[0])
+    def run(images: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {name: images.numpy()})[0])
 
     return run
 
@@ -112,9 +112,9 @@ def open_openvino(path: Path, *, threads: int = 1) -> Run:
     except RuntimeError as error:
         raise InputError(f"{path}: OpenVINO can't open it: {_first_line(error)}") from None
 
-    def run(pictures: Tensor) -> Tensor:
+    def run(images: Tensor) -> Tensor:
         request = compiled.create_infer_request()  # its own, as several threads may call
-        results = request.infer([pictures.numpy()])
+        results = request.infer([images.numpy()])
         return torch.from_numpy(results[0].copy())
 
     return run

@@ -1,4 +1,4 @@
-"""Int8 products by static calibration: ranges of activations are measured on the user's pictures.
+"""Int8 products by static calibration: ranges of activations are measured on the user's images.
 
 What a product takes is divided channel by channel and its weights are multiplied by as much, so
 that channels of large values don't cost the others their precision (SmoothQuant, arXiv
@@ -19,10 +19,10 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.deploy.backends.engines import need, open_session
-from vitrail.deploy.exporting.graph import Deployed
+from vitrail.deploy.exporting.graph import ExportModule
 from vitrail.deploy.exporting.onnx_file import drop_unused, save_onnx
 
-_TOGETHER = 2  # pictures that calibration runs at once, as all activations are looked at
+_TOGETHER = 2  # images that calibration runs at once, as all activations are looked at
 _SMOOTH = 0.7
 """How much of the activations' unevenness goes over to the weights: of a ViT-Ti/16's answers 0.5
 changes 10 %, 0.6 to 0.75 change 7 %, and without any 12 % are changed."""
@@ -48,8 +48,8 @@ class _Seen:
         self.rows += len(rows)
 
 
-def quantize_onnx(source: Path, out: Path, deployed: Deployed, prepared: Tensor) -> None:
-    """Write an ONNX file with int8 products, calibrated on prepared pictures, as another."""
+def quantize_onnx(source: Path, out: Path, deployed: ExportModule, prepared: Tensor) -> None:
+    """Write an ONNX file with int8 products, calibrated on prepared images, as another."""
     need("onnx", "'vitrail[onnx]'")
     import onnx
 
@@ -58,10 +58,10 @@ def quantize_onnx(source: Path, out: Path, deployed: Deployed, prepared: Tensor)
     save_onnx(model, out)
 
 
-def quantize_products(model: Any, deployed: Deployed, prepared: Tensor) -> None:
-    """Let a model's dense layers compute in int8, calibrated on prepared pictures.
+def quantize_products(model: Any, deployed: ExportModule, prepared: Tensor) -> None:
+    """Let a model's dense layers compute in int8, calibrated on prepared images.
 
-    The head stays as it is: it sees one token of a picture, so there is nothing to gain.
+    The head stays as it is: it sees one token of an image, so there is nothing to gain.
     """
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     products = [
@@ -85,9 +85,9 @@ def quantize_products(model: Any, deployed: Deployed, prepared: Tensor) -> None:
 
 
 def _calibrate(
-    model: Any, names: Iterable[str], deployed: Deployed, prepared: Tensor
+    model: Any, names: Iterable[str], deployed: ExportModule, prepared: Tensor
 ) -> dict[str, _Seen]:
-    """Run a model on pictures, and look at what goes into its products."""
+    """Run a model on images, and look at what goes into its products."""
     import onnx
 
     listening = type(model).FromString(model.SerializeToString())

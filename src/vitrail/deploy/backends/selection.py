@@ -18,16 +18,16 @@ from pathlib import Path
 
 from vitrail import __version__
 from vitrail.config import InputError, from_dict, suggest, to_dict
-from vitrail.deploy.backends.backends import REFERENCE, WAYS, Workshop
+from vitrail.deploy.backends.backends import BACKENDS, REFERENCE, BackendContext
 from vitrail.deploy.backends.bench import Settings, compare
 from vitrail.download import cache_folder
 from vitrail.files import write_whole
-from vitrail.predictor import Pace, Predictor
+from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.batching_config import cores
 
 AUTO = "auto"
 """The fastest of the exact ways that start in seconds."""
-_MOST = 32  # pictures that are measured on
+_MOST = 32  # images that are measured on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,26 +36,26 @@ class Choice:
 
     way: str
     micro: int
-    """Pictures that run through the model at once."""
+    """Images that run through the model at once."""
 
 
 def choices() -> tuple[str, ...]:
     """List what may be asked for, the usual way first: the same answers, made in seconds."""
-    return *(name for name, way in WAYS.items() if way.exact and way.quick), AUTO
+    return *(name for name, way in BACKENDS.items() if way.exact and way.quick), AUTO
 
 
 def check_way(way: str) -> None:
     """Refuse a way that there is not."""
     if way not in choices():
-        more = "; `vitrail bench` measures it" if way in WAYS else suggest(way, choices())
+        more = "; `vitrail bench` measures it" if way in BACKENDS else suggest(way, choices())
         raise InputError(f"--way {way}: expected {', '.join(choices())}{more}")
 
 
-def take_way(
+def select_backend(
     predictor: Predictor,
     way: str,
     *,
-    pace: Pace | None = None,
+    pace: BatchingConfig | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Predictor:
     """Give a predictor that computes in a way; `say` hears of what takes long.
@@ -74,12 +74,12 @@ def take_way(
         if way == AUTO:
             choice = _read(folder / _machine()) or _measure(predictor, folder, say)
             way, pace = choice.way, replace(pace, micro=choice.micro)
-        make = WAYS[way].make
+        make = BACKENDS[way].make
         try:
-            engine = make(Workshop(predictor, folder, None), pace)
+            engine = make(BackendContext(predictor, folder, None), pace)
         except InputError:
             (folder / "model.onnx").unlink(missing_ok=True)  # perhaps a damaged one
-            engine = make(Workshop(predictor, folder, None), pace)
+            engine = make(BackendContext(predictor, folder, None), pace)
     return predictor.with_engine(engine, pace)
 
 
@@ -88,10 +88,10 @@ def _measure(predictor: Predictor, folder: Path, say: Callable[[str], None]) -> 
     usual = predictor.pace
     settings = Settings(
         ways=tuple(name for name in choices() if name != AUTO),
-        pictures=min(2 * usual.micro * usual.workers, _MOST),
+        images=min(2 * usual.micro * usual.workers, _MOST),
     )
     best = compare(predictor, folder, None, settings)[0].best
-    say(f"{predictor.name}: {best.way}, {best.pace.micro} pictures at once: {best.ratio:.2f}x")
+    say(f"{predictor.name}: {best.way}, {best.pace.micro} images at once: {best.ratio:.2f}x")
     choice = Choice(way=best.way, micro=best.pace.micro)
     write_whole(folder / _machine(), json.dumps(to_dict(choice)) + "\n")
     return choice

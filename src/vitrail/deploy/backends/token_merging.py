@@ -20,7 +20,7 @@ class Merged(nn.Module):
     """A ViT that merges patches from layer to layer; it shares the model's weights."""
 
     def __init__(self, model: Model, ratio: float) -> None:
-        """Merge `ratio` of the picture's patches away in each layer, of 0 to 0.5."""
+        """Merge `ratio` of the image's patches away in each layer, of 0 to 0.5."""
         super().__init__()
         if not isinstance(model, ViT) or model.spec.attention != "full" or model.spec.distilled:
             raise InputError(f"{model.spec.name}: tokens are merged in a ViT with full attention")
@@ -34,7 +34,7 @@ class Merged(nn.Module):
         self.model, self.ratio = model, ratio
 
     def forward(self, x: Tensor) -> Tensor:
-        """Classify pictures (batch, channels, height, width) to logits (batch, classes)."""
+        """Classify images (batch, channels, height, width) to logits (batch, classes)."""
         model, prefix = self.model, self.model.spec.prefix
         x, (rows, columns) = model.embed(x)
         sizes = torch.ones_like(x[..., :1])

@@ -1,4 +1,4 @@
-"""Export: a model for other programs, checked against PyTorch on pictures before it is there."""
+"""Export: a model for other programs, checked against PyTorch on images before it is there."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import torch
 
 from vitrail.config import InputError, suggest
 from vitrail.deploy.backends.engines import Run
-from vitrail.deploy.exporting.graph import Deployed, other_size, trace
+from vitrail.deploy.exporting.graph import ExportModule, other_size, trace
 from vitrail.deploy.exporting.samples import Samples, take_samples
 from vitrail.deploy.exporting.web import check_web, read_runtime
-from vitrail.deploy.exporting.writers import WRITERS, Job, Options, Quantize
+from vitrail.deploy.exporting.writers import WRITERS, ExportContext, Options, Quantize
 from vitrail.files import replacing
 from vitrail.models.spec import Size
 from vitrail.predictor import Predictor
@@ -25,24 +25,24 @@ from vitrail.predictor import Predictor
 TOLERANCE = 1e-4
 """Largest difference of the logits from PyTorch's; of logits above 1, as a part of the largest."""
 BATCHES = (1, 3, 8)
-"""How many pictures at once an exported model is checked with."""
+"""How many images at once an exported model is checked with."""
 CALIBRATION = 64
-"""Pictures of the training split that int8 is calibrated on."""
+"""Images of the training split that int8 is calibrated on."""
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportResult:
     """What was written, and how far its logits are from PyTorch's."""
 
     format: str
     files: tuple[Path, ...]
     max_difference: float
     sizes: tuple[str, ...]
-    """The pictures' sizes that it was checked at."""
-    pictures: str
+    """The images' sizes that it was checked at."""
+    images: str
     """What it was checked on."""
     checked: int
-    """How many pictures that was."""
+    """How many images that was."""
     agreement: float
     """The part of them whose most likely class is PyTorch's."""
     quantize: Quantize | None
@@ -65,10 +65,10 @@ def export(
     options: Options | None = None,
     *,
     data: str | None = None,
-) -> Exported:
+) -> ExportResult:
     """Write a model in another program's format; what answers otherwise is not left behind.
 
-    It is checked on pictures of `data`, or on drawn ones.
+    It is checked on images of `data`, or on drawn ones.
     """
     options = options or Options()
     write = _find_writer(to, options)
@@ -80,17 +80,17 @@ def export(
         options = replace(options, form="uint8-nhwc")
     exact = choices == [None]
     preprocess = predictor.preprocess
-    samples = take_samples(data, preprocess, count=max(BATCHES) if exact else options.pictures)
+    samples = take_samples(data, preprocess, count=max(BATCHES) if exact else options.images)
     calibration = None
     if "int8" in choices:
         calibration = take_samples(data, preprocess, count=CALIBRATION, split="train")
-    deployed = Deployed(predictor, options.form).eval()
+    deployed = ExportModule(predictor, options.form).eval()
     sizes = [preprocess.size, *([other_size(deployed)] if options.any_size else [])]
     with replacing(out) as part:  # first, so that what can't be written is known at once
         runtime = read_runtime(options.runtime) if to == "web" else {}
         program = trace(deployed, any_size=options.any_size)
         jobs = [
-            Job(
+            ExportContext(
                 predictor,
                 deployed,
                 program,
@@ -102,12 +102,12 @@ def export(
         ]
         quantize, found = _write_first(write, jobs, part, samples, sizes)
     files = sorted(out.rglob("*")) if out.is_dir() else [out]
-    return Exported(
+    return ExportResult(
         format=to,
         files=tuple(files),
         max_difference=found.difference,
         sizes=tuple(f"{height}x{width}" for height, width in sizes),
-        pictures=samples.name,
+        images=samples.name,
         checked=len(samples),
         agreement=found.agreement,
         quantize=quantize,
@@ -122,17 +122,17 @@ def _choose(
     if options.quantize is None and to != "web":
         return [None]
     if not predictor.model.spec.classes:
-        raise InputError("a quantised model is checked by its answers, and this one has no classes")
+        raise InputError("a quantized model is checked by its answers, and this one has no classes")
     if options.quantize is None:
         return ["int8-weights", "float16-weights"]
     if options.quantize == "int8" and data is None:
-        raise InputError("int8 is calibrated on pictures such as it will see; name some by --data")
+        raise InputError("int8 is calibrated on images such as it will see; name some by --data")
     return [options.quantize]
 
 
 def _write_first(
-    write: Callable[[Job, Path], Run],
-    jobs: Sequence[Job],
+    write: Callable[[ExportContext, Path], Run],
+    jobs: Sequence[ExportContext],
     part: Path,
     samples: Samples,
     sizes: Sequence[Size],
@@ -165,12 +165,12 @@ def _refuse(name: str, options: Options, samples: Samples, found: _Compared) -> 
     advice = f"; --quantize {gentler} loses less" if gentler else ""
     return (
         f"{name} as {options.quantize} gives another answer than PyTorch for "
-        f"{1 - found.agreement:.1%} of {len(samples)} pictures of {samples.name}, more than --loss "
+        f"{1 - found.agreement:.1%} of {len(samples)} images of {samples.name}, more than --loss "
         f"{options.loss:g}; nothing was written{advice}"
     )
 
 
-def _write(write: Callable[[Job, Path], Run], job: Job, part: Path) -> Run:
+def _write(write: Callable[[ExportContext, Path], Run], job: ExportContext, part: Path) -> Run:
     try:
         return write(job, part)
     except RuntimeError as error:  # in which OpenVINO wraps that a disk is full
@@ -179,7 +179,7 @@ def _write(write: Callable[[Job, Path], Run], job: Job, part: Path) -> Run:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
 
 
-def _room_for(part: Path, deployed: Deployed) -> bool:
+def _room_for(part: Path, deployed: ExportModule) -> bool:
     """Tell whether the disk, and the process's limit of a file, leave room for the weights."""
     size = sum(p.numel() * p.element_size() for p in deployed.parameters())
     return shutil.disk_usage(part.parent).free > size and _file_limit() > size
@@ -194,7 +194,7 @@ def _file_limit() -> float:
     return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
-def _find_writer(to: str, options: Options) -> Callable[[Job, Path], Run]:
+def _find_writer(to: str, options: Options) -> Callable[[ExportContext, Path], Run]:
     if to not in WRITERS:
         raise InputError(f"no format {to!r}; there are: {', '.join(WRITERS)}{suggest(to, WRITERS)}")
     if options.any_size and to not in ("onnx", "openvino"):
@@ -211,7 +211,9 @@ def _find_writer(to: str, options: Options) -> Callable[[Job, Path], Run]:
 
 
 @torch.inference_mode()
-def _compare(deployed: Deployed, run: Run, samples: Samples, size: tuple[int, int]) -> _Compared:
+def _compare(
+    deployed: ExportModule, run: Run, samples: Samples, size: tuple[int, int]
+) -> _Compared:
     """Compare logits and answers, over batches of several lengths."""
     prepared = samples.prepare(size)
     worst = 0.0
@@ -230,7 +232,7 @@ def _compare(deployed: Deployed, run: Run, samples: Samples, size: tuple[int, in
 
 
 def _batches(count: int) -> Iterator[slice]:
-    """Give the first pictures in batches of every length, and then the others."""
+    """Give the first images in batches of every length, and then the others."""
     for length in BATCHES:
         yield slice(0, length)
     for start in range(BATCHES[-1], count, BATCHES[-1]):

@@ -1,4 +1,4 @@
-"""The graph that is exported: pictures in, logits out, with or without the normalising inside."""
+"""The graph that is exported: images in, logits out, with or without the normalizing inside."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from torch.export import ExportedProgram
 
 from vitrail import __version__
 from vitrail.config import to_dict
-from vitrail.data.transforms.apply import normalise
+from vitrail.data.transforms.apply import normalize
 from vitrail.models.spec import Size
 from vitrail.predictor import Predictor
 
 Input = Literal["float", "uint8-nchw", "uint8-nhwc"]
-"""What the graph takes: normalised pictures (batch, channels, height, width), or bytes from 0 to
+"""What the graph takes: normalized images (batch, channels, height, width), or bytes from 0 to
 255 of the same shape, or with the channels last."""
 
 OUTPUT = "logits"
 
 
-class Deployed(nn.Module):
-    """A model that takes pictures in one of the forms, of the model's size."""
+class ExportModule(nn.Module):
+    """A model that takes images in one of the forms, of the model's size."""
 
     def __init__(self, predictor: Predictor, form: Input) -> None:
         super().__init__()
         self.model, self.form, self.preprocess = predictor.model, form, predictor.preprocess
 
-    def forward(self, pictures: Tensor) -> Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """Give the logits (batch, classes); without classes, the representation."""
         if self.form == "float":
-            return self.model(pictures)
-        last = pictures if self.form == "uint8-nhwc" else pictures.permute(0, 2, 3, 1)
-        return self.model(normalise(last, self.preprocess))
+            return self.model(images)
+        last = images if self.form == "uint8-nhwc" else images.permute(0, 2, 3, 1)
+        return self.model(normalize(last, self.preprocess))
 
     def arrange(self, prepared: Tensor) -> Tensor:
-        """Bring prepared pictures, uint8 (n, height, width, channels), to the input's form."""
+        """Bring prepared images, uint8 (n, height, width, channels), to the input's form."""
         if self.form == "uint8-nhwc":
             return prepared
         if self.form == "uint8-nchw":
             return prepared.permute(0, 3, 1, 2).contiguous()
-        return normalise(prepared, self.preprocess)
+        return normalize(prepared, self.preprocess)
 
     @property
     def input(self) -> str:
-        """The input's name: what transformers calls it where it is normalised."""
-        return "pixel_values" if self.form == "float" else "pictures"
+        """The input's name: what transformers calls it where it is normalized."""
+        return "pixel_values" if self.form == "float" else "images"
 
 
-def trace(deployed: Deployed, *, any_size: bool = False) -> ExportedProgram:
-    """Trace the graph for any number of pictures, and if asked for any size of them.
+def trace(deployed: ExportModule, *, any_size: bool = False) -> ExportedProgram:
+    """Trace the graph for any number of images, and if asked for any size of them.
 
     Unless asked, it is the one they are prepared to, which may differ from that of the model's
     positions (DINOv2's).
@@ -74,7 +74,7 @@ def trace(deployed: Deployed, *, any_size: bool = False) -> ExportedProgram:
         return torch.export.export(deployed.eval(), (example,), dynamic_shapes=(shape,))
 
 
-def other_size(deployed: Deployed) -> Size:
+def other_size(deployed: ExportModule) -> Size:
     """Give a size near the model's own that it takes as well, and that is no square."""
     spec = deployed.model.spec
     stride = getattr(spec, "stride", (32, 32))

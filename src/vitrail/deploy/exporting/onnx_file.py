@@ -1,4 +1,4 @@
-"""ONNX: one file, for any number of pictures, with what a program has to know inside it."""
+"""ONNX: one file, for any number of images, with what a program has to know inside it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch.export import ExportedProgram
 
 from vitrail.config import InputError
 from vitrail.deploy.backends.engines import need
-from vitrail.deploy.exporting.graph import OUTPUT, Deployed, quiet
+from vitrail.deploy.exporting.graph import OUTPUT, ExportModule, quiet
 
 _LARGEST = 2**31 - 2**24
 """Bytes of weights that one file of this format holds, with room for the graph."""
 
 
-def make_onnx(deployed: Deployed, program: ExportedProgram, told: dict[str, str]) -> Any:
+def make_onnx(deployed: ExportModule, program: ExportedProgram, told: dict[str, str]) -> Any:
     """Translate a traced graph to an ONNX model, without external data."""
     need("onnx", "'vitrail[onnx]'")
     need("onnxscript", "'vitrail[onnx]'")
@@ -32,7 +32,7 @@ def make_onnx(deployed: Deployed, program: ExportedProgram, told: dict[str, str]
         )
     assert made is not None
     model = made.model_proto
-    del model.graph.value_info[:]  # of shapes that are stale once something is quantised
+    del model.graph.value_info[:]  # of shapes that are stale once something is quantized
     _drop_traces(model.graph)
     names = ("batch", "height", "width", "channels")
     order = (0, 1, 2, 3) if deployed.form == "uint8-nhwc" else (0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""Pictures that an exported or faster model is checked on: the user's own, or drawn ones."""
+"""Images that an exported or faster model is checked on: the user's own, or drawn ones."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Content, Source
+from vitrail.data.dataset import Content, ImageDataset
 from vitrail.data.datasets.open import open_data
-from vitrail.data.decoding.decode import PictureError
-from vitrail.data.transforms.apply import eval_picture
+from vitrail.data.decoding.decode import ImageError
+from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models.spec import Size
 
 DRAWN = "shapes:size=96,count=240"
-"""What stands in where the user gives no pictures: this package's own."""
+"""What stands in where the user gives no images: this package's own."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Some pictures of a data set, as they were read, and their labels."""
+    """Some images of a data set, as they were read, and their labels."""
 
     name: str
     contents: tuple[Content, ...]
     labels: tuple[int, ...] | None
-    """A class's number for each; None where a picture may have several."""
+    """A class's number for each; None where an image may have several."""
     classes: tuple[str, ...]
     preprocess: Preprocess
 
@@ -38,17 +38,17 @@ class Samples:
         """Make the model's inputs: uint8 (n, height, width, channels), of another size if asked."""
         preprocess = self.preprocess if size is None else replace(self.preprocess, size=size)
         return torch.from_numpy(
-            np.stack([eval_picture(content, preprocess) for content in self.contents])
+            np.stack([eval_image(content, preprocess) for content in self.contents])
         )
 
 
 def take_samples(
     data: str | None, preprocess: Preprocess, *, count: int, split: str = "val"
 ) -> Samples:
-    """Take readable pictures, evenly spread over a data set; drawn ones where none is given."""
+    """Take readable images, evenly spread over a data set; drawn ones where none is given."""
     source = open_data(data or DRAWN, split=split)
-    if not isinstance(source, Source):
-        raise InputError(f"{data} is a stream; give pictures that can be reached by number")
+    if not isinstance(source, ImageDataset):
+        raise InputError(f"{data} is a stream; give images that can be reached by number")
     contents: list[Content] = []
     labels: list[int] = []
     for index in _spread(len(source)):
@@ -56,13 +56,13 @@ def take_samples(
             break
         try:
             content = source.read(index)
-            eval_picture(content, preprocess)
-        except (PictureError, OSError):
+            eval_image(content, preprocess)
+        except (ImageError, OSError):
             continue
         contents.append(content)
         labels.append(-1 if source.multilabel else int(source.labels[index]))
     if not contents:
-        raise InputError(f"{source.name} has no readable picture to measure on")
+        raise InputError(f"{source.name} has no readable image to measure on")
     known = None if source.multilabel else tuple(labels)
     return Samples(source.name, tuple(contents), known, source.classes, preprocess)
 

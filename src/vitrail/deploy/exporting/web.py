@@ -39,11 +39,11 @@ _SECONDS = 600  # that npm may take
 
 
 def check_web(predictor: Predictor) -> None:
-    """Refuse a model whose input no browser makes of a picture."""
+    """Refuse a model whose input no browser makes of an image."""
     channels = predictor.preprocess.channels
     if channels not in (1, 3):
         raise InputError(
-            f"the model takes {channels} channels, and a browser gives colours (3) or grey (1)"
+            f"the model takes {channels} channels, and a browser gives colors (3) or gray (1)"
         )
 
 

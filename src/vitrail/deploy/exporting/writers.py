@@ -17,7 +17,7 @@ from torch.export import ExportedProgram
 from vitrail.config import InputError
 from vitrail.deploy.backends.engines import Run, need, open_onnx, open_openvino
 from vitrail.deploy.backends.quantize import quantize_products
-from vitrail.deploy.exporting.graph import Deployed, Input, facts, quiet
+from vitrail.deploy.exporting.graph import ExportModule, Input, facts, quiet
 from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
 from vitrail.deploy.exporting.packing import Packing, pack_weights
 from vitrail.deploy.exporting.samples import Samples
@@ -34,32 +34,32 @@ class Options:
 
     form: Input = "float"
     any_size: bool = False
-    """Whether pictures may have any height and width that the patch divides."""
+    """Whether images may have any height and width that the patch divides."""
     aot: bool = False
     """Whether a pt2 is compiled ahead of time, for this kind of processor."""
     quantize: Quantize | None = None
     """How an onnx gets smaller; a page's gets the smallest weights that answer as PyTorch does."""
     loss: float = 0.01
-    """Part of the pictures that may get another answer from a quantised model."""
-    pictures: int = 256
-    """How many of them a quantised model is checked on."""
+    """Part of the images that may get another answer from a quantized model."""
+    images: int = 256
+    """How many of them a quantized model is checked on."""
     runtime: Path | None = None
     """A folder with the files of onnxruntime-web; npm gets them where none is given."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.loss < 1 or self.pictures < 1:
+        if not 0 <= self.loss < 1 or self.images < 1:
             raise InputError(
-                f"loss {self.loss}, pictures {self.pictures}: expected 0 <= loss < 1, and one "
-                "picture or more"
+                f"loss {self.loss}, images {self.images}: expected 0 <= loss < 1, and one "
+                "image or more"
             )
 
 
 @dataclass(frozen=True)
-class Job:
+class ExportContext:
     """All that a format's writer needs."""
 
     predictor: Predictor
-    deployed: Deployed
+    deployed: ExportModule
     program: ExportedProgram
     options: Options
     runtime: dict[str, bytes]
@@ -72,7 +72,7 @@ class Job:
         return facts(self.predictor, self.options.form)
 
 
-def _write_onnx(job: Job, part: Path) -> Run:
+def _write_onnx(job: ExportContext, part: Path) -> Run:
     model = make_onnx(job.deployed, job.program, job.told)
     quantize = job.options.quantize
     if quantize == "int8":
@@ -84,14 +84,14 @@ def _write_onnx(job: Job, part: Path) -> Run:
     return open_onnx(part)
 
 
-def _write_web(job: Job, part: Path) -> Run:
+def _write_web(job: ExportContext, part: Path) -> Run:
     part.mkdir()
     run = _write_onnx(job, part / "model.onnx")
     write_page(job.predictor, part, job.runtime)
     return run
 
 
-def _write_openvino(job: Job, part: Path) -> Run:
+def _write_openvino(job: ExportContext, part: Path) -> Run:
     need("openvino", "'vitrail[openvino]'")
     import openvino
 
@@ -106,7 +106,7 @@ def _write_openvino(job: Job, part: Path) -> Run:
     return open_openvino(part / "model.xml")
 
 
-def _write_pt2(job: Job, part: Path) -> Run:
+def _write_pt2(job: ExportContext, part: Path) -> Run:
     told = {f"{key}.json" if key == "classes" else key: text for key, text in job.told.items()}
     with quiet():
         if not job.options.aot:
@@ -126,13 +126,13 @@ def _compile_pt2(program: ExportedProgram, part: Path) -> Run:
     inductor.aoti_compile_and_package(program, package_path=str(part))
     loaded = inductor.aoti_load_package(str(part))
 
-    def run(pictures: Tensor) -> Tensor:
-        return loaded(pictures)
+    def run(images: Tensor) -> Tensor:
+        return loaded(images)
 
     return run
 
 
-def _write_executorch(job: Job, part: Path) -> Run:
+def _write_executorch(job: ExportContext, part: Path) -> Run:
     need("executorch", "executorch")
     from importlib import import_module
 
@@ -145,13 +145,13 @@ def _write_executorch(job: Job, part: Path) -> Run:
     part.write_bytes(lowered.to_executorch().buffer)
     method = runtime.Runtime.get().load_program(part).load_method("forward")
 
-    def run(pictures: Tensor) -> Tensor:
-        return method.execute([pictures])[0]
+    def run(images: Tensor) -> Tensor:
+        return method.execute([images])[0]
 
     return run
 
 
-WRITERS: dict[str, Callable[[Job, Path], Run]] = {
+WRITERS: dict[str, Callable[[ExportContext, Path], Run]] = {
     "onnx": _write_onnx,
     "openvino": _write_openvino,
     "pt2": _write_pt2,

@@ -1,12 +1,12 @@
-// Similar pictures: each with its label and its similarity, shown as soon as it is there.
+// Similar images: each with its label and its similarity, shown as soon as it is there.
 
-import { askPicture } from "./server.js";
+import { askImage } from "./server.js";
 
 function item({ label, similarity }) {
   const row = document.createElement("li");
   const [canvas, name, value] = ["canvas", "div", "div"].map((tag) => document.createElement(tag));
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `a picture of ${label || "no class"}`);
+  canvas.setAttribute("aria-label", `an image of ${label || "no class"}`);
   name.textContent = label;
   value.className = "value";
   value.textContent = `cosine ${similarity.toFixed(3)}`;
@@ -20,9 +20,9 @@ export async function listAlike(strip, similar, place, options) {
   for (const [number, row] of rows.entries()) {
     const canvas = row.firstChild;
     try {
-      const picture = await askPicture(place(similar[number]), options);
-      Object.assign(canvas, { width: picture.width, height: picture.height });
-      canvas.getContext("2d").drawImage(picture, 0, 0);
+      const image = await askImage(place(similar[number]), options);
+      Object.assign(canvas, { width: image.width, height: image.height });
+      canvas.getContext("2d").drawImage(image, 0, 0);
     } catch (error) {
       if (options.signal.aborted) return;
       canvas.setAttribute("aria-label", `${canvas.ariaLabel}, which can't be shown: ${error.message}`);

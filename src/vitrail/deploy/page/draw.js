@@ -1,4 +1,4 @@
-// Drawing: the picture as the model saw it, the heat of its patches, and how far its heads look.
+// Drawing: the image as the model saw it, the heat of its patches, and how far its heads look.
 
 const HEAT = [[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]];
 const SIDE = 448;
@@ -18,7 +18,7 @@ export function decodeView({ height, width, rgb }) {
   return canvas;
 }
 
-function colour(value) {
+function color(value) {
   const place = Math.min(Math.max(value, 0), 1) * (HEAT.length - 1);
   const low = Math.min(Math.floor(place), HEAT.length - 2);
   return HEAT[low].map((part, k) => Math.round(part + (place - low) * (HEAT[low + 1][k] - part)));
@@ -42,7 +42,7 @@ export function drawView(canvas, { view, grid, values, opacity, lines, chosen })
   const down = canvas.height / rows;
   stretch(values).forEach((value, place) => {
     pen.globalAlpha = opacity * (0.4 + 0.6 * value);
-    pen.fillStyle = `rgb(${colour(value)})`;
+    pen.fillStyle = `rgb(${color(value)})`;
     const x = Math.round((place % columns) * across);
     const y = Math.round(Math.floor(place / columns) * down);
     pen.fillRect(x, y, Math.ceil(across), Math.ceil(down));

@@ -1,4 +1,4 @@
-// How pictures come in: chosen, photographed, pasted or dropped.
+// How images come in: chosen, photographed, pasted or dropped.
 
 export function listen(take) {
   for (const name of ["file", "camera"]) {

@@ -1,4 +1,4 @@
-// The page: takes a picture in, and shows what the models make of it.
+// The page: takes an image in, and shows what the models make of it.
 
 import { listen } from "./intake.js";
 import { Panel } from "./panel.js";

@@ -11,7 +11,7 @@ export class Panel {
     this.models = models;
     this.wait = wait;
     this.fail = fail;
-    this.picture = null;
+    this.image = null;
     this.chosen = null;
     this.find = (name) => this.root.querySelector(`.${name}`);
     for (const each of models) this.find("model").add(new Option(each.name, each.name));
@@ -43,7 +43,7 @@ export class Panel {
       this.find("head").max = attention.heads;
       this.find("head").value = 0;
     }
-    if (this.picture) this.show(this.picture);
+    if (this.image) this.show(this.image);
   }
 
   clear() {
@@ -58,15 +58,15 @@ export class Panel {
   }
 
   async request(address) {
-    const options = { picture: this.picture, signal: this.stop.signal, waiting: this.wait };
-    const { pictures } = await ask(address, options);
-    return pictures[0];
+    const options = { image: this.image, signal: this.stop.signal, waiting: this.wait };
+    const { images } = await ask(address, options);
+    return images[0];
   }
 
-  async show(picture) {
+  async show(image) {
     this.stop?.abort();
     this.stop = new AbortController();
-    this.picture = picture;
+    this.image = image;
     this.known = new Map();
     this.view = null;
     this.chosen = null;
@@ -106,7 +106,7 @@ export class Panel {
     const { asked } = this;
     const raw = asked.method === "raw";
     for (const each of this.root.querySelectorAll(".of-layer")) each.hidden = !raw;
-    if (!this.picture) return;
+    if (!this.image) return;
     const place = JSON.stringify(asked);
     this.wanted = place;
     if (!this.known.has(place)) {
@@ -171,7 +171,7 @@ export class Panel {
     }
     this.find("patch").textContent = text;
     const what = found.method === "raw" ? "attention" : found.method;
-    this.find("view").setAttribute("aria-label", `The picture with its ${what} as heat. ${text}`);
+    this.find("view").setAttribute("aria-label", `The image with its ${what} as heat. ${text}`);
   }
 
   listen(canvas) {

@@ -16,12 +16,12 @@ export class Refused extends Error {
 
 const sleep = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
 
-const fetchPatiently = async (path, { picture, signal, waiting }) => {
+const fetchPatiently = async (path, { image, signal, waiting }) => {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
   const options = { headers, signal };
-  if (picture) {
+  if (image) {
     headers["Content-Type"] = "application/octet-stream";
-    Object.assign(options, { method: "POST", body: picture });
+    Object.assign(options, { method: "POST", body: image });
   }
   for (let turn = 1; ; turn += 1) {
     let answer;
@@ -46,5 +46,5 @@ const fetchPatiently = async (path, { picture, signal, waiting }) => {
 
 export const ask = async (path, options) => (await fetchPatiently(path, options)).json();
 
-// A picture that the server has; fetched, because an image element would not send the key.
-export const askPicture = async (path, options) => createImageBitmap(await (await fetchPatiently(path, options)).blob());
+// An image that the server has; fetched, because an image element would not send the key.
+export const askImage = async (path, options) => createImageBitmap(await (await fetchPatiently(path, options)).blob());

@@ -16,8 +16,8 @@ from starlette.exceptions import HTTPException
 from vitrail import __version__
 from vitrail.config import suggest
 from vitrail.deploy.serving.batching import Answer, Batcher, Work
-from vitrail.deploy.serving.gate import Gate, error_body, error_headers
-from vitrail.deploy.serving.limits import Refusal, ServeLimits
+from vitrail.deploy.serving.gate import AccessMiddleware, error_body, error_headers
+from vitrail.deploy.serving.limits import HTTPError, ServeLimits
 from vitrail.deploy.serving.metrics import CONTENT_TYPE, Metrics
 from vitrail.deploy.serving.schema import (
     BODY,
@@ -29,7 +29,7 @@ from vitrail.deploy.serving.schema import (
     Model,
     Predicted,
 )
-from vitrail.deploy.serving.uploads import Budget, find_pictures, read_body
+from vitrail.deploy.serving.uploads import Budget, find_images, read_body
 
 T = TypeVar("T")
 _TYPES = {
@@ -40,8 +40,8 @@ _TYPES = {
 }
 _Name = Annotated[str | None, Query(alias="model", max_length=200, description="Its name.")]
 _Top = Annotated[int, Query(ge=1, le=1000, description="How many classes.")]
-_Most = Annotated[int, Query(ge=1, le=100, description="How many pictures.")]
-_Row = Annotated[int, Path(alias="id", ge=0, lt=2**31, description="A similar picture's id.")]
+_Most = Annotated[int, Query(ge=1, le=100, description="How many images.")]
+_Row = Annotated[int, Path(alias="id", ge=0, lt=2**31, description="A similar image's id.")]
 _Layer = Annotated[int, Query(ge=-1000, le=1000, description="From 0; -1 is the last.")]
 _Head = Annotated[int | None, Query(ge=0, le=1000, description="From 0; the mean unless given.")]
 _Method = Literal["raw", "rollout", "gradient"]
@@ -59,19 +59,19 @@ class Service:
     async def answer(
         self, request: Request, work: Work, name: str | None, options: dict[str, Any]
     ) -> Response:
-        """Read a request's pictures, have them answered and write the answers."""
+        """Read a request's images, have them answered and write the answers."""
         model = self._choose(name)
         with self.budget.held() as held:
             body = await read_body(request, self.limits, held)
             kind = request.headers.get("content-type", "")
-            pictures = find_pictures(kind, body, self.limits)
+            images = find_images(kind, body, self.limits)
             del body
-            job = self.batcher.run(model, work, options, pictures)
+            job = self.batcher.run(model, work, options, images)
             answers = await _unless_gone(request, job)
         return _write(model, answers)
 
     async def show(self, request: Request, name: str | None, row: int) -> Response:
-        """Give a small copy of a picture of a model's index."""
+        """Give a small copy of an image of a model's index."""
         model = self.choose_indexed(name)
         job = self.batcher.run(model, "thumbnail", {"row": row}, [b""])
         ((good, content),) = await _unless_gone(request, job)
@@ -82,7 +82,7 @@ class Service:
         """Look up the name of a model that has an index."""
         model = self._choose(name)
         if self.batcher.facts[model]["index"] is None:
-            raise Refusal(404, "this model has no index; it is served without --index")
+            raise HTTPError(404, "this model has no index; it is served without --index")
         return model
 
     def _choose(self, name: str | None) -> str:
@@ -92,7 +92,7 @@ class Service:
             return next(iter(known))
         if name not in known:
             hint = suggest(name, known) or f"; there are: {', '.join(known)}"
-            raise Refusal(404, f"no model of this name{hint}")
+            raise HTTPError(404, f"no model of this name{hint}")
         return name
 
 
@@ -109,7 +109,7 @@ async def _unless_gone(request: Request, job: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise Refusal(499, "the client has gone")
+            raise HTTPError(499, "the client has gone")
         return task.result()
     finally:
         gone.cancel()
@@ -117,14 +117,14 @@ async def _unless_gone(request: Request, job: Coroutine[Any, Any, T]) -> T:
 
 
 def _write(model: str, answers: list[Answer]) -> Response:
-    """Put the answers together; where no picture could be used, it is the request that is wrong."""
+    """Put the answers together; where no image could be used, it is the request that is wrong."""
     if not any(good for good, _ in answers):
         text = answers[0][1]
         if len(answers) > 1:
-            text = b'{"error": "no picture could be used", "pictures": [' + _join(answers) + b"]}"
+            text = b'{"error": "no image could be used", "images": [' + _join(answers) + b"]}"
         return Response(text, 422, media_type="application/json")
     named = json.dumps(model).encode()
-    text = b'{"model": ' + named + b', "pictures": [' + _join(answers) + b"]}"
+    text = b'{"model": ' + named + b', "images": [' + _join(answers) + b"]}"
     return Response(text, media_type="application/json")
 
 
@@ -134,7 +134,7 @@ def _join(answers: list[Answer]) -> bytes:
 
 def make_app(
     batcher: Batcher, limits: ServeLimits, metrics: Metrics, *, hosts: list[str], key: str | None
-) -> Gate:
+) -> AccessMiddleware:
     """Build the application behind its gate."""
     service = Service(batcher, limits, metrics, Budget(limits.held))
     # FastAPI's own pages would load their scripts from a third party.
@@ -145,7 +145,7 @@ def make_app(
     _add_work(app, service)
     _add_state(app, service)
     _add_errors(app)
-    return Gate(
+    return AccessMiddleware(
         app,
         open_routes={*pages, "/health"},
         hosts=hosts,
@@ -158,7 +158,7 @@ def make_app(
 def _add_work(app: FastAPI, service: Service) -> None:
     shared: dict[str, Any] = {"responses": ERRORS, "openapi_extra": BODY}
 
-    @app.post("/predict", response_model=Predicted, summary="Name what pictures show", **shared)
+    @app.post("/predict", response_model=Predicted, summary="Name what images show", **shared)
     async def predict(request: Request, model: _Name = None, top: _Top = 5) -> Response:
         return await service.answer(request, "predict", model, {"top": top})
 
@@ -182,14 +182,14 @@ def _add_work(app: FastAPI, service: Service) -> None:
         asked |= {"distances": distances, "view": view}
         return await service.answer(request, "attention", model, asked)
 
-    @app.post("/similar", response_model=Found, summary="Find pictures of the index", **shared)
+    @app.post("/similar", response_model=Found, summary="Find images of the index", **shared)
     async def similar(request: Request, model: _Name = None, top: _Most = 8) -> Response:
         chosen = service.choose_indexed(model)
         return await service.answer(request, "similar", chosen, {"top": top})
 
     @app.get(
         "/similar/{id}",
-        summary="Show a picture of the index",
+        summary="Show an image of the index",
         response_class=Response,
         responses={200: {"content": {"image/jpeg": {}}}, **ERRORS},
     )
@@ -236,8 +236,8 @@ def _fixed(content: bytes, kind: str) -> Any:
 def _add_errors(app: FastAPI) -> None:
     """Answer every error as JSON with a reason, and with nothing of our inside."""
 
-    @app.exception_handler(Refusal)
-    async def refused(_request: Request, error: Refusal) -> Response:
+    @app.exception_handler(HTTPError)
+    async def refused(_request: Request, error: HTTPError) -> Response:
         return Response(error_body(str(error)), error.status, error_headers(error))
 
     @app.exception_handler(HTTPException)

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from vitrail.data.decoding.decode import Limits, read_header
-from vitrail.data.transforms.apply import normalise
+from vitrail.data.transforms.apply import normalize
 from vitrail.inspection.attention import Method, attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.hooks import attention_layers, choose_layers, evaluating, patches_of
 from vitrail.inspection.record import record
-from vitrail.plotting.tiles import to_colours
+from vitrail.plotting.tiles import to_colors
 from vitrail.predictor import Predictor
 
 MOST_TOKENS = 1100
@@ -36,11 +36,11 @@ def explain(
     """Say how much patches count and, of one layer and head, what each token attends to.
 
     Without `head`, the heads' mean. `distances` are each layer's and head's mean attention
-    distances in pixels; `view` is the picture as the model saw it.
+    distances in pixels; `view` is the image as the model saw it.
     """
     read_header(data, limits)
     model, prepared = predictor.model, predictor.prepare(data)
-    x = normalise(prepared[None], predictor.preprocess, device=predictor.device)
+    x = normalize(prepared[None], predictor.preprocess, device=predictor.device)
     rows, columns = patches_of(model, x)
     if head is not None:
         choose_layers([head], attention_layers(model)[0].heads, "head", model.spec.name)
@@ -59,17 +59,17 @@ def explain(
     if distances:
         told["distances"] = _plain(attention_distance(model, [x]).pixels)
     if view:
-        told["view"] = _picture(prepared.numpy())
+        told["view"] = _image(prepared.numpy())
     return told
 
 
 def _plain(values: np.ndarray) -> list[Any]:
-    """Make nested lists; five decimals are more than a picture shows."""
+    """Make nested lists; five decimals are more than an image shows."""
     return np.round(values.astype(np.float64), 5).tolist()
 
 
-def _picture(pixels: np.ndarray) -> dict[str, Any]:
+def _image(pixels: np.ndarray) -> dict[str, Any]:
     """Give pixels as base64 of red, green and blue, row by row."""
     height, width = pixels.shape[:2]
-    text = base64.b64encode(np.ascontiguousarray(to_colours(pixels)).tobytes()).decode()
+    text = base64.b64encode(np.ascontiguousarray(to_colors(pixels)).tobytes()).decode()
     return {"height": height, "width": width, "rgb": text}

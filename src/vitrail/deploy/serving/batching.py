@@ -1,6 +1,6 @@
-"""Requests' pictures put together to batches, and shared out to model processes.
+"""Requests' images put together to batches, and shared out to model processes.
 
-A free process takes at once what waits, up to the model's micro-batch: alone, a picture waits for
+A free process takes at once what waits, up to the model's micro-batch: alone, an image waits for
 nobody, and the more there are, the fuller the batches. The queue is bounded, so that a server with
 too much to do says so instead of being late for everybody.
 """
@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitrail.config import InputError
-from vitrail.deploy.serving.limits import Refusal, ServeLimits
+from vitrail.deploy.serving.limits import HTTPError, ServeLimits
 from vitrail.deploy.serving.metrics import Metrics
-from vitrail.deploy.serving.process import ModelProcess, Orders
+from vitrail.deploy.serving.process import ModelProcess, WorkerConfig
 from vitrail.deploy.serving.wire import Frame
 
 Work = Literal["predict", "embed", "attention", "similar", "thumbnail"]
 Answer = tuple[bool, bytes]
-"""Whether a picture could be used, and the JSON of what was found, or of why not.
+"""Whether an image could be used, and the JSON of what was found, or of why not.
 
 A thumbnail is a JPEG, not JSON."""
 
@@ -38,7 +38,7 @@ _LONGEST = 30  # seconds that a client is asked to wait before it tries again
 
 @dataclass(eq=False)
 class Job:
-    """A picture that waits for a model."""
+    """An image that waits for a model."""
 
     model: str
     work: Work
@@ -61,7 +61,7 @@ class Batcher:
     """The queue and the processes."""
 
     def __init__(
-        self, orders: Orders, workers: int, cores: int, limits: ServeLimits, metrics: Metrics
+        self, orders: WorkerConfig, workers: int, cores: int, limits: ServeLimits, metrics: Metrics
     ) -> None:
         self.facts: dict[str, Any] = {}
         """What is known of each model."""
@@ -70,7 +70,7 @@ class Batcher:
         self._slots = [Slot() for _ in range(workers)]
         self._waiting: deque[Job] = deque()
         self._tasks: list[asyncio.Task[None]] = []
-        self._pace = 0.05  # seconds that a picture takes a process, lately
+        self._pace = 0.05  # seconds that an image takes a process, lately
         self._ready = asyncio.Event()
         metrics.watch(lambda: len(self._waiting), lambda: len(self._well()))
 
@@ -96,7 +96,7 @@ class Batcher:
         running = [slot.process for slot in self._slots if slot.process]
         await asyncio.gather(*(process.stop() for process in running))
         for job in [*self._waiting, *(job for slot in self._slots for job in slot.batch)]:
-            _refuse(job, Refusal(503, "the server is stopping"))
+            _refuse(job, HTTPError(503, "the server is stopping"))
 
     @property
     def healthy(self) -> bool:
@@ -111,25 +111,25 @@ class Batcher:
             if slot.process and slot.process.ready and now - slot.process.seen < UNWELL
         ]
 
-    def check(self, pictures: int) -> None:
-        """Refuse pictures for which there is no room in the queue."""
-        if len(self._waiting) + pictures > self._limits.queue:
+    def check(self, images: int) -> None:
+        """Refuse images for which there is no room in the queue."""
+        if len(self._waiting) + images > self._limits.queue:
             seconds = len(self._waiting) * self._pace / len(self._slots)
             retry = min(max(1, math.ceil(seconds)), _LONGEST)
-            raise Refusal(503, f"busy, try again in {retry} s", retry=retry)
+            raise HTTPError(503, f"busy, try again in {retry} s", retry=retry)
 
     def run(
-        self, model: str, work: Work, options: dict[str, Any], pictures: Sequence[bytes]
+        self, model: str, work: Work, options: dict[str, Any], images: Sequence[bytes]
     ) -> Coroutine[Any, Any, list[Answer]]:
-        """Take pictures in, and give what waits for their answers, in their order.
+        """Take images in, and give what waits for their answers, in their order.
 
         Refusal where there is no room, or it takes too long. They are in the queue at once: whoever
         comes next, in a flood before anybody waits, is measured by it. Cancelled, what has not
         begun is taken back.
         """
-        self.check(len(pictures))
+        self.check(len(images))
         loop = asyncio.get_running_loop()
-        jobs = [Job(model, work, options, data, loop.create_future()) for data in pictures]
+        jobs = [Job(model, work, options, data, loop.create_future()) for data in images]
         self._waiting.extend(jobs)
         self._dispatch()
         return self._wait(jobs)
@@ -140,7 +140,7 @@ class Batcher:
                 return await asyncio.gather(*(job.answer for job in jobs))
         except TimeoutError:
             seconds = self._limits.answer
-            raise Refusal(504, f"no answer within {seconds:g} s; try again later") from None
+            raise HTTPError(504, f"no answer within {seconds:g} s; try again later") from None
         finally:
             for job in jobs:
                 job.answer.cancel()
@@ -190,7 +190,7 @@ class Batcher:
             process.kill()
             lost, slot.batch = slot.batch, []
             for job in lost:
-                _refuse(job, Refusal(503, "a model process ended; try again", retry=1))
+                _refuse(job, HTTPError(503, "a model process ended; try again", retry=1))
             await process.process.wait()
             if not self.facts:
                 raise InputError(
@@ -212,7 +212,7 @@ class Batcher:
         self._pace += 0.1 * (seconds / max(len(batch), 1) - self._pace)
         if "broken" in head:
             for job in batch:
-                _refuse(job, Refusal(500, "the model failed; the server's log says why"))
+                _refuse(job, HTTPError(500, "the model failed; the server's log says why"))
         else:
             for job, good, text in zip(batch, head["good"], blobs, strict=True):
                 if not job.answer.done():
@@ -237,6 +237,6 @@ class Batcher:
                     process.kill()
 
 
-def _refuse(job: Job, refusal: Refusal) -> None:
+def _refuse(job: Job, refusal: HTTPError) -> None:
     if not job.answer.done():
         job.answer.set_exception(refusal)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from vitrail.deploy.serving.limits import Refusal
+from vitrail.deploy.serving.limits import HTTPError
 from vitrail.deploy.serving.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _HEADERS = [
 ]
 
 
-class Gate:
+class AccessMiddleware:
     """Refuses what may not enter, before anything else looks at it."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Gate:
             self._check(scope)
             if scope["method"] == "POST":
                 self._check_room()
-        except Refusal as refusal:
+        except HTTPError as refusal:
             await respond(refusal, sending)
         else:
             await self._app(scope, taking, sending)
@@ -91,21 +91,21 @@ class Gate:
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         host = headers.get(b"host", b"").decode("latin-1")
         if not self._knows(host):
-            raise Refusal(
+            raise HTTPError(
                 421, "this server is not called that; start it with --allow-host for other names"
             )
         if not scope["path"].isprintable():  # the router takes /%0a for /
-            raise Refusal(404, "there is nothing here")
+            raise HTTPError(404, "there is nothing here")
         origin = headers.get(b"origin")
         if origin is not None and _host_of(origin.decode("latin-1")) != host:
-            raise Refusal(403, "another site's page may not use this server")
+            raise HTTPError(403, "another site's page may not use this server")
         if self._key is None or scope["path"] in self._open:
             return
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer":
             given = headers.get(b"x-api-key", b"")
         if not hmac.compare_digest(given.strip(), self._key):
-            raise Refusal(401, "an API key is needed: Authorization: Bearer KEY")
+            raise HTTPError(401, "an API key is needed: Authorization: Bearer KEY")
 
     def _knows(self, host: str) -> bool:
         """Tell whether the server may be called so.
@@ -143,7 +143,7 @@ def error_body(text: str) -> bytes:
     return json.dumps({"error": text}).encode()
 
 
-def error_headers(refusal: Refusal) -> dict[str, str]:
+def error_headers(refusal: HTTPError) -> dict[str, str]:
     """Say what else an error's answer has."""
     headers = {"content-type": "application/json"}
     if refusal.retry is not None:
@@ -153,7 +153,7 @@ def error_headers(refusal: Refusal) -> dict[str, str]:
     return headers
 
 
-async def respond(refusal: Refusal, send: Any) -> None:
+async def respond(refusal: HTTPError, send: Any) -> None:
     """Answer with an error."""
     body, headers = error_body(str(refusal)), error_headers(refusal)
     headers["content-length"] = str(len(body))

@@ -12,11 +12,11 @@ class ServeLimits:
     """What one request may take of the server, and all of them together."""
 
     body: int = 10 * 2**20
-    """Bytes of a request, all its pictures together."""
+    """Bytes of a request, all its images together."""
     pixels: int = 50_000_000
-    """Height times width of a picture."""
-    pictures: int = 16
-    """Pictures of a request."""
+    """Height times width of an image."""
+    images: int = 16
+    """Images of a request."""
     header: int = 16 * 2**10
     """Bytes of a request's line and headers."""
     receive: float = 8.0
@@ -26,7 +26,7 @@ class ServeLimits:
     answer: float = 30.0
     """Seconds in which a request is answered, or is told that it is late."""
     queue: int = 256
-    """Pictures that wait for a model; more are refused."""
+    """Images that wait for a model; more are refused."""
     held: int = 256 * 2**20
     """Bytes of all requests at once."""
     stop: float = 8.0
@@ -39,7 +39,7 @@ class ServeLimits:
                 raise InputError(f"the limit {field.name} is {given}; expected more than 0")
 
 
-class Refusal(Exception):
+class HTTPError(Exception):
     """A request that gets no answer: the status, and one line that says why."""
 
     def __init__(self, status: int, text: str, *, retry: int | None = None) -> None:

@@ -24,7 +24,7 @@ class Metrics:
             buckets=_SECONDS, registry=self._registry,
         )  # fmt: skip
         self._batches = Histogram(
-            "vitrail_batch_pictures", "Pictures of a batch.",
+            "vitrail_batch_images", "Images of a batch.",
             buckets=(1, 2, 4, 8, 16, 32, 64), registry=self._registry,
         )  # fmt: skip
         self.restarts = Counter(
@@ -34,7 +34,7 @@ class Metrics:
     def watch(self, waiting: Callable[[], int], workers: Callable[[], int]) -> None:
         """Take what stands at the moment from functions."""
         gauges = {
-            "vitrail_queue_pictures": ("Pictures that wait for a model.", waiting),
+            "vitrail_queue_images": ("Images that wait for a model.", waiting),
             "vitrail_workers_ready": ("Model processes that are well.", workers),
         }
         for name, (text, function) in gauges.items():
@@ -45,9 +45,9 @@ class Metrics:
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
-    def batch(self, pictures: int) -> None:
+    def batch(self, images: int) -> None:
         """Count a batch."""
-        self._batches.observe(pictures)
+        self._batches.observe(images)
 
     def text(self) -> bytes:
         """Write all counts as Prometheus reads them."""

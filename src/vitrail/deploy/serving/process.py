@@ -20,7 +20,7 @@ _ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONSAFEPATH": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Orders:
+class WorkerConfig:
     """What a model process is told when it starts."""
 
     models: dict[str, str]
@@ -44,13 +44,13 @@ class ModelProcess:
     facts: dict[str, Any] = field(default_factory=dict)
     """What it says of each model; empty until it is ready."""
     micro: dict[str, int] = field(default_factory=dict)
-    """Pictures that each model runs at once."""
+    """Images that each model runs at once."""
     seen: float = 0.0
     """When it last gave a sign of life, by the loop's clock."""
     ended: bool = False
 
     @classmethod
-    async def start(cls, orders: Orders) -> ModelProcess:
+    async def start(cls, orders: WorkerConfig) -> ModelProcess:
         """Start a process and tell it what to load; it is not ready then."""
         process = await asyncio.create_subprocess_exec(
             *COMMAND,

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import BaseModel
 
 
-class Guess(BaseModel):
-    """A class that a picture may show."""
+class ClassScore(BaseModel):
+    """A class that an image may show."""
 
     index: int
     label: str
@@ -16,22 +16,22 @@ class Guess(BaseModel):
 
 
 class Prediction(BaseModel):
-    """A picture's most likely classes, or why there are none."""
+    """An image's most likely classes, or why there are none."""
 
-    top: list[Guess] | None = None
+    top: list[ClassScore] | None = None
     error: str | None = None
     kind: str | None = None
 
 
 class Predicted(BaseModel):
-    """What pictures show, in their order."""
+    """What images show, in their order."""
 
     model: str
-    pictures: list[Prediction]
+    images: list[Prediction]
 
 
 class Embedding(BaseModel):
-    """A picture's representation, or why there is none."""
+    """An image's representation, or why there is none."""
 
     embedding: list[float] | None = None
     error: str | None = None
@@ -39,14 +39,14 @@ class Embedding(BaseModel):
 
 
 class Embedded(BaseModel):
-    """Pictures' representations, in their order."""
+    """Images' representations, in their order."""
 
     model: str
-    pictures: list[Embedding]
+    images: list[Embedding]
 
 
 class View(BaseModel):
-    """A picture as the model saw it: base64 of red, green, blue, row by row."""
+    """An image as the model saw it: base64 of red, green, blue, row by row."""
 
     height: int
     width: int
@@ -54,7 +54,7 @@ class View(BaseModel):
 
 
 class Explanation(BaseModel):
-    """What a model looks at in a picture, or why that can't be said."""
+    """What a model looks at in an image, or why that can't be said."""
 
     grid: list[int] | None = None
     """Rows and columns of patches."""
@@ -75,14 +75,14 @@ class Explanation(BaseModel):
 
 
 class Attention(BaseModel):
-    """What a model looks at, picture by picture."""
+    """What a model looks at, image by image."""
 
     model: str
-    pictures: list[Explanation]
+    images: list[Explanation]
 
 
 class Alike(BaseModel):
-    """A picture of the index."""
+    """An image of the index."""
 
     id: int
     """`/similar/ID` shows it."""
@@ -91,8 +91,8 @@ class Alike(BaseModel):
     """The cosine of both representations."""
 
 
-class Neighbours(BaseModel):
-    """The pictures of the index nearest to one, or why there are none."""
+class Neighbors(BaseModel):
+    """The images of the index nearest to one, or why there are none."""
 
     similar: list[Alike] | None = None
     error: str | None = None
@@ -100,10 +100,10 @@ class Neighbours(BaseModel):
 
 
 class Found(BaseModel):
-    """Pictures of the index, picture by picture."""
+    """Images of the index, image by image."""
 
     model: str
-    pictures: list[Neighbours]
+    images: list[Neighbors]
 
 
 class Layers(BaseModel):
@@ -123,7 +123,7 @@ class Model(BaseModel):
     image: list[int]
     attention: Layers | None
     index: int | None
-    """Pictures of its index, if it has one."""
+    """Images of its index, if it has one."""
 
 
 class Health(BaseModel):
@@ -142,12 +142,12 @@ _REASONS = {
     400: "The request can't be read.",
     401: "An API key is needed.",
     403: "Another site's page asks.",
-    404: "There is no such model, index or picture.",
+    404: "There is no such model, index or image.",
     408: "The request came too slowly.",
     413: "The request is too large.",
     415: "The body is compressed.",
     421: "The server is not called that.",
-    422: "No picture could be used, or an option is wrong.",
+    422: "No image could be used, or an option is wrong.",
     503: "Too much to do; Retry-After says when to try again.",
     504: "No answer in time.",
 }
@@ -158,7 +158,7 @@ _BYTES = {"type": "string", "format": "binary"}
 BODY = {
     "requestBody": {
         "required": True,
-        "description": "Pictures as a form's files, or one as the whole body.",
+        "description": "Images as a form's files, or one as the whole body.",
         "content": {
             "multipart/form-data": {
                 "schema": {

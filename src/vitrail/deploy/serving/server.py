@@ -25,7 +25,7 @@ class ServeConfig:
     models: dict[str, str]
     """Sources of weights by the names that clients use; the first is the one meant by none."""
     indices: dict[str, str] = field(default_factory=dict)
-    """Files of features in which similar pictures are found, by the models' names."""
+    """Files of features in which similar images are found, by the models' names."""
     host: str = "127.0.0.1"
     port: int = 8000
     """0 takes any that is free."""
@@ -85,10 +85,10 @@ async def _serve(
     from vitrail.deploy.serving.batching import Batcher
     from vitrail.deploy.serving.connection import Connection
     from vitrail.deploy.serving.metrics import Metrics
-    from vitrail.deploy.serving.process import Orders
+    from vitrail.deploy.serving.process import WorkerConfig
 
     limits, metrics = config.limits, Metrics()
-    orders = Orders(
+    orders = WorkerConfig(
         models=config.models,
         indices=config.indices,
         device=config.device,

@@ -1,6 +1,6 @@
-"""A model's index: which of its pictures are nearest to others, and small copies of them.
+"""A model's index: which of its images are nearest to others, and small copies of them.
 
-Clients know a picture by its row's number. What is read are pictures of the data set that the
+Clients know an image by its row's number. What is read are images of the data set that the
 features were made of, opened once at the start: nothing in a request becomes a path.
 """
 
@@ -15,12 +15,12 @@ from PIL import Image
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
-from vitrail.data.decoding.decode import PictureError, decode, read_header
+from vitrail.data.decoding.decode import ImageError, decode, read_header
 from vitrail.evaluation.features.extract import hash_weights
 from vitrail.evaluation.features.feature_index import Index, read_index
-from vitrail.plotting.tiles import to_colours
+from vitrail.plotting.tiles import to_colors
 from vitrail.predictor import Predictor
 
 SIDE = 160
@@ -32,7 +32,7 @@ class Similar:
     """An index beside its model."""
 
     def __init__(self, path: str, predictor: Predictor) -> None:
-        """Read an index; InputError where it is another model's, or its pictures aren't there."""
+        """Read an index; InputError where it is another model's, or its images aren't there."""
         index = read_index(Path(path))
         kind = index.facts["features"]
         if kind != "pre-logits":
@@ -52,7 +52,7 @@ class Similar:
         return len(self._labels)
 
     def find(self, features: Tensor, top: int) -> list[list[dict[str, Any]]]:
-        """Find the pictures nearest to each row of features (n, width), the nearest first."""
+        """Find the images nearest to each row of features (n, width), the nearest first."""
         cosines, rows = self._index.nearest(features, top)
         return [
             [
@@ -63,40 +63,40 @@ class Similar:
         ]
 
     def thumbnail(self, row: int) -> bytes:
-        """Make a small JPEG of a picture; PictureError where it is gone, or can't be read."""
+        """Make a small JPEG of an image; ImageError where it is gone, or can't be read."""
         if not 0 <= row < len(self):
-            raise PictureError(f"no picture {row}; there are 0 to {len(self) - 1}", "unreadable")
+            raise ImageError(f"no image {row}; there are 0 to {len(self) - 1}", "unreadable")
         place = int(self._places[row])
         if place < 0:
-            raise PictureError("this picture is no longer in its data set", "unreadable")
+            raise ImageError("this image is no longer in its data set", "unreadable")
         try:
             content = self._source.read(place)
         except OSError:
-            raise PictureError("this picture is gone", "unreadable") from None
+            raise ImageError("this image is gone", "unreadable") from None
         if isinstance(content, bytes):
             header = read_header(content)
             content = decode(
                 content, header=header, shrink=max(1, min(header.height, header.width) / SIDE)
             )
-        image = Image.fromarray(np.ascontiguousarray(to_colours(content)))
+        image = Image.fromarray(np.ascontiguousarray(to_colors(content)))
         image.thumbnail((SIDE, SIDE))
         stream = io.BytesIO()
         image.save(stream, "JPEG", quality=_QUALITY)
         return stream.getvalue()
 
 
-def _open(path: str, index: Index) -> Source:
+def _open(path: str, index: Index) -> ImageDataset:
     data, split = index.facts["data"], index.facts["split"]
     try:
         source = open_data(data, split=split)
     except InputError as error:
         hint = "serve from the folder that vitrail embed ran in"
-        raise InputError(f"{path}: its pictures aren't there: {error}; {hint}") from None
-    assert isinstance(source, Source), "streams have no features"
+        raise InputError(f"{path}: its images aren't there: {error}; {hint}") from None
+    assert isinstance(source, ImageDataset), "streams have no features"
     return source
 
 
-def _places(index: Index, source: Source) -> np.ndarray:
-    """Say where in the set each row's picture is; -1 where it no longer is."""
+def _places(index: Index, source: ImageDataset) -> np.ndarray:
+    """Say where in the set each row's image is; -1 where it no longer is."""
     known = {source.where(place): place for place in range(len(source))}
     return np.array([known.get(name, -1) for name in index.names], np.int64)

@@ -1,4 +1,4 @@
-"""Pictures out of a request: counted while they come, held in memory only, never a file."""
+"""Images out of a request: counted while they come, held in memory only, never a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from email.message import Message
 from typing import TYPE_CHECKING
 
-from vitrail.deploy.serving.limits import Refusal, ServeLimits
+from vitrail.deploy.serving.limits import HTTPError, ServeLimits
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,7 +35,7 @@ class Budget:
     def take(self, count: int) -> None:
         """Take bytes, or refuse."""
         if count > self._left:
-            raise Refusal(503, "busy with other uploads, try again in 2 s", retry=2)
+            raise HTTPError(503, "busy with other uploads, try again in 2 s", retry=2)
         self._left -= count
 
 
@@ -54,14 +54,14 @@ class Held:
 
 async def read_body(request: Request, limits: ServeLimits, held: Held) -> bytes:
     """Read a request's body: at most the limit, and at least at the least rate."""
-    too_large = Refusal(
-        413, f"the pictures are larger than {limits.body / 2**20:g} MB; send smaller or fewer"
+    too_large = HTTPError(
+        413, f"the images are larger than {limits.body / 2**20:g} MB; send smaller or fewer"
     )
     if request.headers.get("content-encoding", "identity").lower() != "identity":
-        raise Refusal(415, "a compressed body; send pictures as they are")
+        raise HTTPError(415, "a compressed body; send images as they are")
     said = request.headers.get("content-length", "0")
     if not said.isdecimal():
-        raise Refusal(400, "a Content-Length that is no number")
+        raise HTTPError(400, "a Content-Length that is no number")
     if int(said) > limits.body:
         raise too_large
     held.grow(int(said))
@@ -72,9 +72,9 @@ async def read_body(request: Request, limits: ServeLimits, held: Held) -> bytes:
             async with asyncio.timeout_at(start + limits.receive + count / limits.rate):
                 message = await request.receive()
         except TimeoutError:
-            raise Refusal(408, "the body came too slowly") from None
+            raise HTTPError(408, "the body came too slowly") from None
         if message["type"] == "http.disconnect":
-            raise Refusal(499, "the client has gone")
+            raise HTTPError(499, "the client has gone")
         pieces.append(message.get("body", b""))
         count += len(pieces[-1])
         if count > limits.body:
@@ -84,40 +84,42 @@ async def read_body(request: Request, limits: ServeLimits, held: Held) -> bytes:
             return b"".join(pieces)
 
 
-def find_pictures(content_type: str, body: bytes, limits: ServeLimits) -> list[bytes]:
-    """Take the pictures out of a form, or the one that is the whole body."""
+def find_images(content_type: str, body: bytes, limits: ServeLimits) -> list[bytes]:
+    """Take the images out of a form, or the one that is the whole body."""
     head = Message()
     head["content-type"] = content_type
     if head.get_content_type() != "multipart/form-data":
         if not body:
-            raise Refusal(400, "no picture: the body is empty")
+            raise HTTPError(400, "no image: the body is empty")
         return [body]
     boundary = head.get_param("boundary")
     if not isinstance(boundary, str) or not 1 <= len(boundary) <= _BOUNDARY:
-        raise Refusal(400, "a form without a boundary")
+        raise HTTPError(400, "a form without a boundary")
     marker = b"\r\n--" + boundary.encode("ascii", "replace")
-    pictures: list[bytes] = []
+    images: list[bytes] = []
     ended = False
-    for part in (b"\r\n" + body).split(marker, limits.pictures + 2)[1:]:
+    for part in (b"\r\n" + body).split(marker, limits.images + 2)[1:]:
         if part.startswith(b"--"):
             ended = True
             break
-        if len(pictures) == limits.pictures:
-            raise Refusal(413, f"more than {limits.pictures} pictures; send fewer at once")
-        pictures.append(_content(part))
+        if len(images) == limits.images:
+            raise HTTPError(413, f"more than {limits.images} images; send fewer at once")
+        images.append(_content(part))
     if not ended:
-        raise Refusal(400, "the form is cut off: its last boundary is missing")
-    if not pictures:
-        raise Refusal(400, "no picture: the form is empty")
-    return pictures
+        raise HTTPError(400, "the form is cut off: its last boundary is missing")
+    if not images:
+        raise HTTPError(400, "no image: the form is empty")
+    return images
 
 
 def _content(part: bytes) -> bytes:
     """Take a part's content; what is no file is refused, and its name never looked at."""
     end = part.find(b"\r\n\r\n", 0, _PART_HEADER)
     if end < 0:
-        raise Refusal(400, "a part of the form without headers, or with too long ones")
+        raise HTTPError(400, "a part of the form without headers, or with too long ones")
     header = part[:end].lower()
     if b"filename" not in header:
-        raise Refusal(400, "a part of the form is no file; options belong into the address, ?top=3")
+        raise HTTPError(
+            400, "a part of the form is no file; options belong into the address, ?top=3"
+        )
     return part[end + 4 :]

@@ -1,7 +1,7 @@
 """What the server and its model processes say to each other: JSON, then bytes as they are.
 
 A frame is the length of its JSON (4 bytes), the JSON, and blobs whose sizes the JSON lists. Nothing
-in it can be executed, and no picture is ever a file.
+in it can be executed, and no image is ever a file.
 """
 
 from __future__ import annotations

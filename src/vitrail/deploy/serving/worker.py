@@ -1,6 +1,6 @@
-"""A model process: it decodes pictures and runs models, and has no way to the network.
+"""A model process: it decodes images and runs models, and has no way to the network.
 
-It is told what to do on its standard input and ends when that does. What a hostile picture can
+It is told what to do on its standard input and ends when that does. What a hostile image can
 reach is this process: if it dies or hangs, the server starts another.
 """
 
@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.decoding.decode import Limits, PictureError, read_header
-from vitrail.deploy.backends.selection import take_way
+from vitrail.data.decoding.decode import ImageError, Limits, read_header
+from vitrail.deploy.backends.selection import select_backend
 from vitrail.deploy.serving.attention_maps import explain
 from vitrail.deploy.serving.similar import Similar
 from vitrail.deploy.serving.wire import pack, read_frame
@@ -37,7 +37,7 @@ BEAT = 0.5
 """Seconds between signs of life."""
 
 
-class Voice:
+class ResponseWriter:
     """Writes frames to the server, from two threads."""
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -76,7 +76,7 @@ def load_served(
     similar = None if index is None else Similar(index, predictor)
     predictor.name = name  # clients need not know where it lies
     pace = replace(predictor.pace, workers=1, threads=torch.get_num_threads())
-    found = take_way(predictor, way, pace=pace, say=_say)
+    found = select_backend(predictor, way, pace=pace, say=_say)
     if found is not predictor:
         _warm(found)
     return Served(found, similar)
@@ -87,7 +87,7 @@ def _say(text: str) -> None:
 
 
 def _warm(predictor: Predictor) -> None:
-    """Run a blank picture on this process's threads and on all: an engine is made for either."""
+    """Run a blank image on this process's threads and on all: an engine is made for either."""
     (height, width), before = predictor.preprocess.size, torch.get_num_threads()
     blank = torch.zeros(1, height, width, predictor.preprocess.channels, dtype=torch.uint8)
     for threads in (cores(), before):
@@ -118,7 +118,7 @@ def describe(served: Served) -> dict[str, Any]:
 def answer_batch(
     served: Served, head: dict[str, Any], blobs: list[bytes], limits: Limits
 ) -> list[tuple[bool, Any]]:
-    """Answer pictures of which the same is asked: whether it went well, and plain data or bytes."""
+    """Answer images of which the same is asked: whether it went well, and plain data or bytes."""
     predictor, work, options = served.predictor, head["work"], head["options"]
     if work == "thumbnail":
         assert served.similar is not None
@@ -148,7 +148,7 @@ def answer_batch(
 
 
 def _tell(served: Served, work: str, outputs: list[Tensor], tops: list[Any]) -> Iterable[Any]:
-    """Say of each picture's logits or features what was asked for."""
+    """Say of each image's logits or features what was asked for."""
     if work == "embed":
         return ({"embedding": output.tolist()} for output in outputs)
     if work == "predict":
@@ -165,10 +165,10 @@ def _tell(served: Served, work: str, outputs: list[Tensor], tops: list[Any]) -> 
 
 
 def attempt(call: Callable[[], Any]) -> tuple[bool, Any]:
-    """Answer one picture alone."""
+    """Answer one image alone."""
     try:
         return True, call()
-    except PictureError as error:
+    except ImageError as error:
         return False, _fault(error)
     except InputError as error:
         return False, {"error": str(error), "kind": "impossible"}
@@ -177,12 +177,12 @@ def attempt(call: Callable[[], Any]) -> tuple[bool, Any]:
 def _check(blob: bytes, limits: Limits) -> tuple[bool, Any] | None:
     try:
         read_header(blob, limits)
-    except PictureError as error:
+    except ImageError as error:
         return False, _fault(error)
     return None
 
 
-def _fault(error: PictureError) -> dict[str, str]:
+def _fault(error: ImageError) -> dict[str, str]:
     return {"error": str(error), "kind": error.kind}
 
 
@@ -191,7 +191,7 @@ def _encode(data: Any) -> bytes:
 
 
 def _hush() -> None:
-    """Keep what decoders say of clients' pictures out of the log, but not what Python says."""
+    """Keep what decoders say of clients' images out of the log, but not what Python says."""
     sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1)
     silence = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
@@ -203,7 +203,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the server decides when this process ends
         signal.signal(number, signal.SIG_IGN)
     orders = os.fdopen(os.dup(0), "rb")
-    voice = Voice(os.fdopen(os.dup(1), "wb"))
+    voice = ResponseWriter(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)  # a library that prints must not speak to the server
     logging.getLogger("vitrail").setLevel(logging.ERROR)
     head, _ = read_frame(orders)

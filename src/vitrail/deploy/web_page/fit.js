@@ -1,4 +1,4 @@
-// Which part of a picture is resized to which size, and which part of that is kept: the rule of
+// Which part of an image is resized to which size, and which part of that is kept: the rule of
 // vitrail/data/geometry.py, number by number.
 
 const STRIP = 16;

@@ -5,13 +5,13 @@ import { resize } from "./resize.js";
 
 const BAND = 1 << 20; // pixels that are drawn at a time; some browsers have no room for large ones
 
-// Upright, without the file's colour profile, and laid on white.
+// Upright, without the file's color profile, and laid on white.
 async function decode(file) {
   try {
     return await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none" });
   } catch {
     const name = file.type && !file.type.startsWith("image/") ? ` but ${file.type}` : "";
-    throw new Error(`This is not a picture that the browser can read${name}.`);
+    throw new Error(`This is not an image that the browser can read${name}.`);
   }
 }
 
@@ -30,7 +30,7 @@ function read(bitmap, box, channels) {
     for (let place = 0; place < data.length; place += 4) {
       const [red, green, blue] = [data[place], data[place + 1], data[place + 2]];
       if (channels === 1) {
-        pixels[to] = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16; // Pillow's grey
+        pixels[to] = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16; // Pillow's gray
       } else {
         pixels[to] = red;
         pixels[to + 1] = green;

@@ -17,7 +17,7 @@ const KERNELS = {
 const BITS = 22; // of a weight's fraction in Pillow
 
 const clamp = (value) => Math.min(Math.max(value, 0), 255);
-const normalised = (weights) => {
+const normalized = (weights) => {
   const sum = weights.reduce((total, weight) => total + weight, 0);
   return weights.map((weight) => weight / sum);
 };
@@ -27,11 +27,11 @@ function averaged(length, count, [reach, kernel]) {
   const scale = length / count;
   const wide = Math.max(scale, 1);
   return Array.from({ length: count }, (_, place) => {
-    const centre = (place + 0.5) * scale;
-    const first = Math.max(Math.trunc(centre - reach * wide + 0.5), 0);
-    const last = Math.min(Math.trunc(centre + reach * wide + 0.5), length);
-    const weights = normalised(
-      Array.from({ length: last - first }, (__, k) => kernel((first + k - centre + 0.5) / wide)),
+    const center = (place + 0.5) * scale;
+    const first = Math.max(Math.trunc(center - reach * wide + 0.5), 0);
+    const last = Math.min(Math.trunc(center + reach * wide + 0.5), length);
+    const weights = normalized(
+      Array.from({ length: last - first }, (__, k) => kernel((first + k - center + 0.5) / wide)),
     );
     return { first, weights: weights.map((weight) => Math.trunc(weight * 2 ** BITS + (weight < 0 ? -0.5 : 0.5))) };
   });
@@ -39,11 +39,11 @@ function averaged(length, count, [reach, kernel]) {
 
 function sampled(length, count, [reach, kernel]) {
   return Array.from({ length: count }, (_, place) => {
-    const centre = (place + 0.5) * (length / count) - 0.5;
-    const first = Math.max(Math.floor(centre) + 1 - reach, 0);
-    const last = Math.min(Math.floor(centre) + reach, length - 1);
-    const weights = Array.from({ length: last - first + 1 }, (__, k) => kernel(centre - first - k));
-    return { first, weights: normalised(weights).map(Math.fround) };
+    const center = (place + 0.5) * (length / count) - 0.5;
+    const first = Math.max(Math.floor(center) + 1 - reach, 0);
+    const last = Math.min(Math.floor(center) + reach, length - 1);
+    const weights = Array.from({ length: last - first + 1 }, (__, k) => kernel(center - first - k));
+    return { first, weights: normalized(weights).map(Math.fround) };
   });
 }
 

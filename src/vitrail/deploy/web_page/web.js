@@ -1,4 +1,4 @@
-// The page: hands pictures to the worker, and shows what it answers.
+// The page: hands images to the worker, and shows what it answers.
 
 import { listBars } from "./bars.js";
 import { listen } from "./intake.js";
@@ -52,7 +52,7 @@ const heard = {
     const canvas = find("seen");
     Object.assign(canvas, { width: seen.width, height: seen.height });
     canvas.getContext("2d").putImageData(seen, 0, 0);
-    part("figcaption").textContent = `The picture as the model sees it; it took ${milliseconds} ms.`;
+    part("figcaption").textContent = `The image as the model sees it; it took ${milliseconds} ms.`;
     part("figure").hidden = false;
     say("Done.");
   },

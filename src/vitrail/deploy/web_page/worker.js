@@ -53,7 +53,7 @@ function rank(logits, classes) {
   }));
 }
 
-// Colours for the eye, of a model that may see grey.
+// Colors for the eye, of a model that may see gray.
 function show(pixels, [height, width], channels) {
   const seen = new ImageData(width, height);
   for (let place = 0; place < height * width; place += 1) {
@@ -76,7 +76,7 @@ addEventListener("message", ({ data: { number, file } }) => {
       const pixels = await prepare(file, preprocess);
       const channels = preprocess.mean.length;
       const input = new ort.Tensor("uint8", pixels, [1, ...preprocess.size, channels]);
-      const { logits } = await session.run({ pictures: input });
+      const { logits } = await session.run({ images: input });
       const milliseconds = Math.round(performance.now() - start);
       const seen = show(pixels, preprocess.size, channels);
       tell("answer", { number, top: rank(logits.data, classes), seen, milliseconds });

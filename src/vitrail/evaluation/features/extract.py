@@ -14,26 +14,26 @@ import numpy as np
 import torch
 
 from vitrail.config import InputError, to_dict
-from vitrail.data.batches import BadPicture, Batch, EvalBatches
-from vitrail.data.dataset import Source
+from vitrail.data.batches import Batch, EvalBatches, UnreadableImage
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.data.transforms.apply import normalise
+from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.data.unreadable import Ledger
+from vitrail.data.unreadable import UnreadableImages
 from vitrail.evaluation.features.feature_kinds import Kind, check_kind, encode, parse_kind
 from vitrail.evaluation.features.feature_store import Entry, Part, key_of
 from vitrail.models import Model, spec_to_dict
 from vitrail.text import quoted
 
 BATCH = 64
-"""Pictures of a forward pass; another number changes the last digits."""
-_PER_PART = 16  # batches: about a thousand pictures are lost when a process is killed
+"""Images of a forward pass; another number changes the last digits."""
+_PER_PART = 16  # batches: about a thousand images are lost when a process is killed
 _VERSION = 1  # of what is kept, to be raised when the same key would give other features
 
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """The features of a set's pictures, in its order, with their labels and names."""
+    """The features of a set's images, in its order, with their labels and names."""
 
     name: str
     """What a message calls the set."""
@@ -41,11 +41,11 @@ class Features:
     values: np.ndarray
     """(n, width), float32."""
     labels: np.ndarray
-    """(n) class numbers, int64; with several labels a picture (n, classes) of 0 and 1."""
+    """(n) class numbers, int64; with several labels an image (n, classes) of 0 and 1."""
     names: np.ndarray
-    """(n) each picture's name, text."""
-    bad: tuple[BadPicture, ...] = ()
-    """Pictures of the set that could not be read, and have no row here."""
+    """(n) each image's name, text."""
+    bad: tuple[UnreadableImage, ...] = ()
+    """Images of the set that could not be read, and have no row here."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -53,13 +53,13 @@ class Features:
     def __post_init__(self) -> None:
         """Refuse what nothing could be measured on; nothing is renumbered or left out."""
         if not len(self.values):
-            bad = f": {len(self.bad):,} pictures, none of them readable" if self.bad else ""
-            raise InputError(f"{self.name} has no pictures to measure on{bad}")
+            bad = f": {len(self.bad):,} images, none of them readable" if self.bad else ""
+            raise InputError(f"{self.name} has no images to measure on{bad}")
         assert len(self.values) == len(self.labels) == len(self.names)
         finite = np.isfinite(self.values).all(axis=1)
         if not finite.all():
             first = np.flatnonzero(~finite)[0]
-            count = f"{np.sum(~finite):,} of {len(self):,} pictures"
+            count = f"{np.sum(~finite):,} of {len(self):,} images"
             raise InputError(
                 f"{self.name}: the features of {count} are NaN or infinite, first those of "
                 f"{self.names[first]}; the model is damaged, or overflows"
@@ -71,7 +71,7 @@ class Features:
                 f"{self.name}: label {stray} is outside the {known:,} classes (0 to {known - 1})"
             )
         if labels.ndim == 2 and labels.shape[1] != known:
-            raise InputError(f"{self.name}: {labels.shape[1]} labels a picture, {known} classes")
+            raise InputError(f"{self.name}: {labels.shape[1]} labels an image, {known} classes")
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ Engine = Callable[[EncodeBatch, Sequence[int]], Iterator[Part]]
 
 
 def check_pair(train: Features, test: Features) -> None:
-    """Refuse two sets that do not mean the same by a label, or have several labels a picture."""
+    """Refuse two sets that do not mean the same by a label, or have several labels an image."""
     for each in (train, test):
         if each.labels.ndim == 2:
-            raise InputError(f"{each.name} has several labels a picture; expected one class each")
+            raise InputError(f"{each.name} has several labels an image; expected one class each")
     if train.classes != test.classes:
         here, there = (set(each.classes) for each in (train, test))
         lone = [f"{quoted(sorted(here - there))} only in {train.name}"] if here - there else []
@@ -110,7 +110,7 @@ def check_pair(train: Features, test: Features) -> None:
 
 def extract(
     model: Model[Any],
-    source: Source,
+    source: ImageDataset,
     preprocess: Preprocess,
     kind: Kind | str = "pre-logits",
     *,
@@ -121,11 +121,11 @@ def extract(
     engine: Engine | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> Features:
-    """Run a model over all pictures of a set that can be read, and give their features.
+    """Run a model over all images of a set that can be read, and give their features.
 
     `kind` is as kinds.py says. With a `cache` folder (`features_folder()` is the usual one) what is
     there is taken and what is computed is kept, part by part. An `engine`, such as Ray's workers,
-    computes elsewhere. `report` is told of pictures done.
+    computes elsewhere. `report` is told of images done.
     """
     kind = parse_kind(kind) if isinstance(kind, str) else kind
     check_kind(model, kind)
@@ -140,7 +140,7 @@ def extract(
     here: Engine = partial(_encode_here, loader=loader or LoaderConfig())
     parts = list(_complete(entry, work, engine or here, report))
     entry.finish()
-    ledger = Ledger(source.name, len(source), allowed=1.0)
+    ledger = UnreadableImages(source.name, len(source), allowed=1.0)
     ledger.note(each for part in parts for each in part.bad)
     return Features(
         name=source.name,
@@ -199,9 +199,9 @@ def _encode_here(
 def _encode_batch(
     model: Model[Any], batch: Batch, batches: EvalBatches, kind: Kind, device: torch.device
 ) -> Part:
-    """Compute one batch's features; black stand-ins of bad pictures are computed and left out."""
-    pictures = normalise(batch.pictures, batches.preprocess, device=device)
-    values = encode(model, pictures, kind).float().cpu().numpy()
+    """Compute one batch's features; black stand-ins of bad images are computed and left out."""
+    images = normalize(batch.images, batches.preprocess, device=device)
+    values = encode(model, images, kind).float().cpu().numpy()
     good = batch.weights.numpy() > 0
     names = [batches.source.where(index) for index in batch.indices.tolist()]
     return Part(
@@ -232,8 +232,8 @@ def hash_weights(model: Model[Any]) -> str:
     return digest.hexdigest()
 
 
-def hash_data(source: Source) -> str:
-    """Hash what says that a set's pictures are still the same: place, names, labels, times."""
+def hash_data(source: ImageDataset) -> str:
+    """Hash what says that a set's images are still the same: place, names, labels, times."""
     root = "" if source.root is None else str(source.root.resolve())
     text = f"{root}\0{source.stamp()}".encode("utf-8", "surrogateescape")
     return hashlib.sha256(text).hexdigest()

@@ -1,6 +1,6 @@
 """Features as files: Parquet, npy or safetensors, the same bytes for the same features.
 
-FILE.parquet       name, label, class, features: a row a picture
+FILE.parquet       name, label, class, features: a row an image
 FILE.npy           features (n, width); FILE.rows.csv beside has name, label and class
 FILE.safetensors   features and labels; FILE.rows.csv as well
 """

@@ -1,7 +1,7 @@
-"""Features read back from `vitrail embed`'s files, to find the pictures nearest to others.
+"""Features read back from `vitrail embed`'s files, to find the images nearest to others.
 
 The search is exact: a product with all features, of which the greatest are taken. It reads every
-feature once, so a million pictures of width 768 take as long as 3 GB of memory take to pass by.
+feature once, so a million images of width 768 take as long as 3 GB of memory take to pass by.
 FILE.safetensors is mapped, one copy for all processes that use it; FILE.parquet is held by each.
 """
 
@@ -28,7 +28,7 @@ _ROWS = 65_536  # whose lengths are measured at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """The features of pictures, and what is known of each."""
+    """The features of images, and what is known of each."""
 
     facts: dict[str, str]
     """What the features are of: model, data, split, features, weights."""
@@ -36,7 +36,7 @@ class Index:
     """(n, width), float32."""
     names: Sequence[str]
     labels: Sequence[str]
-    """Each picture's class; where it has several, A|B."""
+    """Each image's class; where it has several, A|B."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -70,7 +70,7 @@ def read_index(path: Path) -> Index:
     if lacking := {"model", "data", "split", "features", "weights"} - set(found.facts):
         raise InputError(f"{path} does not say its {' and '.join(sorted(lacking))}; {_AGAIN}")
     if not len(found):
-        raise InputError(f"{path} holds no pictures")
+        raise InputError(f"{path} holds no images")
     if not len(found) == len(found.names) == len(found.labels):
         raise InputError(f"{path} has names for {len(found.names):,} of {len(found):,}; {_AGAIN}")
     if not bool(found.lengths.isfinite().all()):

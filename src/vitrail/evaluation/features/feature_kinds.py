@@ -1,4 +1,4 @@
-"""What of a model represents a picture: a small grammar of names, and the forward pass to it.
+"""What of a model represents an image: a small grammar of names, and the forward pass to it.
 
 pre-logits               what the head's last layer reads; the paper's representation
 class-token              the class token behind the last norm
@@ -62,24 +62,24 @@ def check_kind(model: Model[Any], kind: Kind) -> None:
         )
 
 
-def encode(model: Model[Any], pictures: Tensor, kind: Kind) -> Tensor:
-    """Run normalised pictures through a model up to their features (batch, width)."""
+def encode(model: Model[Any], images: Tensor, kind: Kind) -> Tensor:
+    """Run normalized images through a model up to their features (batch, width)."""
     if kind.name == "pre-logits":
-        return model.features(pictures)
-    tokens = _tokens_at(model, pictures, kind.layer)
+        return model.features(images)
+    tokens = _tokens_at(model, images, kind.layer)
     if kind.name == "class-token":
         return tokens[:, 0]
     prefix = model.spec.prefix if isinstance(model.spec, ViTSpec) else 0
     return tokens[:, prefix:].mean(1)
 
 
-def _tokens_at(model: Model[Any], pictures: Tensor, layer: int | None) -> Tensor:
+def _tokens_at(model: Model[Any], images: Tensor, layer: int | None) -> Tensor:
     """Give the tokens (batch, tokens, width) behind a block, or behind the last norm."""
     if layer is None:
-        return model.tokens(pictures)
+        return model.tokens(images)
     try:
         with _stop_at(_blocks(model), layer):
-            model.tokens(pictures)
+            model.tokens(images)
     except _Reached as reached:
         tokens = reached.tokens
         if tokens.ndim == 3:

@@ -2,7 +2,7 @@
 
     CACHE/features/KEY/000000.npz, 000001.npz, …
 
-A part is a fixed run of pictures. Whoever is stopped leaves finished parts, and the next one goes
+A part is a fixed run of images. Whoever is stopped leaves finished parts, and the next one goes
 on with the others. A damaged part counts as missing (npz has checksums). The folder may be removed
 at any time; past its limit the entries that were not used for longest go.
 """
@@ -25,26 +25,26 @@ from typing import Any
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.batches import BadPicture
+from vitrail.data.batches import UnreadableImage
 from vitrail.download import cache_folder
 
 LIMIT = 10 * 10**9
-"""Bytes of features that are kept; a million pictures of ViT-B/16 take 3 of 10 GB."""
+"""Bytes of features that are kept; a million images of ViT-B/16 take 3 of 10 GB."""
 _STALE = 3600  # seconds, after which nobody writes a part any more
 log = logging.getLogger("vitrail")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The features of some pictures in a row; those that could not be read are only named."""
+    """The features of some images in a row; those that could not be read are only named."""
 
     values: np.ndarray
     """(n, width), float32."""
     labels: np.ndarray
     """(n) class numbers, or (n, classes) of 0 and 1."""
     names: np.ndarray
-    """(n) each picture's name, text."""
-    bad: tuple[BadPicture, ...]
+    """(n) each image's name, text."""
+    bad: tuple[UnreadableImage, ...]
 
 
 def features_folder() -> Path:
@@ -71,7 +71,7 @@ class Entry:
         path = self._path(number)
         try:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                bad = tuple(BadPicture(*row) for row in file["bad"].tolist())
+                bad = tuple(UnreadableImage(*row) for row in file["bad"].tolist())
                 values, labels, names = (file[name] for name in ("values", "labels", "names"))
         except FileNotFoundError:
             return None

@@ -1,4 +1,4 @@
-"""The paper's few-shot accuracy: from frozen features to {-1, 1}^K by regularised least squares.
+"""The paper's few-shot accuracy: from frozen features to {-1, 1}^K by regularized least squares.
 
 Section 4.1 of the paper; ridge.py solves it as big_vision does. Here shots are drawn, accuracies
 counted, and l2 is chosen.
@@ -23,7 +23,7 @@ L2 = 2.0**10
 """The value of the paper's code."""
 SHOTS = (1, 5, 10, 25)
 SEEDS = 3
-_HELD_OUT = 10  # pictures a class that choose l2, behind those that were drawn
+_HELD_OUT = 10  # images a class that choose l2, behind those that were drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,13 +33,13 @@ class FewShot:
     shots: int
     l2: tuple[float, ...]
     accuracy: np.ndarray
-    """(l2, seeds), of the test pictures."""
+    """(l2, seeds), of the test images."""
     held_out: np.ndarray | None
-    """(l2, seeds), of training pictures that were not drawn; None where a class has none left."""
+    """(l2, seeds), of training images that were not drawn; None where a class has none left."""
 
     @property
     def best(self) -> int | None:
-        """Say which l2 held-out pictures choose, the larger of equals; the only one needs none."""
+        """Say which l2 held-out images choose, the larger of equals; the only one needs none."""
         if len(self.l2) == 1:
             return 0
         if self.held_out is None:
@@ -49,7 +49,7 @@ class FewShot:
 
 
 def permute(labels: np.ndarray, classes: int, seed: int) -> list[np.ndarray]:
-    """Put each class's pictures in the order in which a seed draws them.
+    """Put each class's images in the order in which a seed draws them.
 
     A class's draw does not depend on which other classes there are.
     """
@@ -67,7 +67,7 @@ def few_shot(
 ) -> list[FewShot]:
     """Learn from so many shots a class of `train`, drawn by each seed; measure on all of `test`.
 
-    Of several values of `l2` training pictures that were not drawn choose, where all classes have
+    Of several values of `l2` training images that were not drawn choose, where all classes have
     some left. `report` is told how many draws are done.
     """
     check_pair(train, test)
@@ -96,7 +96,7 @@ def _draw(
     done: int,
     report: Callable[[int], None],
 ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-    """Solve for each seed's shots: accuracies for every l2, on test and on held-out pictures."""
+    """Solve for each seed's shots: accuracies for every l2, on test and on held-out images."""
     features, labels = torch.from_numpy(train.values), torch.from_numpy(train.labels)
     for seed in range(seeds):
         orders = permute(train.labels, len(train.classes), seed)
@@ -130,5 +130,5 @@ def _check(train: Features, shots: Sequence[int], seeds: int, l2: Sequence[float
         hint = f"; give --shots {' '.join(map(str, fits))}" if fits else ""
         raise InputError(
             f"class {quoted([train.classes[least]])} of {train.name} has {counts[least]:,} usable "
-            f"pictures, fewer than {max(shots)} shots{hint}"
+            f"images, fewer than {max(shots)} shots{hint}"
         )

@@ -1,4 +1,4 @@
-"""The part of the training pictures that chooses settings, so that the test pictures do not."""
+"""The part of the training images that chooses settings, so that the test images do not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _PART = 5  # one of so many is held out
 
 
 def hold_out(train: Features, seed: int) -> tuple[Tensor, Tensor]:
-    """Split pictures' numbers into the rest and a fifth of each class, at least one of both."""
+    """Split images' numbers into the rest and a fifth of each class, at least one of both."""
     orders = permute(train.labels, len(train.classes), seed)
     if lacking := [train.classes[number] for number, each in enumerate(orders) if len(each) < 2]:
         raise InputError(
-            f"class {quoted(lacking)} of {train.name} has fewer than 2 usable pictures: one to "
+            f"class {quoted(lacking)} of {train.name} has fewer than 2 usable images: one to "
             "learn from and one to choose by"
         )
     counts = [max(1, len(order) // _PART) for order in orders]

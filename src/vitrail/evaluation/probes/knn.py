@@ -1,4 +1,4 @@
-"""Nearest neighbours by cosine: exact search, and votes weighted as DINO's.
+"""Nearest neighbors by cosine: exact search, and votes weighted as DINO's.
 
 The search multiplies a block of queries with all references. Of each run of similarities only the
 greatest is looked at first: the k runs with the greatest ones hold the k nearest, so that few
@@ -26,7 +26,7 @@ TEMPERATURE = 0.07
 """DINO's: a vote counts exp(cosine / temperature)."""
 _QUERIES = 256  # whose similarities are in memory at a time
 _CLOSER = 32  # queries whose best few are compared at a time
-_MOST = 64  # neighbours, above which comparing the best few costs more than bfloat16 spares
+_MOST = 64  # neighbors, above which comparing the best few costs more than bfloat16 spares
 _Search = Callable[[Tensor], tuple[Tensor, Tensor]]
 _RUN = 32  # similarities of which the greatest is found first
 
@@ -120,7 +120,7 @@ def _greatest(similar: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def vote(cosines: Tensor, labels: Tensor, classes: int, temperature: float | None) -> Tensor:
-    """Let neighbours (n, k) of classes `labels` (n, k) vote; of equals the first class wins.
+    """Let neighbors (n, k) of classes `labels` (n, k) vote; of equals the first class wins.
 
     Without a temperature every vote counts alike.
     """
@@ -133,22 +133,22 @@ def vote(cosines: Tensor, labels: Tensor, classes: int, temperature: float | Non
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neighbours:
-    """Accuracies of nearest neighbours, and which k held-out pictures choose."""
+class Neighbors:
+    """Accuracies of nearest neighbors, and which k held-out images choose."""
 
     k: tuple[int, ...]
     accuracy: np.ndarray
-    """(k), of the test pictures by all training pictures."""
+    """(k), of the test images by all training images."""
     held_out: np.ndarray
-    """(k), of held-out training pictures by the others."""
+    """(k), of held-out training images by the others."""
 
     @property
     def best(self) -> int:
-        """Say which k held-out pictures choose, the smaller of equals."""
+        """Say which k held-out images choose, the smaller of equals."""
         return max(range(len(self.k)), key=lambda place: (self.held_out[place], -self.k[place]))
 
 
-def nearest_neighbours(
+def nearest_neighbors(
     train: Features,
     test: Features,
     *,
@@ -156,17 +156,17 @@ def nearest_neighbours(
     temperature: float | None = TEMPERATURE,
     seed: int = 0,
     report: Callable[[int], None] = lambda done: None,
-) -> Neighbours:
-    """Classify test pictures by their nearest training pictures, for several k at once.
+) -> Neighbors:
+    """Classify test images by their nearest training images, for several k at once.
 
-    `k` is chosen by a fifth of the training pictures, held out of each class by `seed`.
+    `k` is chosen by a fifth of the training images, held out of each class by `seed`.
     """
     check_pair(train, test)
     if temperature is not None and not 0 < temperature < float("inf"):
         raise InputError(f"expected a temperature above 0, got {temperature}")
     rest, held = hold_out(train, seed)
     if not k or not 1 <= min(k) <= max(k) <= len(rest):
-        raise InputError(f"expected k of 1 to {len(rest):,} (the pictures learnt from), got {[*k]}")
+        raise InputError(f"expected k of 1 to {len(rest):,} (the images learnt from), got {[*k]}")
     x, y = torch.from_numpy(train.values), torch.from_numpy(train.labels)
     options = (len(train.classes), k, temperature)
     chosen = _measure((x[rest], y[rest]), (x[held], y[held]), *options)
@@ -174,7 +174,7 @@ def nearest_neighbours(
     asked = torch.from_numpy(test.values), torch.from_numpy(test.labels)
     accuracy = _measure((x, y), asked, *options)
     report(len(held) + len(test))
-    return Neighbours(k=tuple(k), accuracy=accuracy, held_out=chosen)
+    return Neighbors(k=tuple(k), accuracy=accuracy, held_out=chosen)
 
 
 def _measure(

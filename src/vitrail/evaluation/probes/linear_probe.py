@@ -1,9 +1,9 @@
 """Linear probes: a linear classifier on frozen features, by L-BFGS or by SGD.
 
-Features are standardised by the training pictures'. L-BFGS minimises the mean cross-entropy plus
+Features are standardized by the training images'. L-BFGS minimizes the mean cross-entropy plus
 `decay / 2` times the squared weights (not the biases): scikit-learn's logistic regression with
 C = 1 / (n decay). SGD trains one head a learning rate, all in the same matrix products. A fifth of
-the training pictures chooses the decay or the rate, then all of them train the head that counts.
+the training images chooses the decay or the rate, then all of them train the head that counts.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ class Heads:
     """(heads, classes)."""
 
     def predict(self, x: Tensor) -> Tensor:
-        """Say the class of each picture (n, width) by each head: (heads, n)."""
+        """Say the class of each image (n, width) by each head: (heads, n)."""
         x, pairs = x.to(self.weight.dtype), zip(self.weight, self.bias, strict=True)
         return torch.stack([(x @ weight + bias).argmax(1) for weight, bias in pairs])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """How well linear classifiers do, and which setting held-out pictures choose."""
+    """How well linear classifiers do, and which setting held-out images choose."""
 
     settings: tuple[float, ...]
     """Decays of L-BFGS, or learning rates of SGD."""
     held_out: np.ndarray
-    """(settings), accuracy on held-out training pictures."""
+    """(settings), accuracy on held-out training images."""
     best: int
     """Which setting they choose: the larger decay, or the smaller rate, of equals."""
     accuracy: float
-    """Of that setting on the test pictures, trained on all training pictures."""
+    """Of that setting on the test images, trained on all training images."""
 
 
 def probe_lbfgs(
@@ -108,17 +108,17 @@ def _probe(
     seed: int,
     fit: Callable[[Tensor, Tensor, Sequence[float]], Heads],
 ) -> Probe:
-    """Choose a setting by held-out pictures, the first of equals, and measure it."""
+    """Choose a setting by held-out images, the first of equals, and measure it."""
     check_pair(train, test)
     x, y = torch.from_numpy(train.values).double(), torch.from_numpy(train.labels)
-    deviation, mean = torch.std_mean(x, 0, correction=0)
-    deviation[deviation == 0] = 1.0
-    x = (x - mean) / deviation
+    std, mean = torch.std_mean(x, 0, correction=0)
+    std[std == 0] = 1.0
+    x = (x - mean) / std
     rest, held = hold_out(train, seed)
     found = fit(x[rest], y[rest], settings).predict(x[held]) == y[held]
     accuracies = found.double().mean(1).numpy()
     best = int(accuracies.argmax())
-    asked = (torch.from_numpy(test.values).double() - mean) / deviation
+    asked = (torch.from_numpy(test.values).double() - mean) / std
     right = fit(x, y, settings[best : best + 1]).predict(asked)[0].numpy() == test.labels
     return Probe(
         settings=tuple(settings), held_out=accuracies, best=best, accuracy=float(right.mean())
@@ -137,16 +137,16 @@ def fit_lbfgs(
     bias = x.new_zeros(classes)
     found: list[tuple[Tensor, Tensor]] = []
     for decay in decays:
-        _minimise(x, y, weight, bias, decay)
+        _minimize(x, y, weight, bias, decay)
         found.append((weight.clone(), bias.clone()))
         report(len(found))
     weights, biases = zip(*found, strict=True)
     return Heads(torch.stack(weights), torch.stack(biases))
 
 
-def _minimise(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, decay: float) -> None:
+def _minimize(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, decay: float) -> None:
     """Bring weights and biases to the minimum of one loss, in place."""
-    optimiser = torch.optim.LBFGS(
+    optimizer = torch.optim.LBFGS(
         [weight, bias],
         max_iter=_STEPS,
         tolerance_grad=_TOLERANCE,
@@ -163,7 +163,7 @@ def _minimise(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, decay: float) 
         bias.grad = slope.sum(0)
         return value
 
-    optimiser.step(loss)
+    optimizer.step(loss)
     weight.grad = bias.grad = None
 
 

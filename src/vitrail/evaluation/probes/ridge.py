@@ -1,8 +1,8 @@
-"""Regularised least squares from features to {-1, 1}^K, solved once for every strength.
+"""Regularized least squares from features to {-1, 1}^K, solved once for every strength.
 
-As in big_vision: features are standardised by the shots' mean and deviation, a constant feature
+As in big_vision: features are standardized by the shots' mean and std, a constant feature
 stands for the bias, and `l2` times the squared weights (the bias's too) is added to the squared
-errors. With the eigenvectors of the features' products (or of the pictures', where those are fewer)
+errors. With the eigenvectors of the features' products (or of the images', where those are fewer)
 the scores for any l2 are x diag(1 / (values + l2)) answers: one eigendecomposition serves all.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 _BIAS = 100.0  # large, so that l2 hardly holds the bias back
 _EPSILON = 1e-5  # keeps a feature that all shots share from being divided by 0
-_ROWS = 512  # pictures whose scores are in memory at a time
+_ROWS = 512  # images whose scores are in memory at a time
 _LOSS = 1e-5  # what the common terms of many l2 may lose, before it is made good
 
 
@@ -28,7 +28,7 @@ class Ridge:
     def __init__(self, features: Tensor, labels: Tensor, classes: int) -> None:
         self._deviation, self._mean = torch.std_mean(features.double(), 0, correction=0)
         self._deviation += _EPSILON
-        x = self._standardise(features)
+        x = self._standardize(features)
         primal = len(x) >= x.shape[1]
         self._values, vectors = torch.linalg.eigh(x.T @ x if primal else x @ x.T)
         self._values.clamp_(min=0)  # what is below is rounding
@@ -38,7 +38,7 @@ class Ridge:
         sums = rows.new_zeros(classes, rows.shape[1]).index_add_(0, labels, rows)
         self._answers = vectors.T @ (2 * sums - rows.sum(0)).T
 
-    def _standardise(self, features: Tensor) -> Tensor:
+    def _standardize(self, features: Tensor) -> Tensor:
         x = torch.empty(len(features), features.shape[1] + 1, dtype=torch.float64)
         torch.sub(features, self._mean, out=x[:, :-1])
         x[:, :-1] /= self._deviation
@@ -50,12 +50,12 @@ class Ridge:
         return 1 / (self._values + torch.tensor(l2, dtype=torch.float64)[:, None])
 
     def scores(self, features: Tensor, l2: Sequence[float]) -> Tensor:
-        """Score pictures (n, width) for every l2: (l2, n, classes)."""
-        x = self._standardise(features) @ self._project
+        """Score images (n, width) for every l2: (l2, n, classes)."""
+        x = self._standardize(features) @ self._project
         return (x * self._weights(l2)[:, None]) @ self._answers
 
     def right(self, features: Tensor, labels: Tensor, l2: Sequence[float]) -> Tensor:
-        """Tell for every l2 which pictures' highest score is their label's: (l2, n), bool.
+        """Tell for every l2 which images' highest score is their label's: (l2, n), bool.
 
         Scores for many l2 have few common terms, which float32 is enough to compare by; how far
         that can be off is known, and what is nearer than that is decided in float64.
@@ -63,14 +63,14 @@ class Ridge:
         # What all classes have in common decides nothing, and would cost digits.
         answers = self._answers - self._answers.mean(1, keepdim=True)
         weights = self._weights(l2)
-        some = self._standardise(features[:_ROWS]) @ self._project
+        some = self._standardize(features[:_ROWS]) @ self._project
         terms, mixing = _common_terms(weights, some.square().mean(0) * answers.square().mean(1))
         single, longest = answers.float(), answers.square().sum(0).max().sqrt()
         left_out = (weights - mixing @ terms).square().T
         unit = torch.finfo(torch.float32).eps / 2 * (len(terms.T) + len(terms) + 4)
         parts = []
         for rows, wanted in zip(features.split(_ROWS), labels.split(_ROWS), strict=True):
-            x = self._standardise(rows) @ self._project
+            x = self._standardize(rows) @ self._project
             lead = _lead((x.float() * terms.float()[:, None]), single, mixing.float(), wanted)
             rounded = unit * mixing.abs() @ (x.square() @ terms.square().T).sqrt().T
             bound = 2 * longest * ((x.square() @ left_out).sqrt().T + rounded)

@@ -53,7 +53,7 @@ def _root_row(channels: int, width: int, image: Size, grid: Size) -> Row:
         output=(width, *pooled),
         parameters=weights,
         macs=weights * _cells(grid),
-        # The picture, the convolution's output, and where each maximum was (as 64-bit indices).
+        # The image, the convolution's output, and where each maximum was (as 64-bit indices).
         kept=channels * _cells(image) + width * _cells(grid) + 2 * width * _cells(pooled),
         kept_once=2 * weights,
     )

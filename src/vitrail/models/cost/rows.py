@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One layer's cost for one picture; a row may stand for several equal layers."""
+    """One layer's cost for one image; a row may stand for several equal layers."""
 
     layer: str
     output: tuple[int, ...]
@@ -18,7 +18,7 @@ class Row:
     kept: int = 0
     """Numbers that training keeps for the backward pass."""
     kept_once: int = 0
-    """Numbers that it keeps once, however many pictures: standardised weights."""
+    """Numbers that it keeps once, however many images: standardized weights."""
     repeats: int = 1
     """Equal layers that the row sums up."""
     block_input: int = 0

@@ -20,7 +20,7 @@ FLOAT = 4  # bytes of a float32
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """A model's cost: bytes at float32, activations for the whole batch, the rest for a picture."""
+    """A model's cost: bytes at float32, activations for the whole batch, the rest for an image."""
 
     name: str
     classes: int
@@ -31,7 +31,7 @@ class Cost:
     macs: int
     flops: int
     training_flops: int
-    """Operations of one picture's forward and backward pass."""
+    """Operations of one image's forward and backward pass."""
     parameter_bytes: int
     training_state_bytes: int
     """Weights, gradients and Adam's two moments."""
@@ -43,7 +43,7 @@ class Cost:
 
 
 def cost_of(spec: Spec, *, image: Size | None = None, batch: int = 1) -> Cost:
-    """Add up a model's cost for pictures of a size (the spec's unless said)."""
+    """Add up a model's cost for images of a size (the spec's unless said)."""
     at = spec if image is None else replace(spec, image=image)
     rows = _rows(at)
     if at != spec:  # the tables of positions keep their trained size; only the work changes

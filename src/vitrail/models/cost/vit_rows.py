@@ -107,7 +107,7 @@ def _block_kept(spec: ViTSpec, tokens: int) -> int:
     """Count the numbers that a block keeps for each token."""
     width, mlp = spec.width, spec.mlp
     # Both norms' inputs and outputs, qkv and its mix; the MLP before and after its activation;
-    # each norm's mean and deviation; the softmax's normaliser for each head.
+    # each norm's mean and std; the softmax's normalizer for each head.
     kept = 8 * width + 2 * mlp + 4 + spec.heads
     if spec.activation == "swiglu":
         kept += 2 * mlp  # two branches, and the gate after its activation
@@ -120,7 +120,7 @@ def _block_kept(spec: ViTSpec, tokens: int) -> int:
     if spec.qk_norm:
         kept += 3 * width + 4 * spec.heads
     if spec.position == "relative" or spec.attention_dropout:
-        # The fused kernel can't do these: all attention weights are kept, not their normaliser.
+        # The fused kernel can't do these: all attention weights are kept, not their normalizer.
         kept += spec.heads * tokens - spec.heads
     if spec.position == "relative":
         kept += width  # the queries once more, scaled

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.models.init import initialise_layers, xavier
+from vitrail.models.init import initialize_layers, xavier
 from vitrail.models.layers import Block
 from vitrail.models.model import Model
 from vitrail.models.positions import sincos_2d
-from vitrail.models.pretraining.masking import Corruption, MaskConfig, corrupt, take
+from vitrail.models.pretraining.masking import MaskConfig, Masking, corrupt, take
 from vitrail.models.pretraining.patch_targets import Target, outputs_of
 from vitrail.models.spec import HybridSpec, Size, Spec, ViTSpec
 from vitrail.models.vit import ViT
@@ -46,8 +46,8 @@ class PretextConfig:
     """What is hidden from the encoder, and what it has to say of it."""
 
     mask: MaskConfig = field(default_factory=MaskConfig)
-    target: Target = "colour"  # Appendix B.1.2: the best of its three
-    """`colour` of 512, `colours` of 4 x 4 parts, `pixels`, or `normalised-pixels` (MAE)."""
+    target: Target = "color"  # Appendix B.1.2: the best of its three
+    """`color` of 512, `colors` of 4 x 4 parts, `pixels`, or `normalized-pixels` (MAE)."""
     distance: Literal["square", "absolute"] = "square"
     """How far predicted pixels are from the true ones."""
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
@@ -55,14 +55,14 @@ class PretextConfig:
 
 
 class Pretext(Model[ViTSpec]):
-    """An encoder in pre-training: pictures and their corruption in, predictions out."""
+    """An encoder in pre-training: images and their corruption in, predictions out."""
 
     def __init__(self, encoder: ViT) -> None:
         super().__init__(encoder.spec)
         self.encoder = encoder
 
     def tokens(self, x: Tensor) -> Tensor:
-        """Encode pictures, none of their patches hidden."""
+        """Encode images, none of their patches hidden."""
         return self.encoder.tokens(x)
 
     def pool(self, tokens: Tensor) -> Tensor:
@@ -71,17 +71,17 @@ class Pretext(Model[ViTSpec]):
 
     @abstractmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # it does not classify
-        self, x: Tensor, corruption: Corruption
+        self, x: Tensor, corruption: Masking
     ) -> Tensor:
-        """Predict the chosen patches of pictures (batch, chosen, outputs)."""
+        """Predict the chosen patches of images (batch, chosen, outputs)."""
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Fill all parameters from torch's random generator."""
-        self.encoder.initialise()
-        self.initialise_rest()
+        self.encoder.initialize()
+        self.initialize_rest()
 
     @abstractmethod
-    def initialise_rest(self) -> None:
+    def initialize_rest(self) -> None:
         """Fill what stands beside the encoder."""
 
     def layer_of(self, parameter: str) -> int:
@@ -99,10 +99,10 @@ class MaskedViT(Pretext):
         self.mask = nn.Parameter(torch.empty(spec.width))
         self.predict = nn.Linear(spec.width, outputs_of(target, spec.stride, spec.channels))
         if not self.mask.is_meta:
-            self.initialise_rest()
+            self.initialize_rest()
 
-    def forward(self, x: Tensor, corruption: Corruption) -> Tensor:
-        """Predict the chosen patches of pictures (batch, chosen, outputs)."""
+    def forward(self, x: Tensor, corruption: Masking) -> Tensor:
+        """Predict the chosen patches of images (batch, chosen, outputs)."""
         encoder = self.encoder
         patches, grid = encoder.embed_patches(x)
         tokens = encoder.embed_tokens(corrupt(patches, self.mask, corruption), grid)
@@ -110,7 +110,7 @@ class MaskedViT(Pretext):
         return self.predict(encoder.norm(take(encoded, corruption.chosen)))
 
     @torch.no_grad()
-    def initialise_rest(self) -> None:
+    def initialize_rest(self) -> None:
         """Fill the mask embedding and the prediction from torch's random generator."""
         nn.init.normal_(self.mask, std=0.02)
         xavier(self.predict)
@@ -143,10 +143,10 @@ class MaskedAutoencoder(Pretext):
         self.norm = nn.LayerNorm(light.width, spec.norm_eps)
         self.predict = nn.Linear(light.width, outputs_of(target, spec.stride, spec.channels))
         if not self.mask.is_meta:
-            self.initialise_rest()
+            self.initialize_rest()
 
-    def forward(self, x: Tensor, corruption: Corruption) -> Tensor:
-        """Predict the chosen patches of pictures (batch, chosen, outputs)."""
+    def forward(self, x: Tensor, corruption: Masking) -> Tensor:
+        """Predict the chosen patches of images (batch, chosen, outputs)."""
         encoder, prefix = self.encoder, self.spec.prefix
         patches, grid = encoder.embed_patches(x)
         tokens = encoder.embed_tokens(patches, grid)
@@ -155,7 +155,7 @@ class MaskedAutoencoder(Pretext):
         encoded = self.enter(encoder.norm(encoder.run_blocks(seen, grid)))
         return self.decode(encoded, corruption, grid)
 
-    def decode(self, encoded: Tensor, corruption: Corruption, grid: Size) -> Tensor:
+    def decode(self, encoded: Tensor, corruption: Masking, grid: Size) -> Tensor:
         """Predict chosen patches from tokens that have the decoder's width."""
         prefix, width = self.spec.prefix, encoded.shape[2]
         encoded = encoded.to(self.mask.dtype)  # autocast's halves would round the blocks' sums
@@ -172,10 +172,10 @@ class MaskedAutoencoder(Pretext):
         return sincos_2d(grid, like.shape[-1], like.dtype, like.device)
 
     @torch.no_grad()
-    def initialise_rest(self) -> None:
+    def initialize_rest(self) -> None:
         """Fill the decoder from torch's random generator."""
-        initialise_layers(self.blocks)
-        initialise_layers(self.norm)
+        initialize_layers(self.blocks)
+        initialize_layers(self.norm)
         nn.init.normal_(self.mask, std=0.02)
         xavier(self.enter)
         xavier(self.predict)
@@ -191,7 +191,7 @@ def encoder_spec(spec: Spec) -> ViTSpec:
 def _check_droppable(spec: ViTSpec) -> None:
     """Refuse an encoder that can't do without a part of its patches."""
     whole = {
-        "a stem sees the whole picture": isinstance(spec, HybridSpec),
+        "a stem sees the whole image": isinstance(spec, HybridSpec),
         "axial attention runs over whole rows": spec.attention == "axial",
         "positions act in every layer": spec.position_at != "input",
     }

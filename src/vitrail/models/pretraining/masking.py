@@ -1,6 +1,6 @@
-"""Which patches of a picture a model does not get to see, as a pure function of its key.
+"""Which patches of an image a model does not get to see, as a pure function of its key.
 
-Counts are exact for each picture, so that a batch's chosen patches make a whole tensor.
+Counts are exact for each image, so that a batch's chosen patches make a whole tensor.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class MaskConfig:
             raise InputError(f"mask.unit is at least 1 patch, not {self.unit}")
 
 
-class Corruption(NamedTuple):
-    """What happens to each picture's patches."""
+class Masking(NamedTuple):
+    """What happens to each image's patches."""
 
     chosen: Tensor
     """(batch, chosen) numbers of the patches to predict: masked, then replaced, then staying."""
@@ -57,8 +57,8 @@ class Corruption(NamedTuple):
     """How many of the chosen ones become the mask embedding."""
 
 
-def draw_corruption(keys: Tensor, grid: Size, config: MaskConfig) -> Corruption:
-    """Choose patches of pictures with one int64 key each (batch,)."""
+def draw_corruption(keys: Tensor, grid: Size, config: MaskConfig) -> Masking:
+    """Choose patches of images with one int64 key each (batch,)."""
     units = grid[0] // config.unit, grid[1] // config.unit
     if (units[0] * config.unit, units[1] * config.unit) != grid:
         raise InputError(
@@ -79,7 +79,7 @@ def draw_corruption(keys: Tensor, grid: Size, config: MaskConfig) -> Corruption:
     chosen, seen = order[:, : take * patches], order[:, take * patches :].sort(dim=1).values
     moves = 1 + (words[:, count:] >> 1 & (2**62 - 1)) % (grid[0] * grid[1] - 1)  # never itself
     partners = (chosen[:, masked : masked + replaced] + moves) % (grid[0] * grid[1])
-    return Corruption(chosen, seen, partners, masked)
+    return Masking(chosen, seen, partners, masked)
 
 
 def _spread(order: Tensor, units: Size, side: int) -> Tensor:
@@ -93,7 +93,7 @@ def _spread(order: Tensor, units: Size, side: int) -> Tensor:
     return (rows * (units[1] * side) + columns).flatten(1)
 
 
-def corrupt(patches: Tensor, mask: Tensor, corruption: Corruption) -> Tensor:
+def corrupt(patches: Tensor, mask: Tensor, corruption: Masking) -> Tensor:
     """Corrupt patch embeddings (batch, patches, width) with a mask embedding (width)."""
     chosen, partners, masked = corruption.chosen, corruption.partners, corruption.masked
     replaced = partners.shape[1]
@@ -104,5 +104,5 @@ def corrupt(patches: Tensor, mask: Tensor, corruption: Corruption) -> Tensor:
 
 
 def take(values: Tensor, places: Tensor) -> Tensor:
-    """Take the rows at each picture's places (batch, n) of (batch, patches, …)."""
+    """Take the rows at each image's places (batch, n) of (batch, patches, …)."""
     return values[torch.arange(len(values), device=values.device)[:, None], places]

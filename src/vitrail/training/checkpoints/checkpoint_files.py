@@ -39,7 +39,7 @@ log = logging.getLogger("vitrail")
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """A whole state: the step after which it was saved, its folder, and what was noted with it."""
 
     step: int
@@ -62,7 +62,7 @@ def write_state(
     write: Callable[[Path], None],
     *,
     needs: int = 0,
-) -> Saved:
+) -> SavedCheckpoint:
     """Save a state: the files that `write` puts into the folder it is given, and plain facts.
 
     A state of that step is replaced once the new one is whole. Where fewer than `needs` bytes are
@@ -90,10 +90,10 @@ def write_state(
                 f"{final}: checkpoint not written: {_shorten(error)}{space}; what was there stays"
             ) from error
         raise
-    return Saved(step, final, facts)
+    return SavedCheckpoint(step, final, facts)
 
 
-def newest_state(folder: Path) -> Saved | None:
+def newest_state(folder: Path) -> SavedCheckpoint | None:
     """Find the newest state whose every byte is as it was saved; None where no save ever ended.
 
     Damaged ones are passed over, each with a warning; where all are damaged, that is an error.
@@ -122,12 +122,12 @@ def newest_state(folder: Path) -> Saved | None:
     return None
 
 
-def sound_states(folder: Path) -> list[Saved]:
+def sound_states(folder: Path) -> list[SavedCheckpoint]:
     """Give all states whose every byte is as it was saved, the oldest first.
 
     Damaged ones are left out, each with a warning.
     """
-    found: list[Saved] = []
+    found: list[SavedCheckpoint] = []
     for step, path in reversed(_find_states(folder).items()):
         try:
             found.append(_verify(path, step))
@@ -251,7 +251,7 @@ def _is_sound(path: Path, step: int) -> bool:
     return True
 
 
-def _verify(path: Path, step: int, *, contents: bool = True) -> Saved:
+def _verify(path: Path, step: int, *, contents: bool = True) -> SavedCheckpoint:
     """Hold a state against its manifest; without contents, only the sizes of its files."""
     try:
         if not path.is_dir():
@@ -274,7 +274,7 @@ def _verify(path: Path, step: int, *, contents: bool = True) -> Saved:
                 raise _Damage(f"checksum of {name}")
     except OSError as error:
         raise _Damage(f"cannot be read: {_shorten(error)}") from None
-    return Saved(step, path, manifest["facts"])
+    return SavedCheckpoint(step, path, manifest["facts"])
 
 
 def _check_file(folder: Path, name: str) -> None:

@@ -34,7 +34,7 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Te
 
 
 def flatten_state(state: Mapping[Any, Any]) -> tuple[dict[str, Tensor], Any]:
-    """Take a nested state apart, as of `optimiser.state_dict()`: tensors by name, and plain JSON.
+    """Take a nested state apart, as of `optimizer.state_dict()`: tensors by name, and plain JSON.
 
     `unflatten_state` gives it back with all its types: int keys, tuples, None, tensors of no axis.
     """

@@ -1,6 +1,6 @@
 """What a run is made of while it trains, as a state on disk and back.
 
-Weights, optimiser and averages are tensors in one file; where the run stands is a few facts.
+Weights, optimizer and averages are tensors in one file; where the run stands is a few facts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.distributed import Processes
-from vitrail.training.checkpoints.checkpoint_files import Saved, prune_states, write_state
+from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, prune_states, write_state
 from vitrail.training.checkpoints.flat_tensors import (
     flatten_state,
     load_tensors,
@@ -42,13 +42,13 @@ def save_run(
     processes: Processes,
 ) -> None:
     """Save a run after a step, in all processes at once; delete all but the newest two states."""
-    optimiser, plain = flatten_state(trainer.optimiser.state_dict())
+    optimizer, plain = flatten_state(trainer.optimizer.state_dict())
     average = trainer.average.state if trainer.average is not None else {}
-    parts = {"model": trainer.model.state_dict(), "optimiser": optimiser, "average": average}
+    parts = {"model": trainer.model.state_dict(), "optimizer": optimizer, "average": average}
     tensors = {
         f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()
     }
-    own = {"optimiser": plain, "micro": trainer.micro, "torch": torch.__version__}
+    own = {"optimizer": plain, "micro": trainer.micro, "torch": torch.__version__}
     if trainer.scale is not None:
         own["scale"] = asdict(trainer.scale)
     needs = sum(tensor.nbytes for tensor in tensors.values())
@@ -69,9 +69,9 @@ def save_run(
     processes.first_does(save, write_part)
 
 
-def load_run(saved: Saved, trainer: Trainer, *, micro: int | None) -> None:
+def load_run(saved: SavedCheckpoint, trainer: Trainer, *, micro: int | None) -> None:
     """Put a run back to where it was saved; without a `micro` given, with the one it had."""
-    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "average": {}}
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}}
     path = saved.path / TENSORS
     whole = path.exists() and not any(map(is_sharded, trainer.model.parameters()))
     tensors = load_tensors(path) if whole else load_shards(saved.path, _places(trainer))
@@ -82,7 +82,7 @@ def load_run(saved: Saved, trainer: Trainer, *, micro: int | None) -> None:
         trainer.model.load_state_dict(parts["model"])
     except RuntimeError:
         raise InputError(f"cannot resume: {saved.path} holds another model; {OTHERWISE}") from None
-    trainer.optimiser.load_state_dict(unflatten_state(parts["optimiser"], saved.facts["optimiser"]))
+    trainer.optimizer.load_state_dict(unflatten_state(parts["optimizer"], saved.facts["optimizer"]))
     if trainer.average is not None:
         trainer.average.load(parts["average"])
     if trainer.scale is not None:
@@ -96,13 +96,13 @@ def load_run(saved: Saved, trainer: Trainer, *, micro: int | None) -> None:
 def _places(trainer: Trainer) -> Callable[[str, torch.Size, torch.dtype], Tensor]:
     """Make room for a state's tensors, spread as the parameters are that they belong to."""
     average = trainer.average.state if trainer.average is not None else {}
-    trained = [each for group in trainer.optimiser.param_groups for each in group["params"]]
+    trained = [each for group in trainer.optimizer.param_groups for each in group["params"]]
     owners = {f"model:{name}": tensor for name, tensor in trainer.model.state_dict().items()}
     owners |= {f"average:{name}": tensor for name, tensor in average.items()}
-    owners |= {f"optimiser:state.{number}": each for number, each in enumerate(trained)}
+    owners |= {f"optimizer:state.{number}": each for number, each in enumerate(trained)}
 
     def place(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        owner = owners.get(name.rpartition(".")[0] if name.startswith("optimiser:") else name)
+        owner = owners.get(name.rpartition(".")[0] if name.startswith("optimizer:") else name)
         if owner is None or owner.shape != shape:
             return torch.zeros(shape, dtype=dtype)
         return torch.zeros_like(owner, dtype=dtype)
@@ -111,15 +111,15 @@ def _places(trainer: Trainer) -> Callable[[str, torch.Size, torch.dtype], Tensor
 
 
 def check_sets(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Refuse to go on with other pictures; of each split there are name, number and hash."""
+    """Refuse to go on with other images; of each split there are name, number and hash."""
     for split, was in old.items():
         now = new[split]
         if was == now:
             continue
-        change = now["pictures"] - was["pictures"]
+        change = now["images"] - was["images"]
         said = f"{-change:,} are gone" if change < 0 else f"{change:,} are new"
         raise InputError(
-            f"cannot resume: {now['name']} had {was['pictures']:,} pictures when the run began and "
-            f"has {now['pictures']:,} now ({said if change else 'others'}); put back what it had, "
+            f"cannot resume: {now['name']} had {was['images']:,} images when the run began and "
+            f"has {now['images']:,} now ({said if change else 'others'}); put back what it had, "
             f"or {OTHERWISE}"
         )

@@ -15,7 +15,7 @@ from vitrail.config import InputError
 log = logging.getLogger("vitrail")
 
 
-class Lines:
+class JSONLines:
     """A file to append lines to. What can't be written is left out, and warned of once."""
 
     def __init__(self, path: Path, *, upto: int | None = None) -> None:

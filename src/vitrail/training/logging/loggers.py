@@ -26,14 +26,14 @@ log = logging.getLogger("vitrail")
 
 
 class Logger(Protocol):
-    """Where values and pictures go."""
+    """Where values and images go."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Take a step's values."""
         ...
 
-    def picture(self, step: int, name: str, array: np.ndarray) -> None:
-        """Take a picture, height x width x 3 in uint8."""
+    def image(self, step: int, name: str, array: np.ndarray) -> None:
+        """Take an image, height x width x 3 in uint8."""
         ...
 
     def close(self, *, failed: bool = False) -> None:
@@ -74,18 +74,18 @@ class TensorBoard:
         scalars = [self._summary.Value(tag=tag, simple_value=x) for tag, x in values.items()]
         self._write(step=step, summary=self._summary(value=scalars))
 
-    def picture(self, step: int, name: str, array: np.ndarray) -> None:
-        """Write a picture."""
+    def image(self, step: int, name: str, array: np.ndarray) -> None:
+        """Write an image."""
         png = io.BytesIO()
         Image.fromarray(array).save(png, "png")
         height, width, channels = array.shape
-        image = self._summary.Image(
+        encoded = self._summary.Image(
             height=height,
             width=width,
             colorspace=channels,
             encoded_image_string=png.getvalue(),
         )
-        value = self._summary.Value(tag=name, image=image)
+        value = self._summary.Value(tag=name, image=encoded)
         self._write(step=step, summary=self._summary(value=[value]))
 
     def close(self, *, failed: bool = False) -> None:
@@ -127,8 +127,8 @@ class WeightsAndBiases:
         if step >= self._first:
             self._run.log(dict(values), step=step)
 
-    def picture(self, step: int, name: str, array: np.ndarray) -> None:
-        """Send a picture."""
+    def image(self, step: int, name: str, array: np.ndarray) -> None:
+        """Send an image."""
         if step >= self._first:
             self._run.log({name: self._wandb.Image(array)}, step=step)
 
@@ -153,8 +153,8 @@ class MLflow:
         """Send a step's values."""
         self._mlflow.log_metrics(dict(values), step=step)
 
-    def picture(self, step: int, name: str, array: np.ndarray) -> None:
-        """Send a picture."""
+    def image(self, step: int, name: str, array: np.ndarray) -> None:
+        """Send an image."""
         self._mlflow.log_image(array, key=name, step=step)
 
     def close(self, *, failed: bool = False) -> None:

@@ -18,11 +18,11 @@ import numpy as np
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.training.logging.json_lines import Lines, format_row
+from vitrail.training.logging.json_lines import JSONLines, format_row
 from vitrail.training.logging.log_setup import routed_log
 from vitrail.training.logging.loggers import Logger, open_logger
 from vitrail.training.logging.progress import Figures, open_display
-from vitrail.training.logging.throughput import Gauge, Pace, peak_memory
+from vitrail.training.logging.throughput import Gauge, ThroughputMeter, peak_memory
 
 METRICS = "metrics.jsonl"
 SPEED = "speed.jsonl"
@@ -31,7 +31,7 @@ LOG = "log.txt"
 log = logging.getLogger("vitrail")
 
 
-class Journal:
+class MetricsLogger:
     """The one teller of a run, for a with statement; steps count from 1 and never go back.
 
     Opened at step S it drops the lines after S, or all for a run that begins (S = 0). So a loop
@@ -56,7 +56,7 @@ class Journal:
         self._quiet, self._total, self._every = quiet, total, every
         self._step = step
         self._loggers: dict[str, Logger] = {}
-        self._pace = Pace()
+        self._pace = ThroughputMeter()
         with ExitStack() as stack:
             if not quiet:
                 self._open(stack, folder, loggers)
@@ -68,11 +68,11 @@ class Journal:
         except OSError as error:
             raise InputError(f"{folder}: cannot hold a run: {error.strerror}") from None
         upto = self._step or -1
-        self._metrics = Lines(folder / METRICS, upto=upto)
+        self._metrics = JSONLines(folder / METRICS, upto=upto)
         stack.callback(self._metrics.close)
-        self._speed = Lines(folder / SPEED, upto=upto)
+        self._speed = JSONLines(folder / SPEED, upto=upto)
         stack.callback(self._speed.close)
-        record = Lines(folder / LOG)
+        record = JSONLines(folder / LOG)
         stack.callback(record.close)
         stack.enter_context(routed_log(record.append))
         stack.push(self._close_loggers)
@@ -88,9 +88,9 @@ class Journal:
         self._loss, self._loss_step = math.nan, self._step
 
     def train(
-        self, step: int, values: Mapping[str, float | Tensor], *, pictures: int, waited: float
+        self, step: int, values: Mapping[str, float | Tensor], *, images: int, waited: float
     ) -> None:
-        """Take what a step of training gave, its pictures, and the seconds it waited for them.
+        """Take what a step of training gave, its images, and the seconds it waited for them.
 
         Every so many steps, at the first and at the last, the values of that very step are
         written: a mean since the line before would differ where a run is resumed between them.
@@ -99,7 +99,7 @@ class Journal:
         if self._quiet:
             return
         now = time.perf_counter()
-        self._pace.step(now, pictures, waited)
+        self._pace.step(now, images, waited)
         if self._start is None:
             self._start = step, now
         writes = self._every and (step % self._every == 0 or step in (1, self._total))
@@ -123,11 +123,11 @@ class Journal:
         log.info("step %s/%s  %s", f"{step:,}", f"{self._total:,}", shown)
         self._pace.skip(time.perf_counter())
 
-    def picture(self, step: int, name: str, array: np.ndarray) -> None:
-        """Send a picture, height x width x 3 in uint8, to the loggers."""
+    def image(self, step: int, name: str, array: np.ndarray) -> None:
+        """Send an image, height x width x 3 in uint8, to the loggers."""
         assert array.dtype == np.uint8
         assert array.shape[2:] == (3,), array.shape
-        self._tell(lambda logger: logger.picture(step, name, array))
+        self._tell(lambda logger: logger.image(step, name, array))
 
     def note(self, text: str) -> None:
         """Say something to people: on stderr and in the log."""
@@ -154,7 +154,7 @@ class Journal:
         if speed is None:
             return {}
         row = {
-            "speed/pictures_per_second": speed.pictures,
+            "speed/images_per_second": speed.images,
             "speed/waiting_for_data": speed.waiting,
         }
         if memory is not None:
@@ -212,7 +212,7 @@ class Journal:
         with suppress(OSError):
             self._display.close()
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> MetricsLogger:
         return self
 
     def __exit__(

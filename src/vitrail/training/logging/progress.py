@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _BAR = 12
-_DROPS = ("memory", "data", "epoch", "lr", "pictures", "loss")
+_DROPS = ("memory", "data", "epoch", "lr", "images", "loss")
 """What a narrow terminal does without, in this order."""
 
 
@@ -42,8 +42,8 @@ def describe(figures: Figures, width: int | None = None) -> str:
     if figures.lr is not None:
         parts["lr"] = f"lr {figures.lr:.1e}"
     if figures.speed is not None:
-        pictures = figures.speed.pictures
-        parts["pictures"] = f"{pictures:,.{0 if pictures >= 10 else 1}f} pictures/s"
+        images = figures.speed.images
+        parts["images"] = f"{images:,.{0 if images >= 10 else 1}f} images/s"
         parts["data"] = f"data {100 * figures.speed.waiting:.0f} %"
     if figures.memory is not None:
         parts["memory"] = f"{figures.memory / 1e9:.1f} GB"

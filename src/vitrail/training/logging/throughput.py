@@ -1,4 +1,4 @@
-"""How fast a run is: pictures a second, the share of time that waits for data, memory."""
+"""How fast a run is: images a second, the share of time that waits for data, memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 class Speed:
     """The pace of some steps."""
 
-    pictures: float
-    """Pictures a second."""
+    images: float
+    """Images a second."""
     waiting: float
     """Part of the time that was spent waiting for data."""
 
@@ -24,23 +24,23 @@ class Totals(NamedTuple):
     """What a session's steps have taken so far, all but the first, which also sets up."""
 
     seconds: float = 0.0
-    pictures: int = 0
+    images: int = 0
     waited: float = 0.0
 
 
-class Pace:
-    """Counts the steps' pictures and seconds; time between steps for other work can be left out."""
+class ThroughputMeter:
+    """Counts the steps' images and seconds; time between steps for other work can be left out."""
 
     def __init__(self) -> None:
         self._last: float | None = None
         self.totals = Totals()
 
-    def step(self, now: float, pictures: int, waited: float) -> None:
+    def step(self, now: float, images: int, waited: float) -> None:
         """Count a step that ends now."""
         if self._last is not None:
             past = self.totals
             self.totals = Totals(
-                past.seconds + now - self._last, past.pictures + pictures, past.waited + waited
+                past.seconds + now - self._last, past.images + images, past.waited + waited
             )
         self._last = now
 
@@ -53,7 +53,7 @@ class Pace:
 class Gauge:
     """Reads a pace: over the time since the reading before, or since the `span`-th before."""
 
-    def __init__(self, pace: Pace, span: int = 1) -> None:
+    def __init__(self, pace: ThroughputMeter, span: int = 1) -> None:
         self._pace = pace
         self._marks = deque([pace.totals], maxlen=span)
 
@@ -65,7 +65,7 @@ class Gauge:
             return None
         seconds = now.seconds - then.seconds
         waiting = min((now.waited - then.waited) / seconds, 1.0)
-        return Speed((now.pictures - then.pictures) / seconds, waiting)
+        return Speed((now.images - then.images) / seconds, waiting)
 
 
 def peak_memory() -> int | None:

@@ -83,10 +83,10 @@ class WeightsFile:
 
 
 def open_weights(path: Path) -> WeightsFile:
-    """Recognise a weights file and read its header."""
+    """Recognize a weights file and read its header."""
     _check_place(path)
     with _explain(path):
-        kind = _recognise(path)
+        kind = _recognize(path)
     with _explain(path, kind):
         header = _HEADERS[kind](path)
         if not header.shapes:
@@ -145,11 +145,11 @@ def _explain_folder(path: Path) -> str:
     return "expected a weights file"
 
 
-def _recognise(path: Path) -> Kind:
+def _recognize(path: Path) -> Kind:
     with path.open("rb") as file:
         head = file.read(1 << 16)
     if head.startswith(b"PK\x03\x04"):
-        return _recognise_zip(path)
+        return _recognize_zip(path)
     if head.startswith(LEGACY):
         return "torch"
     if head[6:9] == b"\0\0{":  # first, because a header's length may look like anything
@@ -182,7 +182,7 @@ def _refuse_unknown(head: bytes, path: Path) -> NoReturn:
     raise InputError(f"its {size:_} bytes are not {_KINDS}; is it complete, and the right file?")
 
 
-def _recognise_zip(path: Path) -> Kind:
+def _recognize_zip(path: Path) -> Kind:
     with open_zip(path) as archive:
         names = archive.namelist()
     leaves = {name.rpartition("/")[2] for name in names}

@@ -38,7 +38,7 @@ _DIALECT = Dialect(
 )
 
 
-def normalise(tensors: Mapping[str, Tensor]) -> Tensors:
+def normalize(tensors: Mapping[str, Tensor]) -> Tensors:
     """Bring a file's tensors to the table's spelling, bare of a prefix; see `respell`.
 
     Before 2022 the positions stood in the encoder and the MAP head at the top.
@@ -74,9 +74,9 @@ def _rows(spec: ViTSpec) -> Iterator[Row]:
     yield from mlp(spec, "pooling.mlp", "MAPHead_0/MlpBlock_0")
 
 
-def _recognises(shapes: Shapes) -> bool:
+def _recognizes(shapes: Shapes) -> bool:
     encoder = {"embedding/kernel", "Transformer/encoder_norm/scale"} <= shapes.keys()
-    return encoder and not GOOGLE.recognises(shapes)
+    return encoder and not GOOGLE.recognizes(shapes)
 
 
 def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
@@ -101,8 +101,8 @@ def _left_out(key: str) -> str | None:
     if key.startswith("params/txt/"):
         return "the text tower, no part of an image model"
     if key in ("params/t", "params/b"):
-        return "what compares pictures with texts, no part of an image model"
+        return "what compares images with texts, no part of an image model"
     return left_out_by_both(key)
 
 
-BIGVISION = Format("bigvision", _recognises, _infer, _table, _left_out, normalise)
+BIGVISION = Format("bigvision", _recognizes, _infer, _table, _left_out, normalize)

@@ -21,7 +21,7 @@ _ROOT = f"resnet/root_block/{_CONV}/kernel"
 _HEAD = "resnet/head/conv2d/kernel"
 
 
-def normalise(tensors: Mapping[str, Tensor]) -> Tensors:
+def normalize(tensors: Mapping[str, Tensor]) -> Tensors:
     """Take off the number that some files' convolutions have, unless the name is taken."""
     spelled: Tensors = {}
     for key, tensor in tensors.items():
@@ -54,7 +54,7 @@ def _norm(ours: str, theirs: str) -> Iterator[Row]:
     yield f"{ours}.bias", f"{theirs}/beta"
 
 
-def _recognises(shapes: Shapes) -> bool:
+def _recognizes(shapes: Shapes) -> bool:
     return _ROOT in shapes
 
 
@@ -75,4 +75,4 @@ def _left_out(key: str) -> str | None:
     return None
 
 
-BIT_TF = Format("bit-tf", _recognises, _infer, _table, _left_out, normalise)
+BIT_TF = Format("bit-tf", _recognizes, _infer, _table, _left_out, normalize)

@@ -1,4 +1,4 @@
-"""OpenAI CLIP's and open_clip's names: the image tower of a model of pictures and text."""
+"""OpenAI CLIP's and open_clip's names: the image tower of a model of images and text."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _rows(spec: ViTSpec) -> Iterator[Row]:
     yield "head.output.weight", projection
 
 
-def _recognises(shapes: Shapes) -> bool:
+def _recognizes(shapes: Shapes) -> bool:
     return {"visual.class_embedding", "visual.conv1.weight"} <= shapes.keys()
 
 
@@ -155,13 +155,13 @@ def _left_out(key: str) -> str | None:
     if re.fullmatch(_TEXT, key):
         return "the text tower"
     if re.fullmatch(_NUMBERS, key):
-        return "a number for comparing pictures with text"
+        return "a number for comparing images with text"
     return None
 
 
-def _normalise(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _normalize(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Drop what parallel training adds."""
     return {key.removeprefix("module."): value for key, value in theirs.items()}
 
 
-CLIP = Format("CLIP", _recognises, _infer, _table, _left_out, _normalise)
+CLIP = Format("CLIP", _recognizes, _infer, _table, _left_out, _normalize)

@@ -106,7 +106,7 @@ def _leave_mae(key: str) -> str | None:
     return None
 
 
-def _normalise(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _normalize(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Take the teacher of a training checkpoint, without what wraps its names.
 
     DINOv2 cuts its blocks into chunks for training: blocks.CHUNK.LAYER.
@@ -115,5 +115,5 @@ def _normalise(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {_CHUNK.sub(r"blocks.\1.", name): theirs[key] for name, key in named.items()}
 
 
-DINO = Format("DINO", _is_dino, _infer_dino, _dino_table, _leave_dino, _normalise)
-MAE = Format("MAE", _is_mae, _infer_mae, _mae_table, _leave_mae, _normalise)
+DINO = Format("DINO", _is_dino, _infer_dino, _dino_table, _leave_dino, _normalize)
+MAE = Format("MAE", _is_mae, _infer_mae, _mae_table, _leave_mae, _normalize)

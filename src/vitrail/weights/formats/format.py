@@ -24,7 +24,7 @@ class Format:
     """One project's names and shapes for the models that it shares with us."""
 
     name: str
-    recognises: Callable[[Shapes], bool]
+    recognizes: Callable[[Shapes], bool]
     """Whether a file with these tensors is in this format."""
     infer: Callable[[Shapes, Mapping[str, Any]], Spec]
     """Read the spec from the shapes and the file's own config (empty where it has none).
@@ -36,11 +36,11 @@ class Format:
     has no place for with an InputError that says which option."""
     left_out: Callable[[str], str | None]
     """Why a tensor that the table does not name may be ignored, or None if it may not."""
-    normalise: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict
+    normalize: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict
     """Bring a file's other spellings and stackings to the one that the table names.
 
     It is called before the three above, also with tensors on the meta device."""
-    denormalise: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict
+    denormalize: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict
     """Bring what the table gives to what the project's files hold, after writing."""
 
 

@@ -38,7 +38,7 @@ _DIALECT = Dialect(
 )
 
 
-def normalise(tensors: Mapping[str, Tensor]) -> Tensors:
+def normalize(tensors: Mapping[str, Tensor]) -> Tensors:
     """Bring a file's tensors to the table's spelling, bare of a prefix; see `respell`."""
     return respell(tensors, _DIALECT)
 
@@ -99,7 +99,7 @@ def bit_rows(spec: BiTSpec) -> Iterator[Row]:
     yield from dense("head.output", "head", (spec.pooled, spec.classes))
 
 
-def _recognises(shapes: Shapes) -> bool:
+def _recognizes(shapes: Shapes) -> bool:
     return {_DIALECT.positions, "embedding/kernel"} <= shapes.keys() or BIT_ROOT in shapes
 
 
@@ -134,4 +134,4 @@ def _infer_bit(shapes: Shapes, config: Mapping[str, Any]) -> BiTSpec:
     )
 
 
-GOOGLE = Format("google", _recognises, _infer, _table, left_out, normalise)
+GOOGLE = Format("google", _recognizes, _infer, _table, left_out, normalize)

@@ -54,10 +54,10 @@ class Entry:
 Table = tuple[Entry, ...]
 """Every parameter of a model, once."""
 
-Source = str | Part
+ImageDataset = str | Part
 """One of the peer's tensors; a bare name stands for our own shape, or an equal share of it."""
 
-Row = tuple[str, *tuple[Source, ...]]
+Row = tuple[str, *tuple[ImageDataset, ...]]
 """One of our parameters, then what it is stacked of."""
 
 
@@ -75,7 +75,7 @@ def make_table(spec: Spec, rows: Iterable[Row], project: str) -> Table:
     return tuple(entries.values())
 
 
-def _entry(ours: str, shape: Shape, sources: Sequence[Source]) -> Entry:
+def _entry(ours: str, shape: Shape, sources: Sequence[ImageDataset]) -> Entry:
     share = (shape[0] // len(sources), *shape[1:])
     parts = (Part(source, share) if isinstance(source, str) else source for source in sources)
     return Entry(ours, shape, tuple(parts))

@@ -22,7 +22,7 @@ from vitrail.weights.formats.keymap import Part, Row, Table, Tensors, dense, mak
 _LAYER = "encoder.layers.encoder_layer_"
 
 
-def normalise(tensors: Mapping[str, Tensor]) -> Tensors:
+def normalize(tensors: Mapping[str, Tensor]) -> Tensors:
     """Name the MLP's layers as torchvision has since 0.13: by place, not linear_1 and linear_2."""
     new = {"1": "0", "2": "3"}
     named = {
@@ -57,7 +57,7 @@ def _rows(spec: ViTSpec) -> Iterator[Row]:
     yield from dense("head.output", "heads.head")
 
 
-def _recognises(shapes: Shapes) -> bool:
+def _recognizes(shapes: Shapes) -> bool:
     marks = {"class_token", "conv_proj.weight", "encoder.pos_embedding", f"{_LAYER}0.ln_1.weight"}
     return marks <= shapes.keys()
 
@@ -89,4 +89,4 @@ def _left_out(key: str) -> str | None:
     return None
 
 
-TORCHVISION = Format("torchvision", _recognises, _infer, _table, _left_out, normalise)
+TORCHVISION = Format("torchvision", _recognizes, _infer, _table, _left_out, normalize)

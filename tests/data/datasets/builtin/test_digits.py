@@ -49,7 +49,7 @@ def test_unknown_split() -> None:
 
 
 def test_digits_can_be_learned() -> None:
-    """Tell pictures and labels that do not belong together."""
+    """Tell images and labels that do not belong together."""
     train, test = open_digits("train"), open_digits("test")
     model = LogisticRegression(max_iter=200, C=0.1)
     model.fit(pixels("train").reshape(len(train), -1) / 255, train.labels)

@@ -1,4 +1,4 @@
-"""Outlines, patterns, fields, colours and noise against areas, brute force and colorsys."""
+"""Outlines, patterns, fields, colors and noise against areas, brute force and colorsys."""
 
 import colorsys
 from math import pi, sqrt
@@ -12,7 +12,7 @@ from vitrail.data.datasets.builtin.drawing import (
     PATTERNS,
     Figure,
     Pattern,
-    colour,
+    color,
     fill,
     grain,
     paint,
@@ -32,7 +32,7 @@ def pattern(kind: str = "plain", period: float = 16, angle: float = 0) -> Patter
         kind=np.array([PATTERNS.index(kind)]),
         period=column(period),
         angle=column(angle),
-        colours=(WHITE, BLACK),
+        colors=(WHITE, BLACK),
     )
 
 
@@ -101,7 +101,7 @@ def test_a_star_has_five_tips_and_five_dents() -> None:
 
 
 def test_small_windows_hold_small_shapes() -> None:
-    """Draw all outlines at random places and turns, in a window and on the whole picture."""
+    """Draw all outlines at random places and turns, in a window and on the whole image."""
     count, size, radius = 240, 32, 4.9
     figure = Figure(
         outline=np.arange(count) % len(OUTLINES),
@@ -113,7 +113,7 @@ def test_small_windows_hold_small_shapes() -> None:
             kind=np.arange(count) % 4,
             period=RNG.uniform(4, 6, count),
             angle=RNG.uniform(0, 2 * pi, count),
-            colours=(RNG.random((count, 3)), RNG.random((count, 3))),
+            colors=(RNG.random((count, 3)), RNG.random((count, 3))),
         ),
     )
     ground = RNG.random((count, 3, size, size)).astype(np.float32)
@@ -147,9 +147,9 @@ def test_smooth_is_linear_between_knots() -> None:
     np.testing.assert_allclose(smooth(knots, 20), wanted, atol=1e-6)
 
 
-def test_colours_have_their_hue_and_brightness() -> None:
+def test_colors_have_their_hue_and_brightness() -> None:
     hue, saturation, luma = RNG.uniform(-1, 2, 200), RNG.uniform(0.2, 1, 200), RNG.random(200)
-    found = colour(hue, saturation, luma)
+    found = color(hue, saturation, luma)
     assert found.min() >= 0
     assert found.max() <= 1 + 1e-9
     np.testing.assert_allclose(found @ (0.299, 0.587, 0.114), luma, atol=1e-9)
@@ -166,8 +166,8 @@ def test_grain_is_noise() -> None:
     np.testing.assert_array_equal(noise[1], noise[2])
     planes = noise[[0, 1, 3]].reshape(9, -1)
     related = np.corrcoef(planes) - np.eye(9)
-    assert np.abs(related).max() < 0.12  # 1,024 pixels: four deviations
+    assert np.abs(related).max() < 0.12  # 1,024 pixels: four stds
     assert np.abs(planes.mean(1)).max() < 0.08
-    neighbours = [np.corrcoef(plane[:-1], plane[1:])[0, 1] for plane in planes]
-    assert np.abs(neighbours).max() < 0.12
+    neighbors = [np.corrcoef(plane[:-1], plane[1:])[0, 1] for plane in planes]
+    assert np.abs(neighbors).max() < 0.12
     assert planes.std() == pytest.approx(1 / sqrt(3), rel=0.02)

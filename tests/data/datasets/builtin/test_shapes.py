@@ -11,20 +11,20 @@ from sklearn.linear_model import RidgeClassifier
 from tests.shelf import refusal
 from vitrail.data.dataset import Pixels
 from vitrail.data.datasets.builtin import shapes
-from vitrail.data.datasets.builtin.shapes import DIFFICULTIES, ShapesSource, open_shapes
+from vitrail.data.datasets.builtin.shapes import DIFFICULTIES, ShapesDataset, open_shapes
 
 NAMES = list(DIFFICULTIES)
 
 
-def source(name: str, size: int = 32, seed: int = 0, count: int = 1000) -> ShapesSource:
-    return ShapesSource("shapes", DIFFICULTIES[name], size, seed, np.arange(count))
+def source(name: str, size: int = 32, seed: int = 0, count: int = 1000) -> ShapesDataset:
+    return ShapesDataset("shapes", DIFFICULTIES[name], size, seed, np.arange(count))
 
 
 @pytest.mark.parametrize(
     ("name", "digest"),
     [("easy", "cc2042ad34fc71b6"), ("medium", "fa686f11cf3241bc"), ("hard", "c1006aa821725d13")],
 )
-def test_pictures_stay_the_same(name: str, digest: str) -> None:
+def test_images_stay_the_same(name: str, digest: str) -> None:
     """Hold all that is drawn to what was drawn when this was written."""
     pixels = source(name).take(np.arange(96))
     assert hashlib.sha256(pixels.tobytes()).hexdigest()[:16] == digest
@@ -36,16 +36,16 @@ def test_pictures_stay_the_same(name: str, digest: str) -> None:
     indices=st.lists(st.integers(0, 999), min_size=1, max_size=20),
     size=st.sampled_from([16, 32, 50]),
 )
-def test_a_picture_does_not_depend_on_its_batch(name: str, indices: list[int], size: int) -> None:
+def test_a_image_does_not_depend_on_its_batch(name: str, indices: list[int], size: int) -> None:
     some = source(name, size)
     batch = some.take(np.array(indices))
     assert batch.shape == (len(indices), size, size, 3)
     assert batch.dtype == np.uint8
-    for index, picture in zip(indices, batch, strict=True):
-        np.testing.assert_array_equal(some.read(index), picture)
+    for index, image in zip(indices, batch, strict=True):
+        np.testing.assert_array_equal(some.read(index), image)
 
 
-def test_many_pictures_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_images_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     some = source("medium")
     whole = some.take(np.arange(50))
     monkeypatch.setattr(shapes, "_AT_ONCE", 7 * 32**2)
@@ -54,7 +54,7 @@ def test_many_pictures_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_pictures_differ(name: str) -> None:
+def test_all_images_differ(name: str) -> None:
     sets = [open_shapes(f"{name},count=300", split) for split in ("train", "test")]
     sets.append(open_shapes(f"{name},count=300,seed=1", "train"))
     every = [bytes(some.read(index)) for some in sets for index in range(len(some))]
@@ -81,11 +81,11 @@ def test_labels_are_balanced() -> None:
         assert counts.min() == most - 1
 
 
-def test_colours_are_those_of_the_class() -> None:
+def test_colors_are_those_of_the_class() -> None:
     """Hold warm shapes to be redder than blue, cool ones the other way, in their middle."""
     some = source("hard", 64)
     discs = np.flatnonzero(np.isin(some.labels, [0, 48]))  # plain discs, whose middle is filled
-    plain = ShapesSource("x", DIFFICULTIES["hard"], 64, 0, discs)
+    plain = ShapesDataset("x", DIFFICULTIES["hard"], 64, 0, discs)
     pixels = plain.take(np.arange(len(discs))).astype(float)
     redder = pixels[..., 0] - pixels[..., 2]
     warm = plain.labels == 0
@@ -99,7 +99,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(some), len(some.classes), some.name) == (20_000, 24, "shapes/train")
     np.testing.assert_array_equal(some.read(5), source("medium", 32, 0).read(5))
     some = open_shapes(" hard , seed=3,size=16,count=200 ", "test")
-    wanted = ShapesSource("x", DIFFICULTIES["hard"], 16, 3, 2**40 + np.arange(20))
+    wanted = ShapesDataset("x", DIFFICULTIES["hard"], 16, 3, 2**40 + np.arange(20))
     np.testing.assert_array_equal(some.labels, wanted.labels)
     for index in range(20):
         np.testing.assert_array_equal(some.read(index), wanted.read(index))
@@ -122,7 +122,7 @@ def test_splits() -> None:
 
 def test_large_sets_are_drawn_when_asked_for() -> None:
     some = open_shapes("hard,count=2_000_000,size=256", "train")
-    assert isinstance(some, ShapesSource)
+    assert isinstance(some, ShapesDataset)
     assert len(some) == 2_000_000
     assert some.where(7) == "shapes:hard,count=2_000_000,size=256/train[7]"
     few = open_shapes("hard,count=8,size=256", "train")

@@ -1,4 +1,4 @@
-"""Sets of the `datasets` library: written by it, read by us, each picture by its number."""
+"""Sets of the `datasets` library: written by it, read by us, each image by its number."""
 
 import logging
 import multiprocessing
@@ -17,8 +17,8 @@ from tests.data.datasets.hub_sets import (
     NAMES,
     PARTS,
     as_arrow,
+    as_images,
     as_parquet,
-    as_pictures,
     as_saved,
     datasets,
     number_in,
@@ -28,8 +28,8 @@ from tests.data.datasets.hub_sets import (
     write_parquet,
 )
 from tests.shelf import refusal
-from vitrail.data.dataset import Source
-from vitrail.data.datasets.hub.hub import HubSource, open_hub
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.datasets.hub.hub import HubDataset, open_hub
 
 
 @pytest.fixture(autouse=True)
@@ -38,13 +38,13 @@ def _own_cache(tmp_path: Path) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("write", [as_parquet, as_saved, as_arrow, as_pictures])
+@pytest.mark.parametrize("write", [as_parquet, as_saved, as_arrow, as_images])
 def test_folders(tmp_path: Path, write: Callable[[Path], None]) -> None:
     folder = tmp_path / "photos"
     write(folder)
     for split, stored in {"train": "train", "val": "validation", "test": "test"}.items():
         source = open_hub(str(folder), split)
-        assert isinstance(source, HubSource)
+        assert isinstance(source, HubDataset)
         assert source.classes == tuple(NAMES)
         assert (source.root, source.multilabel) == (folder, False)
         assert source.name == f"{folder}/{split}"
@@ -56,12 +56,12 @@ def test_folders(tmp_path: Path, write: Callable[[Path], None]) -> None:
         assert source.labels.tolist() == [n % 3 for n in numbers]
     assert len(open_hub(str(folder), "validation")) == 7  # type: ignore[arg-type]
     everything = open_hub(str(folder), "all")
-    assert isinstance(everything, Source)
+    assert isinstance(everything, ImageDataset)
     assert sorted(number_in(everything.read(i)) for i in range(32)) == list(range(32))
     assert len({everything.where(i) for i in range(32)}) == 32
     for split in ("train", "val", "test"):
         part = open_hub(str(folder), split)
-        assert isinstance(part, Source)
+        assert isinstance(part, ImageDataset)
         names = {part.where(i): part.read(i) for i in range(len(part))}
         assert names.items() <= {everything.where(i): everything.read(i) for i in range(32)}.items()
 
@@ -71,7 +71,7 @@ def test_a_set_in_one_piece_gives_a_part_to_val(tmp_path: Path) -> None:
     parts = {split: open_hub(str(tmp_path / "one"), split) for split in ("train", "val", "all")}
     found: dict[str, set[int]] = {}
     for split, source in parts.items():
-        assert isinstance(source, Source)
+        assert isinstance(source, ImageDataset)
         found[split] = {number_in(source.read(i)) for i in range(len(source))}
         assert [number_in(source.read(i)) % 3 for i in range(len(source))] == list(source.labels)
     assert len(found["val"]) == 6
@@ -119,7 +119,7 @@ def test_kinds_of_labels(
     write_parquet(tmp_path / "p", "train", table(range(3), kind, labels))
     write_parquet(tmp_path / "p", "test", table(range(1), kind, [[other] if several else other]))
     source = open_hub(str(tmp_path / "p"), "train")
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     expected_classes = "0 1" if getattr(kind, "dtype", "") == "bool" else classes
     assert source.classes == tuple(expected_classes.split())
     assert source.multilabel == several
@@ -164,15 +164,15 @@ def test_the_columns_are_found_or_named(tmp_path: Path) -> None:
     assert "has no column 'coarze'; did you mean 'coarse'?" in refusal(
         open_hub, f"{place},label=coarze", "train"
     )
-    text = refusal(open_hub, f"{place},label=label,image=picture", "train")
-    assert text.endswith("has no column 'picture'; it has 'id', 'image', 'label', 'coarse'")
+    text = refusal(open_hub, f"{place},label=label,image=image", "train")
+    assert text.endswith("has no column 'image'; it has 'id', 'image', 'label', 'coarse'")
     plain = rows.cast_column("image", {"bytes": Value("binary"), "path": Value("string")})
     write_parquet(tmp_path / "q", "train", plain)
     write_parquet(tmp_path / "q", "test", plain)
     text = refusal(open_hub, f"{tmp_path}/q,label=label", "train")
     assert "no column that must be its image; write ,image=COLUMN with one of 'id', 'image'" in text
     source = open_hub(f"{tmp_path}/q,image=image,label=label", "train")
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     assert source.read(4) == png(4)
     write_parquet(
         tmp_path / "r", "train", rows.rename_column("label", "y").remove_columns("coarse")
@@ -185,7 +185,7 @@ def test_the_columns_are_found_or_named(tmp_path: Path) -> None:
     )
 
 
-def read_all(source: Source) -> list[Any]:
+def read_all(source: ImageDataset) -> list[Any]:
     return [source.read(index) for index in range(len(source))]
 
 
@@ -193,7 +193,7 @@ def read_all(source: Source) -> list[Any]:
 def test_threads_and_processes_read_the_same(tmp_path: Path) -> None:
     as_parquet(tmp_path / "p")
     source = open_hub(str(tmp_path / "p"), "train")
-    assert isinstance(source, Source)
+    assert isinstance(source, ImageDataset)
     expected = [png(n) for n in PARTS["train"]]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(read_all, [source] * 8)) == [expected] * 8

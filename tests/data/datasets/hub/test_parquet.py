@@ -1,4 +1,4 @@
-"""parquet.py: pictures in a Parquet file, and named by one."""
+"""parquet.py: images in a Parquet file, and named by one."""
 
 import pickle
 import sys
@@ -24,7 +24,7 @@ def write(path: Path, columns: dict[str, Any], **options: Any) -> Path:
 HELD = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-def pictures(count: int) -> Any:
+def images(count: int) -> Any:
     return pa.array([{"bytes": b"%d" % n, "path": "same.jpg"} for n in range(count)], HELD)
 
 
@@ -48,7 +48,7 @@ def test_a_file_as_the_hubs_library_writes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("group", [1, 7, 100])
-def test_pictures_as_bytes_in_groups_of_rows(tmp_path: Path, group: int) -> None:
+def test_images_as_bytes_in_groups_of_rows(tmp_path: Path, group: int) -> None:
     columns = {"image": [b"%d" % n for n in range(50)], "label": [f"{n % 3}x" for n in range(50)]}
     source = open_parquet(write(tmp_path / "p.parquet", columns, row_group_size=group), "all")
     assert [source.read(index) for index in (49, 0, 7)] == [b"49", b"0", b"7"]
@@ -73,12 +73,12 @@ def test_paths(tmp_path: Path) -> None:
 
 
 def test_labels_of_several_kinds(tmp_path: Path) -> None:
-    several = {"image": pictures(3), "labels": [["a", "b"], [], ["b"]]}
+    several = {"image": images(3), "labels": [["a", "b"], [], ["b"]]}
     source = open_parquet(write(tmp_path / "p.parquet", several), "all")
     assert source.labels.tolist() == [[1, 1], [0, 0], [0, 1]]
-    packed = {"image": pictures(2), "label": pa.array(["b", "a"]).dictionary_encode()}
+    packed = {"image": images(2), "label": pa.array(["b", "a"]).dictionary_encode()}
     assert open_parquet(write(tmp_path / "p.parquet", packed), "all").labels.tolist() == [1, 0]
-    chosen = {"image": pictures(2), "label": [0, 0], "kind": ["b", "a"], "use": ["val", "train"]}
+    chosen = {"image": images(2), "label": [0, 0], "kind": ["b", "a"], "use": ["val", "train"]}
     path = write(tmp_path / "p.parquet", chosen)
     source = open_parquet(path, "val", columns=Columns(label="kind", split="use"))
     assert (source.classes, source.labels.tolist(), source.read(0)) == (("a", "b"), [1], b"0")
@@ -96,23 +96,23 @@ def test_bad_files(tmp_path: Path) -> None:
     assert refused(path) == f"no file {path}"
     path.write_bytes(b"path,label\n1,a\n")
     assert refused(path).startswith(f"cannot read {path}: Parquet magic bytes not found in footer")
-    write(path, {"image": pictures(2), "label": ["a", None]})
+    write(path, {"image": images(2), "label": ["a", None]})
     assert refused(path) == f"{path} row 2: it has no label"
     write(path, {"image": ["1", None], "label": ["a", "b"]})
-    assert refused(path) == f"{path} row 2: expected a picture's path, got None"
+    assert refused(path) == f"{path} row 2: expected an image's path, got None"
     write(path, {"image": [[1, 2]], "label": ["a"]})
-    assert refused(path) == f"{path} row 1: expected a picture's path, got [1, 2]"
-    write(path, {"image": pictures(0), "label": pa.array([], pa.string())})
-    assert refused(path) == f"{path} is empty; expected a row for each picture"
-    whole = write(path, {"image": pictures(500), "label": ["a"] * 500}).read_bytes()
+    assert refused(path) == f"{path} row 1: expected an image's path, got [1, 2]"
+    write(path, {"image": images(0), "label": pa.array([], pa.string())})
+    assert refused(path) == f"{path} is empty; expected a row for each image"
+    whole = write(path, {"image": images(500), "label": ["a"] * 500}).read_bytes()
     path.write_bytes(whole[:100] + b"\xff" * 200 + whole[300:])
     assert refused(path).startswith(f"cannot read {path}: ")
 
 
-def test_a_row_without_a_picture(tmp_path: Path) -> None:
+def test_a_row_without_a_image(tmp_path: Path) -> None:
     held = pa.array([{"bytes": None, "path": "x"}, {"bytes": b"1", "path": None}], HELD)
     source = open_parquet(write(tmp_path / "p.parquet", {"image": held, "label": [0, 1]}), "all")
-    with pytest.raises(OSError, match="No picture in this row"):
+    with pytest.raises(OSError, match="No image in this row"):
         source.read(0)
     assert source.read(1) == b"1"
 

@@ -16,11 +16,11 @@ RNG = np.random.default_rng(0)
 def records(labels: np.ndarray, pixels: np.ndarray) -> bytes:
     """Write records byte by byte, as the page of CIFAR tells it."""
     out = bytearray()
-    for label, picture in zip(labels, pixels, strict=True):
+    for label, image in zip(labels, pixels, strict=True):
         out += bytes(np.atleast_1d(label).tolist())
         for channel in range(3):
             for row in range(32):
-                out += bytes(picture[row, :, channel].tolist())
+                out += bytes(image[row, :, channel].tolist())
     return bytes(out)
 
 
@@ -30,8 +30,8 @@ def write10(folder: Path, count: int = 3) -> tuple[np.ndarray, np.ndarray]:
     labels = RNG.integers(0, 10, (6, count), np.uint8)
     pixels = RNG.integers(0, 256, (6, count, 32, 32, 3), np.uint8)
     files = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
-    for file, some, pictures in zip(files, labels, pixels, strict=True):
-        (folder / file).write_bytes(records(some, pictures))
+    for file, some, images in zip(files, labels, pixels, strict=True):
+        (folder / file).write_bytes(records(some, images))
     (folder / "batches.meta.txt").write_text("\n".join(NAMES10) + "\n\n")
     return labels.reshape(-1), pixels.reshape(-1, 32, 32, 3)
 

@@ -25,21 +25,21 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
         yield shelf
 
 
-def pictures(folder: Path, *names: str) -> None:
+def images(folder: Path, *names: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         (folder / name).write_bytes(name.encode())
 
 
 def make_pets(folder: Path) -> None:
-    pictures(folder / "images", "pug_1.jpg", "pug_2.jpg")
+    images(folder / "images", "pug_1.jpg", "pug_2.jpg")
     (folder / "annotations").mkdir()
     (folder / "annotations" / "trainval.txt").write_text("pug_1 1 2 1\n")
     (folder / "annotations" / "test.txt").write_text("pug_2 1 2 1\n")
 
 
 def make_flowers(folder: Path) -> None:
-    pictures(folder / "jpg", "image_00001.jpg", "image_00002.jpg", "image_00003.jpg")
+    images(folder / "jpg", "image_00001.jpg", "image_00002.jpg", "image_00003.jpg")
     savemat(folder / "imagelabels.mat", {"labels": np.array([[1, 2, 102]])})
     savemat(folder / "setid.mat", {"trnid": [[1]], "valid": [[2]], "tstid": [[3]]})
 
@@ -47,7 +47,7 @@ def make_flowers(folder: Path) -> None:
 def make_caltech(folder: Path) -> None:
     for name in ("accordion", "Faces"):
         numbers = [f"image_{number:04d}.jpg" for number in range(1, 32)]
-        pictures(folder / "101_ObjectCategories" / name, *numbers)
+        images(folder / "101_ObjectCategories" / name, *numbers)
 
 
 def make_cifar10(folder: Path) -> None:
@@ -80,7 +80,7 @@ def pack(file: str, folder: Path, below: str, work: Path) -> bytes:
     packed = shutil.make_archive(str(stem), "gztar", folder, below)
     if file.endswith(".zip"):  # with the archive inside, and what else there is
         inside = work / "zip" / "caltech-101"
-        pictures(inside, "Annotations.tar", "show_annotation.m")
+        images(inside, "Annotations.tar", "show_annotation.m")
         shutil.copy(packed, inside / f"{below}.tar.gz")
         packed = shutil.make_archive(str(stem), "zip", work / "zip", "caltech-101")
     return Path(packed).read_bytes()
@@ -124,7 +124,7 @@ def test_fetches_once(
     assert [file.name for file in folder.parent.iterdir()] == [name]
     assert not (tmp_path / "cache" / "downloads" / name).exists()
     note = (folder / "ORIGIN.txt").read_text().splitlines()
-    assert note[1] == f"{PUBLIC[name].title}, licence: {PUBLIC[name].licence}"
+    assert note[1] == f"{PUBLIC[name].title}, license: {PUBLIC[name].license}"
     assert note[2:] == [file.url for file in PUBLIC[name].files]
 
 

@@ -20,7 +20,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def write(folder: Path, mark: str = "-", packed: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Write four files of five training and three test pictures; give all labels and pixels."""
+    """Write four files of five training and three test images; give all labels and pixels."""
     labels = RNG.integers(0, 10, 8, np.uint8)
     pixels = RNG.integers(0, 256, (8, 28, 28), np.uint8)
     for stem, part in (("train", slice(5)), ("t10k", slice(5, 8))):
@@ -75,14 +75,14 @@ MANY = bytes((0, 0, 8, 3)) + struct.pack(">3I", 2**32 - 1, 28, 28)
         (idx(PIXELS) + b"\0", "expected 2,352 bytes of 3 items"),
         (MANY, "4,294,967,295 items do not fit in its"),
         (idx(PIXELS[:0]), "0 items do not fit"),
-        (idx(PIXELS[:, :27]), r"expected pictures of 28 x 28, got (27, 28)"),
+        (idx(PIXELS[:, :27]), r"expected images of 28 x 28, got (27, 28)"),
         (idx(PIXELS[:, 0, 0]), "expected an idx3 file of bytes"),
         (b"", "expected an idx3 file of bytes"),
-        (idx(PIXELS[:2]), "3 labels for 2 pictures of t10k-images-idx3-ubyte"),
+        (idx(PIXELS[:2]), "3 labels for 2 images of t10k-images-idx3-ubyte"),
     ],
 )
 @pytest.mark.parametrize("packed", [True, False])
-def test_damaged_pictures(tmp_path: Path, content: bytes, told: str, packed: bool) -> None:
+def test_damaged_images(tmp_path: Path, content: bytes, told: str, packed: bool) -> None:
     write(tmp_path, packed=packed)
     file = tmp_path / f"t10k-images-idx3-ubyte{'.gz' if packed else ''}"
     file.write_bytes(gzip.compress(content) if packed else content)

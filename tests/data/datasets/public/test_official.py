@@ -10,7 +10,7 @@ from scipy.io import savemat
 
 from tests.parity import peers
 from tests.shelf import refusal
-from vitrail.data.dataset import Source, select
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.public.official import (
     open_caltech,
     open_flowers,
@@ -26,13 +26,13 @@ PETS = {
 
 
 def touch(file: Path) -> None:
-    """Make a picture that says its own name."""
+    """Make an image that says its own name."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(file.name.encode())
 
 
-def files(source: Source) -> list[str]:
-    """Name a source's pictures, and hold that each reads its own file."""
+def files(source: ImageDataset) -> list[str]:
+    """Name a source's images, and hold that each reads its own file."""
     names = [source.where(index) for index in range(len(source))]
     for index, name in enumerate(names):
         content = source.read(index)
@@ -41,8 +41,8 @@ def files(source: Source) -> list[str]:
     return names
 
 
-def labelled(source: Source) -> list[tuple[str, str]]:
-    """Pair the names of pictures and classes."""
+def labeled(source: ImageDataset) -> list[tuple[str, str]]:
+    """Pair the names of images and classes."""
     return [
         (Path(name).stem, source.classes[label])
         for name, label in zip(files(source), source.labels, strict=True)
@@ -63,9 +63,9 @@ def test_pets(pets: Path) -> None:
     source = open_pets(pets, "train")
     assert source.classes == ("Abyssinian", "American Bulldog", "Egyptian Mau")
     wanted = [("Abyssinian_100", "Abyssinian"), ("american_bulldog_1", "American Bulldog")]
-    assert labelled(source) == [*wanted, ("Abyssinian_2", "Abyssinian")]
+    assert labeled(source) == [*wanted, ("Abyssinian_2", "Abyssinian")]
     wanted = [("Egyptian_Mau_7", "Egyptian Mau"), ("american_bulldog_12", "American Bulldog")]
-    assert labelled(open_pets(pets, "test")) == labelled(open_pets(pets, "val")) == wanted
+    assert labeled(open_pets(pets, "test")) == labeled(open_pets(pets, "val")) == wanted
     assert len(open_pets(pets, "all")) == 5
     assert source.root == pets
     assert source.where(0) == "images/Abyssinian_100.jpg"
@@ -122,10 +122,10 @@ def flowers(tmp_path: Path) -> Path:
 
 def test_flowers(flowers: Path) -> None:
     train = [("image_00002", "blackberry lily"), ("image_00001", "passion flower")]
-    assert labelled(open_flowers(flowers, "train")) == train
-    assert labelled(open_flowers(flowers, "val")) == [("image_00005", "english marigold")]
+    assert labeled(open_flowers(flowers, "train")) == train
+    assert labeled(open_flowers(flowers, "val")) == [("image_00005", "english marigold")]
     test = [("image_00003", "pink primrose"), ("image_00006", "pink-yellow dahlia")]
-    assert labelled(open_flowers(flowers, "test")) == [*test, ("image_00004", "passion flower")]
+    assert labeled(open_flowers(flowers, "test")) == [*test, ("image_00004", "passion flower")]
     assert open_flowers(flowers, "all").labels.tolist() == [76, 101, 0, 76, 4, 59]
 
 
@@ -163,7 +163,7 @@ def test_caltech(caltech: Path) -> None:
     assert every.classes == ("accordion", "BACKGROUND_Google", "Faces")
     assert np.bincount(train.labels).tolist() == [30, 30, 30]
     assert np.bincount(test.labels).tolist() == [1, 15, 3]
-    assert sorted(labelled(train) + labelled(test)) == sorted(labelled(every))
+    assert sorted(labeled(train) + labeled(test)) == sorted(labeled(every))
     assert set(files(train)).isdisjoint(files(test))
     last = [f"Faces/image_{number:04d}.jpg" for number in range(31, 34)]
     assert files(test)[-3:] != last  # drawn at random
@@ -176,14 +176,14 @@ def test_caltech_with_faults(caltech: Path, tmp_path: Path) -> None:
     assert "found no folder 101_ObjectCategories" in refusal(open_caltech, tmp_path / "x", "train")
     for number in (5, 6, 7):
         (caltech / "101_ObjectCategories" / "Faces" / f"image_{number:04d}.jpg").unlink()
-    assert "Faces: only 30 pictures, 30 are for training" in refusal(open_caltech, caltech, "all")
+    assert "Faces: only 30 images, 30 are for training" in refusal(open_caltech, caltech, "all")
 
 
 WNIDS = ("n01440764", "n01443537", "n02099601")
 
 
 def imagenet(root: Path, *, flat: bool) -> None:
-    """Make four training pictures of three classes, and five validation pictures."""
+    """Make four training images of three classes, and five validation images."""
     for number, wnid in enumerate((*WNIDS, WNIDS[0])):
         touch(root / "train" / wnid / f"{wnid}_{number}.JPEG")
     for number, wnid in enumerate((WNIDS[2], WNIDS[0], WNIDS[2], WNIDS[1], WNIDS[0]), 1):
@@ -209,7 +209,7 @@ def test_imagenet_in_class_folders(tmp_path: Path) -> None:
     names += ["n01443537/n01443537_1", "n02099601/n02099601_2"]
     assert files(train) == [f"train/{name}.JPEG" for name in names]
     assert train.labels.tolist() == [0, 0, 1, 2]
-    assert sorted(labelled(open_imagenet(tmp_path, "val"))) == VALIDATION
+    assert sorted(labeled(open_imagenet(tmp_path, "val"))) == VALIDATION
     assert len(open_imagenet(tmp_path, "all")) == 9
     assert "ImageNet has no split 'test'; it has train, val, all" in refusal(
         open_imagenet, tmp_path, "test"
@@ -221,9 +221,9 @@ def test_imagenet_in_class_folders(tmp_path: Path) -> None:
 def test_imagenet_with_a_list_of_classes(tmp_path: Path, place: str, name: str) -> None:
     imagenet(tmp_path, flat=True)
     (tmp_path / place / name).write_text("".join(f"{wnid}\n" for _, wnid in VALIDATION))
-    assert labelled(open_imagenet(tmp_path, "val")) == VALIDATION
+    assert labeled(open_imagenet(tmp_path, "val")) == VALIDATION
     (tmp_path / "val" / "ILSVRC2012_val_00000002.JPEG").unlink()
-    assert labelled(open_imagenet(tmp_path, "val")) == [VALIDATION[0], *VALIDATION[2:]]
+    assert labeled(open_imagenet(tmp_path, "val")) == [VALIDATION[0], *VALIDATION[2:]]
 
 
 def test_imagenet_as_kaggle_has_it(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_imagenet_as_kaggle_has_it(tmp_path: Path) -> None:
     rows = [f"{name},{wnid} 85 1 499 272 {wnid} 1 2 3 4 \n" for name, wnid in VALIDATION[::-1]]
     solution = tmp_path / "LOC_val_solution.csv"
     solution.write_text("ImageId,PredictionString\n" + "".join(rows))
-    assert labelled(open_imagenet(tmp_path, "val")) == VALIDATION
+    assert labeled(open_imagenet(tmp_path, "val")) == VALIDATION
     assert len(open_imagenet(tmp_path, "train")) == 4
     solution.write_text("ImageId,PredictionString\n" + "".join(rows[1:]))
     told = "found no class for 'val/ILSVRC2012_val_00000005.JPEG'"
@@ -244,13 +244,13 @@ def test_imagenet_with_faults(tmp_path: Path) -> None:
     assert len(open_imagenet(tmp_path, "train")) == 4
     for split in ("val", "all"):
         text = refusal(open_imagenet, tmp_path, split)
-        assert "pictures without class folders need a list ILSVRC2012_val_labels.txt" in text
+        assert "images without class folders need a list ILSVRC2012_val_labels.txt" in text
     touch(tmp_path / "val" / "cat.jpeg")
-    told = "val/cat.jpeg: expected a picture named ILSVRC2012_val_XXXXXXXX.JPEG"
+    told = "val/cat.jpeg: expected an image named ILSVRC2012_val_XXXXXXXX.JPEG"
     assert told in refusal(open_imagenet, tmp_path, "val")
     (tmp_path / "b" / "train").mkdir(parents=True)
     touch(tmp_path / "b" / "train" / "n01440764.tar")
-    assert "found no pictures; unpack each" in refusal(open_imagenet, tmp_path / "b", "train")
+    assert "found no images; unpack each" in refusal(open_imagenet, tmp_path / "b", "train")
 
 
 def test_folders_that_can_not_be_listed(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,15 +261,15 @@ def test_folders_that_can_not_be_listed(pets: Path, monkeypatch: pytest.MonkeyPa
     assert f"{pets / 'images'}: Permission denied" in refusal(open_pets, pets, "train")
 
 
-def thousand(root: Path) -> Source:
-    """Open validation pictures of ImageNet's thousand classes, most of which have none."""
+def thousand(root: Path) -> ImageDataset:
+    """Open validation images of ImageNet's thousand classes, most of which have none."""
     imagenet(root, flat=False)
     for number in range(997):
         (root / "val" / f"n9{number:07d}").mkdir()
     return open_imagenet(root, "val")
 
 
-def test_real_labels_follow_the_numbers_of_pictures(tmp_path: Path) -> None:
+def test_real_labels_follow_the_numbers_of_images(tmp_path: Path) -> None:
     source = thousand(tmp_path)
     file = tmp_path / "real.json"
     file.write_text(json.dumps([[5, 7], [], [999], [0, 0], [1]]))

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from tests.shelf import Shelf, refusal, serving
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.shards import shards
 from vitrail.data.datasets.shards.shards import open_shards
 
@@ -30,9 +30,9 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
         yield shelf
 
 
-def picture(number: int) -> bytes:
-    """Stand in for a picture's file; nothing is decoded here."""
-    return f"picture {number}".encode() * (1 + number % 70)
+def image(number: int) -> bytes:
+    """Stand in for an image's file; nothing is decoded here."""
+    return f"image {number}".encode() * (1 + number % 70)
 
 
 def tar(path: Path, files: dict[str, bytes | str]) -> Path:
@@ -47,12 +47,12 @@ def tar(path: Path, files: dict[str, bytes | str]) -> Path:
 
 
 def numbered(path: Path, numbers: range) -> Path:
-    """Write pictures, each labelled with its number modulo 3."""
-    samples = ({f"{n:04}.jpg": picture(n), f"{n:04}.cls": str(n % 3)} for n in numbers)
+    """Write images, each labeled with its number modulo 3."""
+    samples = ({f"{n:04}.jpg": image(n), f"{n:04}.cls": str(n % 3)} for n in numbers)
     return tar(path, {name: content for sample in samples for name, content in sample.items()})
 
 
-def read_all(source: Source) -> list[Any]:
+def read_all(source: ImageDataset) -> list[Any]:
     return [source.read(index) for index in range(len(source))]
 
 
@@ -64,9 +64,9 @@ def test_reads_what_webdataset_reads(tmp_path: Path) -> None:
     webdataset = pytest.importorskip("webdataset")
     with webdataset.ShardWriter(f"{tmp_path}/train-%04d.tar", maxcount=30, verbose=0) as writer:
         for n in range(100):
-            meta = {"label": 99, "caption": "a picture"}
+            meta = {"label": 99, "caption": "an image"}
             key = f"{'deep/' * (n % 40)}k{n}"
-            writer.write({"__key__": key, "png": picture(n), "json": meta, "cls": n % 7})
+            writer.write({"__key__": key, "png": image(n), "json": meta, "cls": n % 7})
     numbered(tmp_path / "val-0000.tar", range(5))
     source = open_shards(f"{tmp_path}/*.tar", "all")
     urls = [str(path) for path in sorted(tmp_path.glob("*.tar"))]
@@ -91,7 +91,7 @@ def test_splits(tmp_path: Path) -> None:
     for place in (f"{tmp_path}/d", f"{tmp_path}/d/{{train-0,train-1,validation-0}}.tar"):
         for split, numbers in expected.items():
             source = open_shards(place, split)
-            assert read_all(source) == [picture(n) for n in numbers]
+            assert read_all(source) == [image(n) for n in numbers]
             assert source.labels.tolist() == [n % 3 for n in numbers]
             assert source.name == f"d/{split}"
     text = refusal(open_shards, f"{tmp_path}/d", "test")
@@ -110,7 +110,7 @@ def test_shards_without_splits_give_a_part_to_val(tmp_path: Path) -> None:
     found = {split: set(read_all(source)) for split, source in parts.items()}
     assert len(found["val"]) == 6
     assert not found["train"] & found["val"]
-    assert found["train"] | found["val"] == found["all"] == {picture(n) for n in range(60)}
+    assert found["train"] | found["val"] == found["all"] == {image(n) for n in range(60)}
     assert set(read_all(open_shards(str(tmp_path), "val", seed=1))) != found["val"]
 
 
@@ -169,8 +169,8 @@ def test_labels(
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "a.tar holds no pictures"),
-        ({"a.cls": "1", "a.heic": b""}, "sample 'a': it has no picture; expected one of jpg"),
+        ({}, "a.tar holds no images"),
+        ({"a.cls": "1", "a.heic": b""}, "sample 'a': it has no image; expected one of jpg"),
         ({"a.jpg": b""}, "sample 'a': it has no label; expected KEY.cls"),
         ({"a.jpg": b"", "a.cls": ""}, "sample 'a': it has no label"),
         ({"a.jpg": b"", "a.json": "{}"}, "it has no label"),
@@ -182,7 +182,7 @@ def test_labels(
         ({"a.jpg": b"", "a.json": '{"label": {"a": 1}}'}, "number or name, got {'a': 1}"),
         ({"a.jpg": b"", "a.cls": "-1"}, "a.tar:a.jpg: it has no label"),
         ({"a.jpg": b"", "a.cls": "9" * 15}, "is no class; expected numbers from 0"),
-        ({"a.jpg": b"", "a.png": b"", "a.cls": "1"}, "several pictures (jpg, png); expected one"),
+        ({"a.jpg": b"", "a.png": b"", "a.cls": "1"}, "several images (jpg, png); expected one"),
         ({"a.jpg": b"", "a.JPG": b"", "a.cls": "1"}, "a.JPG is there twice"),
         (
             {"a.jpg": b"", "a.cls": "1", "b.jpg": b"", "b.cls": "1", "a.png": b""},
@@ -236,7 +236,7 @@ def test_threads_and_processes_read_the_same(
     for shard in range(8):
         numbered(tmp_path / f"{shard}.tar", range(shard * 10, shard * 10 + 10))
     source = open_shards(str(tmp_path), "all")
-    expected = [picture(n) for n in range(80)]
+    expected = [image(n) for n in range(80)]
     for method in ("fork", "spawn"):
         with multiprocessing.get_context(method).Pool(2) as processes:
             assert processes.map(read_all, [source] * 4, chunksize=1) == [expected] * 4
@@ -258,7 +258,7 @@ def test_a_file_is_not_closed_while_it_is_read(
         return pread(*args)
 
     monkeypatch.setattr(os, "pread", forgotten_meanwhile)
-    assert read_all(source) == [picture(n) for n in range(3)]
+    assert read_all(source) == [image(n) for n in range(3)]
 
 
 def test_open_files_are_bounded_and_closed_in_silence(tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_shard_that_is_replaced(tmp_path: Path) -> None:
     for numbers in (range(3), range(5, 9)):
         path = numbered(tmp_path / "new.tar", numbers)
         path = path.rename(tmp_path / "a.tar")
-        assert read_all(open_shards(str(path), "all")) == [picture(n) for n in numbers]
+        assert read_all(open_shards(str(path), "all")) == [image(n) for n in numbers]
         os.utime(path, (1, 1))
 
 
@@ -293,7 +293,7 @@ def test_shards_are_downloaded_once(shelf: Shelf, tmp_path: Path) -> None:
     text = f"{shelf.address}/set/train-{{0..2}}.tar"
     for _ in range(2):
         source = open_shards(text, "all")
-        assert read_all(source) == [picture(n) for n in range(15)]
+        assert read_all(source) == [image(n) for n in range(15)]
         assert source.classes == ("ant", "bee", "ox", "yak")
         assert source.where(7) == "train-1.tar:0007.jpg"
         assert source.root is not None
@@ -304,7 +304,7 @@ def test_shards_are_downloaded_once(shelf: Shelf, tmp_path: Path) -> None:
     assert shelf.asked[4] == ("/set/train-1.tar", "bytes=3000-")
     shelf.files["/other/train-0.tar"] = shelf.files["/set/train-2.tar"]
     other = open_shards(f"{shelf.address}/other/train-0.tar", "all")
-    assert read_all(other) == [picture(n) for n in range(10, 15)]
+    assert read_all(other) == [image(n) for n in range(10, 15)]
 
 
 def test_downloads_that_are_refused(

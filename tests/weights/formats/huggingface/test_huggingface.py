@@ -25,7 +25,7 @@ from tests.weights.huggingface_cases import (
     hf,
     make,
     read,
-    recognised,
+    recognized,
     save,
     shapes_of,
     text_sizes,
@@ -42,7 +42,7 @@ from vitrail.weights.formats.huggingface.huggingface import (
 from vitrail.weights.formats.huggingface.huggingface_config import (
     write_config,
 )
-from vitrail.weights.formats.huggingface.huggingface_names import denormalise, normalise
+from vitrail.weights.formats.huggingface.huggingface_names import denormalize, normalize
 from vitrail.weights.formats.keymap import write_table
 from vitrail.weights.load import load
 
@@ -52,7 +52,7 @@ def test_reads_what_transformers_writes(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     peer = make(case)
     tensors, config = save(peer, tmp_path)
-    assert recognised(tensors) == [case.format]
+    assert recognized(tensors) == [case.format]
     spec, ours, _ = read(case.format, tensors, config)
     assert spec == case.spec
     peers.assert_near(ask(spec, ours), ask_peer(case, peer), 1e-5)
@@ -64,10 +64,10 @@ def test_names_in_memory_read_the_same(name: str, tmp_path: Path) -> None:
     peer = make(case)
     tensors, config = save(peer, tmp_path)
     memory = peer.state_dict()
-    assert recognised(memory) == [case.format]
+    assert recognized(memory) == [case.format]
     assert_same(read(case.format, memory, config)[1], read(case.format, tensors, config)[1])
-    twice = normalise(normalise(memory))
-    assert_same(twice, normalise(memory))
+    twice = normalize(normalize(memory))
+    assert_same(twice, normalize(memory))
 
 
 @NAMES
@@ -77,9 +77,9 @@ def test_writes_what_transformers_reads(name: str, tmp_path: Path) -> None:
     tensors, config = save(peer, tmp_path / "theirs")
     spec, ours, left_out = read(case.format, tensors, config)
     assert format_for(spec) is case.format
-    written = denormalise(write_table(case.format.table(spec), ours))
+    written = denormalize(write_table(case.format.table(spec), ours))
     # All that was read is there again, bit by bit, under the names that are on disk.
-    there = denormalise(normalise(tensors))
+    there = denormalize(normalize(tensors))
     assert_same(written, {key: there[key] for key in there if key.partition("[")[0] not in left_out
                           and not left_out.get(f"{key}[query]")})  # fmt: skip
     folder = tmp_path / "ours"
@@ -92,10 +92,10 @@ def test_writes_what_transformers_reads(name: str, tmp_path: Path) -> None:
     assert {key.rpartition(".")[2] for key in report["missing_keys"]} <= {"mask_token"}
     assert not report["unexpected_keys"]
     assert torch.equal(ask_peer(case, again.eval()), ask_peer(case, peer))
-    assert case.format.infer(shapes_of(normalise(written)), write_config(spec)) == spec
+    assert case.format.infer(shapes_of(normalize(written)), write_config(spec)) == spec
 
 
-def test_pictures_are_cut_to_whole_patches(tmp_path: Path) -> None:
+def test_images_are_cut_to_whole_patches(tmp_path: Path) -> None:
     """As SigLIP's of 384 pixels are, by patches of 14."""
     save(hf.SiglipVisionModel(hf.SiglipVisionConfig(**{**MLP, "image_size": 38})), tmp_path)
     said = {"size": {"height": 38, "width": 38}, "resample": 3}
@@ -120,9 +120,9 @@ def test_a_vit_on_disk_has_the_old_names(tmp_path: Path) -> None:
 
 def test_a_whole_clip_leaves_the_text_tower_out(tmp_path: Path) -> None:
     config = hf.CLIPConfig(vision_config=MLP, text_config=text_sizes(), projection_dim=6)
-    peer = peers.randomise(hf.CLIPModel(config), torch.float32)
+    peer = peers.randomize(hf.CLIPModel(config), torch.float32)
     tensors, saved = save(peer, tmp_path)
-    assert recognised(tensors) == [HF_CLIP]
+    assert recognized(tensors) == [HF_CLIP]
     tensors["vision_model.embeddings.position_ids"] = torch.arange(17)[None]
     spec, ours, left_out = read(HF_CLIP, tensors, saved)
     assert spec == CLIP
@@ -133,7 +133,7 @@ def test_a_whole_clip_leaves_the_text_tower_out(tmp_path: Path) -> None:
     assert {"logit_scale", "text_projection.weight"} <= left_out.keys()
     assert len(left_out) + len(peer.vision_model.state_dict()) + 1 == len(peer.state_dict())
     with torch.no_grad():
-        theirs = peer.get_image_features(peers.pictures(spec, torch.float32))
+        theirs = peer.get_image_features(peers.images(spec, torch.float32))
     theirs = theirs if isinstance(theirs, Tensor) else theirs.pooler_output
     peers.assert_near(ask(spec, ours), theirs, 1e-5)
 
@@ -151,19 +151,19 @@ def test_what_pre_training_alone_uses_is_left_out(tmp_path: Path) -> None:
 
 def test_a_dinov2_classifier_gives_its_encoder() -> None:
     model = hf.Dinov2ForImageClassification(hf.Dinov2Config(**SIZES))
-    assert recognised(model.state_dict()) == [HF_DINOV2]
+    assert recognized(model.state_dict()) == [HF_DINOV2]
     spec, _, left_out = read(HF_DINOV2, model.state_dict(), SIZES)
     assert spec == DINO
     assert set(left_out) == {"embeddings.mask_token", "classifier.weight", "classifier.bias"}
 
 
 def test_a_deit_without_classifiers_gives_its_features() -> None:
-    model = peers.randomise(hf.DeiTModel(hf.DeiTConfig(**MLP)), torch.float32)
-    assert recognised(model.state_dict()) == [HF_DEIT]
+    model = peers.randomize(hf.DeiTModel(hf.DeiTConfig(**MLP)), torch.float32)
+    assert recognized(model.state_dict()) == [HF_DEIT]
     spec, ours, left_out = read(HF_DEIT, model.state_dict(), MLP)
     assert spec == replace(VIT, classes=0, distilled=True)
     assert set(left_out) == {"pooler.dense.weight", "pooler.dense.bias"}
-    x = peers.pictures(spec, torch.float32)
+    x = peers.images(spec, torch.float32)
     with torch.no_grad():
         theirs = model(x).last_hidden_state[:, :2].mean(1)
     peers.assert_near(ask(spec, ours), theirs, 1e-5)

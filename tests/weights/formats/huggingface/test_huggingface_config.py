@@ -91,8 +91,8 @@ def test_preprocessing_of_transformers(
     assert read_preprocess(written) == expected
     ours = hf.AutoImageProcessor.from_pretrained(save_json(tmp_path / "ours", written))
     theirs = getattr(hf, kind)(**options)
-    picture = torch.randint(0, 256, (3, 150, 211), dtype=torch.uint8)
-    pixels = [p(picture, return_tensors="pt")["pixel_values"] for p in (ours, theirs)]
+    image = torch.randint(0, 256, (3, 150, 211), dtype=torch.uint8)
+    pixels = [p(image, return_tensors="pt")["pixel_values"] for p in (ours, theirs)]
     assert torch.equal(pixels[0], pixels[1])
 
 

@@ -48,7 +48,7 @@ def make_by_config(config: dict[str, Any]) -> Any:
     model = timm.create_model(
         config["architecture"], num_classes=config["num_classes"], **arguments
     )
-    return peers.randomise(model, torch.float32)
+    return peers.randomize(model, torch.float32)
 
 
 def expected(spec: ViTSpec) -> ViTSpec:
@@ -151,7 +151,7 @@ def test_published_architecture_has_its_spec_and_every_tensor(architecture: str,
         options |= {"position_resize": "timm"}
         options |= {} if "activation" in name else {"activation": "gelu"}
     if isinstance(wanted, BiTSpec | HybridSpec):
-        options |= {"standardise": "timm"}
+        options |= {"standardize": "timm"}
         options |= (
             {"stem_norm_eps": 1e-5} if isinstance(wanted, HybridSpec) else {"pool_padding": "zeros"}
         )

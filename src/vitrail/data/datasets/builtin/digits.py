@@ -1,7 +1,7 @@
-"""Handwritten digits that come with the package: 1,797 real grey pictures of 8 x 8.
+"""Handwritten digits that come with the package: 1,797 real gray images of 8 x 8.
 
 They are the test set of "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak,
-1998, UCI Machine Learning Repository, doi 10.24432/C50P49, licence CC BY 4.0), the same pictures in
+1998, UCI Machine Learning Repository, doi 10.24432/C50P49, license CC BY 4.0), the same images in
 the same order as scikit-learn's load_digits. 13 people wrote them; their values of 0 to 16 are
 spread over 0 to 255 here, and nothing else is changed.
 """
@@ -13,16 +13,16 @@ from importlib.resources import files
 
 import numpy as np
 
-from vitrail.data.dataset import Pixels, Source, select
+from vitrail.data.dataset import ImageDataset, Pixels, select
 from vitrail.data.split import choose
 
 _COUNT, _SIDE, _MOST = 1797, 8, 16
 
 
-def open_digits(split: str) -> Source:
+def open_digits(split: str) -> ImageDataset:
     """Open the digits: `test` is the last fifth of each class, `train` what comes before.
 
-    The file goes from writer to writer, so most of the test pictures are by people whose hand
+    The file goes from writer to writer, so most of the test images are by people whose hand
     training has not seen.
     """
     part = choose(split, ("train", "test"), "digits")
@@ -37,7 +37,7 @@ def open_digits(split: str) -> Source:
 
 
 def _read_digits() -> Pixels:
-    """Unpack the file: all labels, then each pixel of all pictures, by class, which packs best."""
+    """Unpack the file: all labels, then each pixel of all images, by class, which packs best."""
     packed = files("vitrail.data.datasets.builtin").joinpath("digits.gz").read_bytes()
     values = np.frombuffer(gzip.decompress(packed), np.uint8)
     labels = values[:_COUNT].astype(np.int64)

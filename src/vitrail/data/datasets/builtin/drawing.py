@@ -1,6 +1,6 @@
-"""Drawing many small pictures at once: outlines, patterns, smooth fields, colours, noise.
+"""Drawing many small images at once: outlines, patterns, smooth fields, colors, noise.
 
-Pixels meet only operations that IEEE 754 rounds in one way (no sines), so that a picture is the
+Pixels meet only operations that IEEE 754 rounds in one way (no sines), so that an image is the
 same in any batch and on any machine. Arrays are float32, coordinates are pixels.
 """
 
@@ -106,20 +106,20 @@ OUTLINES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """What fills a shape or a ground, for each picture: two colours, and how they alternate."""
+    """What fills a shape or a ground, for each image: two colors, and how they alternate."""
 
     kind: np.ndarray
     """A number of `PATTERNS`."""
     period: np.ndarray
-    """Pixels from one stripe, square or dot to the next of its colour."""
+    """Pixels from one stripe, square or dot to the next of its color."""
     angle: np.ndarray
-    colours: tuple[np.ndarray, np.ndarray]
+    colors: tuple[np.ndarray, np.ndarray]
     """Red, green and blue from 0 to 1: (n, 3) each. A plain one has the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A shape for each picture, where it lies and what fills it."""
+    """A shape for each image, where it lies and what fills it."""
 
     outline: np.ndarray
     """A number of `OUTLINES`."""
@@ -131,12 +131,12 @@ class Figure:
 
 
 def paint(canvas: np.ndarray, figure: Figure, window: int) -> None:
-    """Draw a figure on each picture (n, 3, size, size); it must fit in a window of that side."""
+    """Draw a figure on each image (n, 3, size, size); it must fit in a window of that side."""
     count, _, size, _ = canvas.shape
     window = min(window, size)
     left, top = (
-        np.clip(np.rint(centre - window / 2), 0, size - window).astype(np.int64)
-        for centre in (figure.x, figure.y)
+        np.clip(np.rint(center - window / 2), 0, size - window).astype(np.int64)
+        for center in (figure.x, figure.y)
     )
     x = _column(left + 0.5 - figure.x) + np.arange(window, dtype=np.float32)
     y = _column(top + 0.5 - figure.y) + np.arange(window, dtype=np.float32)
@@ -153,7 +153,7 @@ def paint(canvas: np.ndarray, figure: Figure, window: int) -> None:
 
 
 def _cover(figure: Figure, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Say how much of each pixel lies inside the outline; x and y count from its centre."""
+    """Say how much of each pixel lies inside the outline; x and y count from its center."""
     across, down = _turned(x, y, figure.angle, 1 / figure.radius)
     cover = np.empty(across.shape, np.float32)
     for number, outline in enumerate(OUTLINES.values()):
@@ -177,7 +177,7 @@ def _turned(
 
 
 def _mixed(pattern: Pattern, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Say how much each pixel has of the second colour."""
+    """Say how much each pixel has of the second color."""
     mix = np.zeros((len(x), y.shape[1], x.shape[1]), np.float32)
     for number, kind in enumerate(PATTERNS[1:], 1):
         some = np.flatnonzero(pattern.kind == number)
@@ -209,24 +209,24 @@ def _blend(canvas: np.ndarray, cover: np.ndarray, mix: np.ndarray, pattern: Patt
     for channel in range(3):
         plane = canvas[:, channel]
         plane *= rest
-        for weight, colour in zip((first, second), pattern.colours, strict=True):
-            plane += weight * _column(colour[:, channel])[..., None]
+        for weight, color in zip((first, second), pattern.colors, strict=True):
+            plane += weight * _column(color[:, channel])[..., None]
 
 
 def fill(canvas: np.ndarray, pattern: Pattern, field: np.ndarray) -> None:
-    """Cover whole pictures with a pattern whose colours also drift with a field of 0 to 1."""
+    """Cover whole images with a pattern whose colors also drift with a field of 0 to 1."""
     x = np.broadcast_to(np.arange(canvas.shape[-1], dtype=np.float32), canvas.shape[::3])
     mix = _mixed(pattern, x, x)
     mix += field
     mix *= 0.5
-    first, second = pattern.colours
+    first, second = pattern.colors
     for channel in range(3):
         step = _column(second[:, channel] - first[:, channel])[..., None]
         canvas[:, channel] = mix * step + _column(first[:, channel])[..., None]
 
 
 def smooth(knots: np.ndarray, size: int) -> np.ndarray:
-    """Spread a few values (n, k, k) over pictures (n, size, size), linearly in both directions."""
+    """Spread a few values (n, k, k) over images (n, size, size), linearly in both directions."""
     place = (np.arange(size, dtype=np.float32) + 0.5) * ((knots.shape[1] - 1) / size)
     low = place.astype(np.int64)
     part = place - low
@@ -235,8 +235,8 @@ def smooth(knots: np.ndarray, size: int) -> np.ndarray:
     return rows[:, :, low] * (1 - part) + rows[:, :, low + 1] * part
 
 
-def colour(hue: np.ndarray, saturation: np.ndarray, luma: np.ndarray) -> np.ndarray:
-    """Make a colour (n, 3) of a hue (a turn is 1) that looks as bright as the luma says."""
+def color(hue: np.ndarray, saturation: np.ndarray, luma: np.ndarray) -> np.ndarray:
+    """Make a color (n, 3) of a hue (a turn is 1) that looks as bright as the luma says."""
     turns = (np.array([5.0, 3.0, 1.0]) + 6 * hue[:, None]) % 6
     pure = 1 - saturation[:, None] * np.clip(np.minimum(turns, 4 - turns), 0, 1)
     bright, luma = (pure * _LUMA).sum(1, keepdims=True), luma[:, None]
@@ -245,7 +245,7 @@ def colour(hue: np.ndarray, saturation: np.ndarray, luma: np.ndarray) -> np.ndar
 
 
 def grain(words: np.ndarray, size: int) -> np.ndarray:
-    """Make noise of -1 to 1 for each channel (n, 3, size, size) out of one word a picture."""
+    """Make noise of -1 to 1 for each channel (n, 3, size, size) out of one word an image."""
     pixels = np.arange(size * size, dtype=np.uint32).reshape(size, size) * np.uint32(0x9E3779B1)
     mixed = pixels ^ words.astype(np.uint32)[:, None, None]
     for factor, shift in ((0x85EBCA6B, 13), (0xC2B2AE35, 16)):  # MurmurHash3's last steps

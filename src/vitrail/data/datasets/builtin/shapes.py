@@ -1,8 +1,8 @@
-"""Procedural colour pictures without limit, each a pure function of a seed and its number.
+"""Procedural color images without limit, each a pure function of a seed and its number.
 
-A picture shows one large shape on a ground. Its class is what the shape is: its outline, from
-`medium` on also its pattern, and in `hard` whether its colours are warm or cool. Place, size, turn,
-colours, ground, light, noise and small shapes around it tell nothing.
+An image shows one large shape on a ground. Its class is what the shape is: its outline, from
+`medium` on also its pattern, and in `hard` whether its colors are warm or cool. Place, size, turn,
+colors, ground, light, noise and small shapes around it tell nothing.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from math import pi
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import Pixels, Source, Uniform
+from vitrail.data.dataset import ImageDataset, Pixels, Uniform
 from vitrail.data.datasets.builtin.drawing import (
     OUTLINES,
     PATTERNS,
     Figure,
     Pattern,
-    colour,
+    color,
     fill,
     grain,
     paint,
     smooth,
 )
-from vitrail.data.rng import Draws
+from vitrail.data.rng import CounterRNG
 from vitrail.data.split import choose
 
-_TEST = 1 << 40  # the number of the first test picture; training pictures are counted from 0
-_IN_MEMORY = 200_000_000  # bytes of pictures up to which they are drawn once, and kept
+_TEST = 1 << 40  # the number of the first test image; training images are counted from 0
+_IN_MEMORY = 200_000_000  # bytes of images up to which they are drawn once, and kept
 _AT_ONCE = 1 << 17  # pixels drawn together, so that the processor's cache holds them
 _KNOTS = 4  # of a smooth field, each way
 _HUES = {"warm": (-0.06, 0.16), "cool": (0.46, 0.76)}  # red to yellow, cyan to violet
@@ -38,17 +38,17 @@ _HUES = {"warm": (-0.06, 0.16), "cool": (0.46, 0.76)}  # red to yellow, cyan to 
 
 @dataclass(frozen=True, kw_only=True)
 class Difficulty:
-    """What pictures of one kind have, and what decides their class."""
+    """What images of one kind have, and what decides their class."""
 
     outlines: int
     """How many of the outlines, from the first."""
     patterns: int
     hues: tuple[str, ...] = ()
-    """Families of colours that count; with none, all colours do."""
+    """Families of colors that count; with none, all colors do."""
     radius: tuple[float, float]
-    """Of the large shape, as a part of the picture's side."""
+    """Of the large shape, as a part of the image's side."""
     ground: float
-    """How far the two colours of the ground are apart in brightness; 0 is a plain ground."""
+    """How far the two colors of the ground are apart in brightness; 0 is a plain ground."""
     around: int = 0
     """Small shapes, which may lie behind the large one."""
     before: int = 0
@@ -90,10 +90,10 @@ _NUMBERS = {"size": (32, 16, 512), "count": (20_000, 1, 10_000_000), "seed": (0,
 """The other options: what each is by itself, at least and at most."""
 
 
-def open_shapes(options: str, split: str) -> Source:
+def open_shapes(options: str, split: str) -> ImageDataset:
     """Open shapes by options such as `hard` or `hard,size=64,count=50000,seed=1`.
 
-    `count` is that of the training pictures; there are a tenth as many for testing. Sets of up to
+    `count` is that of the training images; there are a tenth as many for testing. Sets of up to
     200 MB are drawn at once and kept in memory, larger ones whenever they are asked for.
     """
     part = choose(split, ("train", "test"), "shapes")
@@ -101,7 +101,7 @@ def open_shapes(options: str, split: str) -> Source:
     train, test = np.arange(count), _TEST + np.arange(max(1, count // 10))
     numbers = {"train": train, "test": test, "all": np.concatenate([train, test])}[part]
     name = f"shapes:{options}/{part}" if options else f"shapes/{part}"
-    source = ShapesSource(name, difficulty, size, seed, numbers)
+    source = ShapesDataset(name, difficulty, size, seed, numbers)
     if len(numbers) * 3 * size**2 > _IN_MEMORY:
         return source
     return Pixels(name, source.classes, source.labels, source.take(np.arange(len(numbers))))
@@ -134,7 +134,7 @@ def _number(key: str, text: str | None) -> int:
     raise InputError(f"shapes: {key} is a whole number from {low} to {high:_}, not {text!r}")
 
 
-class ShapesSource(Uniform):
+class ShapesDataset(Uniform):
     """Shapes that are drawn whenever they are asked for."""
 
     def __init__(
@@ -145,7 +145,7 @@ class ShapesSource(Uniform):
         self._difficulty, self._size, self._seed, self._numbers = difficulty, size, seed, numbers
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Draw pictures: (n, size, size, 3), uint8."""
+        """Draw images: (n, size, size, 3), uint8."""
         pixels = np.empty((len(indices), self._size, self._size, 3), np.uint8)
         step = max(1, _AT_ONCE // self._size**2)
         for start in range(0, len(indices), step):
@@ -155,8 +155,8 @@ class ShapesSource(Uniform):
 
 
 def _draw(difficulty: Difficulty, size: int, seed: int, numbers: np.ndarray) -> np.ndarray:
-    """Draw some pictures together."""
-    draws = Draws(seed, "shapes", 0, numbers)
+    """Draw some images together."""
+    draws = CounterRNG(seed, "shapes", 0, numbers)
     label = numbers % len(difficulty.classes)
     luma = draws.uniform(0.32, 0.68)
     canvas = np.empty((len(numbers), 3, size, size), np.float32)
@@ -181,7 +181,7 @@ def _draw(difficulty: Difficulty, size: int, seed: int, numbers: np.ndarray) -> 
     return np.clip(canvas, 0, 255, out=canvas).astype(np.uint8).transpose(0, 2, 3, 1)
 
 
-def _field(draws: Draws, size: int) -> np.ndarray:
+def _field(draws: CounterRNG, size: int) -> np.ndarray:
     knots = np.stack([draws.uniform() for _ in range(_KNOTS * _KNOTS)], 1)
     return smooth(knots.reshape(-1, _KNOTS, _KNOTS), size)
 
@@ -193,21 +193,21 @@ def _away_from(luma: np.ndarray, part: np.ndarray) -> np.ndarray:
     return np.where(found < darker, found, found + brighter - darker)
 
 
-def _ground(draws: Draws, difficulty: Difficulty, size: int, luma: np.ndarray) -> Pattern:
+def _ground(draws: CounterRNG, difficulty: Difficulty, size: int, luma: np.ndarray) -> Pattern:
     apart, hue = draws.uniform(0, difficulty.ground), draws.uniform()
     return Pattern(
         kind=draws.below(len(PATTERNS) if difficulty.ground else 1),
         period=draws.uniform(0.15, 0.4) * size,
         angle=draws.uniform(0, 2 * pi),
-        colours=(
-            colour(hue, draws.uniform(0.1, 0.7), luma - apart / 2),
-            colour(hue + draws.uniform(-0.15, 0.15), draws.uniform(0.1, 0.7), luma + apart / 2),
+        colors=(
+            color(hue, draws.uniform(0.1, 0.7), luma - apart / 2),
+            color(hue + draws.uniform(-0.15, 0.15), draws.uniform(0.1, 0.7), luma + apart / 2),
         ),
     )
 
 
 def _main(
-    draws: Draws, difficulty: Difficulty, size: int, label: np.ndarray, luma: np.ndarray
+    draws: CounterRNG, difficulty: Difficulty, size: int, label: np.ndarray, luma: np.ndarray
 ) -> Figure:
     """Say what the large shape is, by the class, and how it looks, by chance."""
     rest, outline = np.divmod(label, difficulty.outlines)
@@ -222,30 +222,30 @@ def _main(
         kind=kind,
         period=draws.uniform(0.16, 0.22) * size,
         angle=draws.uniform(0, 2 * pi),
-        colours=_two_tones(draws, hue, luma, kind),
+        colors=_two_tones(draws, hue, luma, kind),
     )
     angle = draws.uniform(0, 2 * pi)
     return Figure(outline=outline, x=x, y=y, radius=radius, angle=angle, fill=fill)
 
 
 def _two_tones(
-    draws: Draws, hue: np.ndarray, luma: np.ndarray, kind: np.ndarray
+    draws: CounterRNG, hue: np.ndarray, luma: np.ndarray, kind: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Make the two colours of a pattern: a darker one and a brighter one of one hue."""
+    """Make the two colors of a pattern: a darker one and a brighter one of one hue."""
     saturation = draws.uniform(0.5, 1)
     apart = np.where(draws.uniform() < 0.5, 0.14, -0.14) * (kind > 0)
-    return colour(hue, saturation, luma + apart), colour(hue, saturation, luma - apart)
+    return color(hue, saturation, luma + apart), color(hue, saturation, luma - apart)
 
 
 def _paint_small(
-    canvas: np.ndarray, draws: Draws, x: np.ndarray, y: np.ndarray, radius: np.ndarray
+    canvas: np.ndarray, draws: CounterRNG, x: np.ndarray, y: np.ndarray, radius: np.ndarray
 ) -> None:
     size, kind = canvas.shape[-1], draws.below(len(PATTERNS))
     fill = Pattern(
         kind=kind,
         period=draws.uniform(0.12, 0.2) * size,
         angle=draws.uniform(0, 2 * pi),
-        colours=_two_tones(draws, draws.uniform(), draws.uniform(0.2, 0.8), kind),
+        colors=_two_tones(draws, draws.uniform(), draws.uniform(0.2, 0.8), kind),
     )
     outline, angle = draws.below(len(OUTLINES)), draws.uniform(0, 2 * pi)
     figure = Figure(outline=outline, x=x, y=y, radius=radius, angle=angle, fill=fill)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import Source, Stream, Streamed, select
+from vitrail.data.dataset import ImageDataset, ImageStream, Streamed, select
 from vitrail.data.datasets.folder import read_file
 from vitrail.data.datasets.hub.hub_library import (
     HubName,
@@ -39,7 +39,7 @@ _LABEL_TYPES = ("int", "uint", "bool", "string", "large_string")
 
 @dataclass(frozen=True)
 class HubColumns:
-    """Where a set has its pictures and labels."""
+    """Where a set has its images and labels."""
 
     image: str
     label: str
@@ -48,8 +48,8 @@ class HubColumns:
     """Their names, where the set says them."""
 
 
-class HubSource(Source):
-    """The pictures of splits, in the library's files on this machine."""
+class HubDataset(ImageDataset):
+    """The images of splits, in the library's files on this machine."""
 
     def __init__(
         self, name: str, root: Path | None, splits: dict[str, Any], columns: HubColumns
@@ -66,12 +66,12 @@ class HubSource(Source):
         super().__init__(name, columns.classes, labels, root)
 
     def read(self, index: int) -> bytes:
-        """Take a picture out of its row, or read the file that the row names."""
+        """Take an image out of its row, or read the file that the row names."""
         split, row = self._find(index)
         return _content(self._splits[split][1][row][self._column] or {})
 
     def where(self, index: int) -> str:
-        """Name a picture by its split and row."""
+        """Name an image by its split and row."""
         split, row = self._find(index)
         return f"{self._splits[split][0]}[{row}]"
 
@@ -80,8 +80,8 @@ class HubSource(Source):
         return split, index - (self._ends[split - 1] if split else 0)
 
 
-class HubStream(Stream):
-    """The pictures of a split as they come, in an order that the library's shuffle decides.
+class HubStream(ImageStream):
+    """The images of a split as they come, in an order that the library's shuffle decides.
 
     Another version of the library may have another order.
     """
@@ -96,32 +96,32 @@ class HubStream(Stream):
         self._rows, self._columns, self._buffer = rows, columns, buffer
 
     def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[Streamed]:
-        """Give an epoch's pictures from a position on; those before it are read and dropped."""
+        """Give an epoch's images from a position on; those before it are read and dropped."""
         # A seed for each epoch: set_epoch would leave the files in one order if some are skipped.
         own = int(words(seed, "order", epoch, np.zeros(1), range(1))[0, 0])
         numbering = Numbering(self.classes)
         with in_one_line(self.name):
             rows = self._rows.shuffle(seed=own, buffer_size=self._buffer).skip(start)
             for position, row in enumerate(rows, start):
-                picture, label = row[self._columns.image] or {}, row[self._columns.label]
-                where = f"{self.name}[epoch {epoch}, picture {position}]"
-                if path := picture.get("path"):
+                image, label = row[self._columns.image] or {}, row[self._columns.label]
+                where = f"{self.name}[epoch {epoch}, image {position}]"
+                if path := image.get("path"):
                     where += f" {printable(path)}"
                 try:
                     number = numbering.row(label) if self.multilabel else numbering.number(label)
                 except InputError as error:
                     raise InputError(f"{where}: {error}") from None
                 try:
-                    content = _content(picture)
+                    content = _content(image)
                 except FileNotFoundError:
-                    content = b""  # which the decoder will count as a bad picture
+                    content = b""  # which the decoder will count as a bad image
                 yield Streamed(content, number, where)
 
 
-def open_hub(rest: str, split: str, *, seed: int = 0) -> Source | Stream:
-    """Open a split of what `hf:` names; `seed` draws the pictures held out where it has no splits.
+def open_hub(rest: str, split: str, *, seed: int = 0) -> ImageDataset | ImageStream:
+    """Open a split of what `hf:` names; `seed` draws the images held out where it has no splits.
 
-    NAME may be a folder: one that save_to_disk wrote, or one with Parquet, Arrow or picture files.
+    NAME may be a folder: one that save_to_disk wrote, or one with Parquet, Arrow or image files.
     """
     name = parse_name(rest)
     datasets = import_datasets()
@@ -139,7 +139,7 @@ def open_hub(rest: str, split: str, *, seed: int = 0) -> Source | Stream:
             parts = list(ours.values())
             rows = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
             return HubStream(title, rows, columns, name.options.buffer)
-        source = HubSource(title, name.root, ours, columns)
+        source = HubDataset(title, name.root, ours, columns)
     if not alone:
         return source
     return select(source, hold_out(source, spell(split), seed), f"{name} ({split})")
@@ -176,7 +176,7 @@ def _pick(option: str, asked: str | None, found: list[str], there: list[str], na
 
 
 def _encoded(datasets: Any, rows: Any, columns: HubColumns) -> Any:
-    """Keep the two columns that count, the pictures encoded."""
+    """Keep the two columns that count, the images encoded."""
     kept = rows.select_columns([columns.image, columns.label])
     return kept.cast_column(columns.image, datasets.Image(decode=False))
 
@@ -192,12 +192,12 @@ def _values(rows: Any, column: str) -> list[Any]:
     return rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
 
 
-def _content(picture: dict[str, Any]) -> bytes:
-    """Take a picture's bytes from its row, or read the file that the row names."""
-    if (content := picture.get("bytes")) is not None:
+def _content(image: dict[str, Any]) -> bytes:
+    """Take an image's bytes from its row, or read the file that the row names."""
+    if (content := image.get("bytes")) is not None:
         return content
-    if not (path := picture.get("path")):
-        raise FileNotFoundError("the row has no picture")
+    if not (path := image.get("path")):
+        raise FileNotFoundError("the row has no image")
     if "hf://" in path:  # in a repository of the hub, or (zip://…::hf://…) in an archive there
         import fsspec
 

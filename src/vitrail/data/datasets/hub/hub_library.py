@@ -14,7 +14,7 @@ from typing import Any
 from vitrail.config import InputError, override
 from vitrail.data.split import SPLITS, spell
 from vitrail.download import knock
-from vitrail.text import neighbours, show
+from vitrail.text import neighbors, show
 
 _SAVED = ("state.json", "dataset_dict.json")  # what save_to_disk leaves in a folder
 _NAME = re.compile(r"((?:[\w.-]+/)?[\w.-]+)(?:@([\w./-]+))?")
@@ -31,7 +31,7 @@ class HubOptions:
     classes: int | None = None
     """How many there are, where the set numbers them and has no names."""
     buffer: int = 1000
-    """Pictures that a stream is shuffled among; they are in memory, encoded."""
+    """Images that a stream is shuffled among; they are in memory, encoded."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def parse_name(text: str) -> HubName:
     if os.path.isdir(path):
         return HubName(Path(path), None, options)
     if name.startswith((".", "/", "~")) or os.path.exists(path):
-        raise InputError(f"no folder {show(Path(path))}{neighbours(Path(path))}")
+        raise InputError(f"no folder {show(Path(path))}{neighbors(Path(path))}")
     if (match := _NAME.fullmatch(name)) is None:
         raise InputError(f"expected hf:NAME, hf:ORG/NAME@REVISION or hf:FOLDER, got 'hf:{text}'")
     return HubName(match[1], match[2], options)

@@ -1,4 +1,4 @@
-"""Pictures in a Parquet file: named by their paths, or held as bytes in the file itself.
+"""Images in a Parquet file: named by their paths, or held as bytes in the file itself.
 
 The latter as the Hugging Face hub keeps them: a column of {bytes, path}, or of bytes alone.
 """
@@ -14,43 +14,43 @@ from typing import Any
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source, select
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.lists import Columns, Row, choose_rows, open_rows, read_rows
-from vitrail.text import neighbours, printable, show
+from vitrail.text import neighbors, printable, show
 
 
-class ParquetSource(Source):
-    """Pictures held in a Parquet file, all of them read into memory."""
+class ParquetDataset(ImageDataset):
+    """Images held in a Parquet file, all of them read into memory."""
 
     def __init__(
-        self, name: str, classes: Sequence[str], labels: np.ndarray, file: Path, pictures: Any
+        self, name: str, classes: Sequence[str], labels: np.ndarray, file: Path, images: Any
     ) -> None:
         super().__init__(name, classes, labels, file.parent)
-        self._pictures = pictures  # a column of Arrow's: one piece of memory, shared when forked
+        self._images = images  # a column of Arrow's: one piece of memory, shared when forked
         self._file = printable(file.name)
 
     def read(self, index: int) -> bytes:
-        """Take a picture out of its row."""
-        content = self._pictures[index].as_py()
+        """Take an image out of its row."""
+        content = self._images[index].as_py()
         if content is None:
-            raise OSError(errno.ENODATA, "No picture in this row")
+            raise OSError(errno.ENODATA, "No image in this row")
         return content
 
     def where(self, index: int) -> str:
-        """Name a picture by its row, counted from 1."""
+        """Name an image by its row, counted from 1."""
         return f"{self._file}[{index + 1}]"
 
 
 def open_parquet(
     path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
-) -> Source:
-    """Find a split's pictures in a Parquet file."""
-    table, picture, label, part = _read(path, columns or Columns())
+) -> ImageDataset:
+    """Find a split's images in a Parquet file."""
+    table, image, label, part = _read(path, columns or Columns())
     names = _class_names(table.schema.metadata, label)
-    pictures, held = _pictures(table[picture])
+    images, held = _images(table[image])
     nothing = [None] * len(table)
     cells = (
-        nothing if held else pictures.to_pylist(),
+        nothing if held else images.to_pylist(),
         table[label].to_pylist(),
         table[part].to_pylist() if part else nothing,
     )
@@ -58,7 +58,7 @@ def open_parquet(
     if not held:
         return open_rows(path, rows, split, seed, names)
     classes, labels, splits = read_rows(path, rows, names)
-    whole = ParquetSource(show(path), classes, labels, path, pictures)
+    whole = ParquetDataset(show(path), classes, labels, path, images)
     return select(whole, choose_rows(whole, splits, split, seed), f"{whole.name} ({split})")
 
 
@@ -75,14 +75,14 @@ def _read(path: Path, columns: Columns) -> tuple[Any, str, str, str | None]:
             # One thread, because threads that Arrow keeps do not survive a fork.
             return file.read([name for name in names if name], use_threads=False), *names
     except FileNotFoundError:
-        raise InputError(f"no file {show(path)}{neighbours(path)}") from None
+        raise InputError(f"no file {show(path)}{neighbors(path)}") from None
     except (pa.ArrowException, OSError) as error:
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise InputError(f"cannot read {show(path)}: {reason}") from None
 
 
-def _pictures(column: Any) -> tuple[Any, bool]:
-    """Take the pictures out of a column of theirs, or their paths; say which it is."""
+def _images(column: Any) -> tuple[Any, bool]:
+    """Take the images out of a column of theirs, or their paths; say which it is."""
     from pyarrow import types
 
     if types.is_struct(column.type):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Pixels, Source
+from vitrail.data.dataset import ImageDataset, Pixels
 from vitrail.data.split import choose
 
 _SIDE = 32
@@ -19,7 +19,7 @@ _PIXELS = 3 * _SIDE * _SIDE  # red, green and blue one after the other
 _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
-def open_cifar10(path: Path, split: str) -> Source:
+def open_cifar10(path: Path, split: str) -> ImageDataset:
     """Open CIFAR-10, which lies in a folder or in `cifar-10-batches-bin` below it."""
     part = choose(split, ("train", "test"), "CIFAR-10")
     folder = _find(path, "cifar-10-batches-bin/test_batch.bin", "cifar-10-binary.tar.gz")
@@ -29,7 +29,7 @@ def open_cifar10(path: Path, split: str) -> Source:
     return _read([folder / file for file in files], f"cifar10/{part}", classes, label_bytes=1)
 
 
-def open_cifar100(path: Path, split: str) -> Source:
+def open_cifar100(path: Path, split: str) -> ImageDataset:
     """Open CIFAR-100, fine labels, which lies in a folder or in `cifar-100-binary` below it."""
     part = choose(split, ("train", "test"), "CIFAR-100")
     folder = _find(path, "cifar-100-binary/test.bin", "cifar-100-binary.tar.gz")
@@ -62,7 +62,9 @@ def _read_names(path: Path, count: int) -> list[str]:
     return names
 
 
-def _read(files: Sequence[Path], name: str, classes: Sequence[str], *, label_bytes: int) -> Source:
+def _read(
+    files: Sequence[Path], name: str, classes: Sequence[str], *, label_bytes: int
+) -> ImageDataset:
     """Read records: the label's bytes, of which the last is the class, then the pixels."""
     parts = [_read_records(file, label_bytes + _PIXELS) for file in files]
     for file, records in zip(files, parts, strict=True):

@@ -26,7 +26,7 @@ def fetch_data(name: str, folder: Path | None = None) -> Path:
     """Fetch a public set into a folder, or into the cache; one that is there is not touched.
 
     The archives are removed in the end. A note in the folder says where the set is from, and its
-    licence.
+    license.
     """
     public = _find(name)
     target = cache_folder() / "data" / name if folder is None else folder
@@ -82,7 +82,7 @@ def _prepare(public: PublicSet, name: str, downloads: Path, work: Path) -> Path:
     except InputError as error:
         raise InputError(f"{public.title} has another layout than expected: {error}") from None
     urls = "".join(f"{file.url}\n" for file in public.files)
-    note = f"{name}\n{public.title}, licence: {public.licence}\n{urls}"
+    note = f"{name}\n{public.title}, license: {public.license}\n{urls}"
     (content / _NOTE).write_text(note, encoding="utf-8")
     return content
 

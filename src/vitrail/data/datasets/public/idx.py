@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import Pixels, Source
+from vitrail.data.dataset import ImageDataset, Pixels
 from vitrail.data.split import choose
 
 _CLASSES = {
@@ -27,7 +27,7 @@ _CHUNK = 1 << 20
 _DEFLATE = 1032  # a byte of a gzip file holds at most so many (zlib.net/zlib_tech.html)
 
 
-def open_idx(path: Path, split: str, name: str) -> Source:
+def open_idx(path: Path, split: str, name: str) -> ImageDataset:
     """Open `mnist` or `fashion-mnist`, whose four files lie in a folder."""
     if name not in _CLASSES:
         near = suggest(name, _CLASSES)
@@ -40,7 +40,7 @@ def open_idx(path: Path, split: str, name: str) -> Source:
         pixels.append(_read(images, 3))
         labels.append(_read(numbers, 1))
         if len(pixels[-1]) != len(labels[-1]):
-            counts = f"{len(labels[-1]):,} labels for {len(pixels[-1]):,} pictures"
+            counts = f"{len(labels[-1]):,} labels for {len(pixels[-1]):,} images"
             raise InputError(f"{numbers}: {counts} of {images.name}; download both again")
         if (most := labels[-1].max()) >= len(_CLASSES[name]):
             raise InputError(f"{numbers}: expected labels of 0 to 9, got {most}; it is damaged")
@@ -68,7 +68,7 @@ def _read(file: Path, dimensions: int) -> np.ndarray:
                 raise InputError(f"{file}: expected an idx{dimensions} file of bytes")
             shape = struct.unpack_from(f">{dimensions}I", header, 4)
             if shape[1:] not in ((), (_SIDE, _SIDE)):
-                raise InputError(f"{file}: expected pictures of 28 x 28, got {shape[1:]}")
+                raise InputError(f"{file}: expected images of 28 x 28, got {shape[1:]}")
             expected = math.prod(shape)
             if expected == 0 or expected > size * (_DEFLATE if packed else 1):
                 raise InputError(f"{file}: {shape[0]:,} items do not fit in its {size:,} bytes")

@@ -1,6 +1,6 @@
 """Photo sets in the layouts they are published in: Oxford Pets, Flowers-102, Caltech-101, ImageNet.
 
-Pictures are read one by one when they are asked for; what is listed and is not there, or the other
+Images are read one by one when they are asked for; what is listed and is not there, or the other
 way round, is told when a set is opened.
 """
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.filenames import Names
-from vitrail.data.datasets.folder import FolderSource
+from vitrail.data.datasets.folder import FolderDataset
 from vitrail.data.datasets.public.matlab import read_mat
 from vitrail.data.rng import shuffled
 from vitrail.data.split import choose
@@ -40,7 +40,7 @@ frangipani; clematis; hibiscus; columbine; desert-rose; tree mallow; magnolia; c
 canna lily; hippeastrum; bee balm; ball moss; foxglove; bougainvillea; camellia; mallow;
 mexican petunia; bromelia; blanket flower; trumpet creeper; blackberry lily
 """
-_CALTECH_TRAIN = 30  # pictures a class (arXiv 1910.04867, table 1: 3,060 of 102 classes)
+_CALTECH_TRAIN = 30  # images a class (arXiv 1910.04867, table 1: 3,060 of 102 classes)
 _WNID = re.compile(r"\bn\d{8}\b")
 _VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
 _VALIDATION_LABELS = (
@@ -51,7 +51,7 @@ _VALIDATION_LABELS = (
 )
 
 
-def open_pets(path: Path, split: str) -> Source:
+def open_pets(path: Path, split: str) -> ImageDataset:
     """Open Oxford-IIIT Pets, with its breeds as classes: a folder with `images`, `annotations`."""
     part = choose(split, ("train", "test"), "Oxford Pets")
     lists = path / "annotations"
@@ -67,7 +67,7 @@ def open_pets(path: Path, split: str) -> Source:
 
 
 def _read_pets(file: Path) -> list[tuple[str, int]]:
-    """Read pictures' names and classes from lines of NAME CLASS SPECIES BREED."""
+    """Read images' names and classes from lines of NAME CLASS SPECIES BREED."""
     rows = []
     for place, line in enumerate(_read_lines(file), 1):
         match = re.fullmatch(r"(\S+_\d+) (\d+) \d+ \d+\s*", line, re.ASCII)
@@ -77,7 +77,7 @@ def _read_pets(file: Path) -> list[tuple[str, int]]:
     return rows
 
 
-def open_flowers(path: Path, split: str) -> Source:
+def open_flowers(path: Path, split: str) -> ImageDataset:
     """Open Oxford Flowers-102: a folder with `jpg`, `imagelabels.mat` and `setid.mat`."""
     part = choose(split, ("train", "val", "test"), "Flowers-102")
     classes = [" ".join(name.split()) for name in _FLOWERS.split(";")]
@@ -100,10 +100,10 @@ def _read_list(file: Path, name: str, most: int) -> np.ndarray:
     return found
 
 
-def open_caltech(path: Path, split: str) -> Source:
+def open_caltech(path: Path, split: str) -> ImageDataset:
     """Open Caltech-101: the folder `101_ObjectCategories`, or one that holds it.
 
-    It has no split of its own: of each class, 30 pictures drawn at random are for training and the
+    It has no split of its own: of each class, 30 images drawn at random are for training and the
     rest for testing. `BACKGROUND_Google` is a class like the others, the 102nd, as VTAB and most
     papers on transfer have it.
     """
@@ -116,22 +116,22 @@ def open_caltech(path: Path, split: str) -> Source:
     classes = sorted((entry.name for entry in _list(root) if entry.is_dir()), key=str.lower)
     files, labels = [], []
     for label, name in enumerate(classes):
-        pictures = _pictures(root, name)
-        if len(pictures) <= _CALTECH_TRAIN:
-            found = f"only {len(pictures)} pictures, {_CALTECH_TRAIN} are for training"
+        images = _images(root, name)
+        if len(images) <= _CALTECH_TRAIN:
+            found = f"only {len(images)} images, {_CALTECH_TRAIN} are for training"
             raise InputError(f"{root / name}: {found}; unpack the archive again")
-        order = shuffled(len(pictures), 0, "split", label)
+        order = shuffled(len(images), 0, "split", label)
         train, test = order[:_CALTECH_TRAIN], order[_CALTECH_TRAIN:]
         chosen = np.sort({"train": train, "test": test, "all": order}[part])
-        files += [pictures[index] for index in chosen]
+        files += [images[index] for index in chosen]
         labels += [label] * len(chosen)
     return _open(f"caltech101/{part}", root, classes, files, labels)
 
 
-def open_imagenet(path: Path, split: str) -> Source:
+def open_imagenet(path: Path, split: str) -> ImageDataset:
     """Open ImageNet (ILSVRC-2012): a folder with `train` and `val`, or with one of them.
 
-    Classes are WordNet's numbers, sorted, each a folder of pictures. The pictures of `val` may also
+    Classes are WordNet's numbers, sorted, each a folder of images. The images of `val` may also
     lie in one folder; then a list says their classes, with a line of nXXXXXXXX for each
     (`ILSVRC2012_val_labels.txt`, `synset_labels.txt`), or Kaggle's `LOC_val_solution.csv`.
     """
@@ -149,14 +149,14 @@ def open_imagenet(path: Path, split: str) -> Source:
     files, labels = [], []
     for name in there if part == "all" else [part]:
         for wnid in folders[name]:
-            pictures = _pictures(root, f"{name}/{wnid}")
-            files += pictures
-            labels += [number[wnid]] * len(pictures)
+            images = _images(root, f"{name}/{wnid}")
+            files += images
+            labels += [number[wnid]] * len(images)
         if not folders[name]:
             files += flat
             labels += [number[wnid] for wnid in flat.values()]
     if not files:
-        raise InputError(f"{root / part}: found no pictures; unpack each class's archive there")
+        raise InputError(f"{root / part}: found no images; unpack each class's archive there")
     return _open(f"imagenet/{part}", root, classes, files, labels)
 
 
@@ -166,39 +166,39 @@ def _class_folders(folder: Path) -> list[str]:
 
 
 def _read_flat(path: Path, root: Path) -> dict[str, str]:
-    """Find the class of each validation picture that lies in one folder with all the others."""
-    pictures = _pictures(root, "val")
-    numbers = [_validation_number(name) for name in pictures]
+    """Find the class of each validation image that lies in one folder with all the others."""
+    images = _images(root, "val")
+    numbers = [_validation_number(name) for name in images]
     places = [folder / name for folder in (path, root, root / "val") for name in _VALIDATION_LABELS]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
         why = "the devkit's ground truth has another order of classes"
-        wanted = f"a list {_VALIDATION_LABELS[0]} with a line of nXXXXXXXX for each picture ({why})"
-        raise InputError(f"{root / 'val'}: pictures without class folders need {wanted}")
+        wanted = f"a list {_VALIDATION_LABELS[0]} with a line of nXXXXXXXX for each image ({why})"
+        raise InputError(f"{root / 'val'}: images without class folders need {wanted}")
     classes: dict[int, str] = {}
     for place, line in enumerate(_read_lines(file), 1):
-        wnid, picture = _WNID.search(line), _VALIDATION.search(line)
+        wnid, image = _WNID.search(line), _VALIDATION.search(line)
         if wnid:
-            classes[int(picture[1]) if picture else place] = wnid[0]
-    found = dict(zip(pictures, map(classes.get, numbers), strict=True))
+            classes[int(image[1]) if image else place] = wnid[0]
+    found = dict(zip(images, map(classes.get, numbers), strict=True))
     if missing := [name for name, wnid in found.items() if wnid is None]:
         raise InputError(f"{file}: found no class for {quoted(missing)}")
     return {name: wnid for name, wnid in found.items() if wnid}
 
 
 def _validation_number(name: str) -> int:
-    """Read which of the 50,000 validation pictures a file is, from 1 on."""
+    """Read which of the 50,000 validation images a file is, from 1 on."""
     match = _VALIDATION.search(name)
     if not match:
-        raise InputError(f"{name}: expected a picture named ILSVRC2012_val_XXXXXXXX.JPEG")
+        raise InputError(f"{name}: expected an image named ILSVRC2012_val_XXXXXXXX.JPEG")
     return int(match[1])
 
 
-def read_real(path: Path, source: Source) -> tuple[frozenset[int], ...]:
-    """Read the reassessed labels ("ReaL", arXiv 2006.07159) of ImageNet's validation pictures.
+def read_real(path: Path, source: ImageDataset) -> tuple[frozenset[int], ...]:
+    """Read the reassessed labels ("ReaL", arXiv 2006.07159) of ImageNet's validation images.
 
-    `path` is their `real.json`: a list of classes for each picture, in the order of file names. A
-    picture counts as right if its top class is in its set; those with an empty set are left out.
+    `path` is their `real.json`: a list of classes for each image, in the order of file names. A
+    image counts as right if its top class is in its set; those with an empty set are left out.
     """
     if len(source.classes) != 1000:
         raise InputError(f"{source.name}: ReaL needs ImageNet's 1,000 classes")
@@ -227,8 +227,8 @@ def _read_lines(file: Path) -> list[str]:
         raise InputError(f"{file}: {error.strerror}; unpack the archive again") from None
 
 
-def _pictures(root: Path, folder: str) -> list[str]:
-    """List a folder's pictures from the root on, by name."""
+def _images(root: Path, folder: str) -> list[str]:
+    """List a folder's images from the root on, by name."""
     names = sorted(entry.name for entry in _list(root / folder))
     ends = (".jpg", ".jpeg")
     return [f"{folder}/{name}" for name in names if name.lower().endswith(ends) and name[0] != "."]
@@ -250,6 +250,6 @@ def _check_there(folder: Path, files: Iterable[str]) -> None:
 
 def _open(
     name: str, root: Path, classes: Sequence[str], files: Sequence[str], labels: Sequence[int]
-) -> Source:
+) -> ImageDataset:
     names = Names([os.fsencode(file) for file in files])
-    return FolderSource(name, classes, np.array(labels, np.int64), root, names)
+    return FolderDataset(name, classes, np.array(labels, np.int64), root, names)

@@ -1,4 +1,4 @@
-"""The public data sets that can be fetched: where they lie, what they hash to, their licences.
+"""The public data sets that can be fetched: where they lie, what they hash to, their licenses.
 
 Sizes and hashes are those that TensorFlow Datasets records for the same files.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from vitrail.data.dataset import Source
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.public.cifar import open_cifar10, open_cifar100
 from vitrail.data.datasets.public.idx import open_idx
 from vitrail.data.datasets.public.official import open_caltech, open_flowers, open_pets
@@ -34,12 +34,12 @@ class PublicFile:
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A set of pictures that everybody may download."""
+    """A set of images that everybody may download."""
 
     title: str
-    licence: str
+    license: str
     files: tuple[PublicFile, ...]
-    open: Callable[[Path, str], Source]
+    open: Callable[[Path, str], ImageDataset]
 
 
 _MNIST = "https://storage.googleapis.com/cvdf-datasets/mnist"

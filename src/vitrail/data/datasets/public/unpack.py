@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 from vitrail.config import InputError
 
 EXPANSION = 10
-"""Most times its own size that an archive may hold; pictures hardly shrink."""
+"""Most times its own size that an archive may hold; images hardly shrink."""
 EXPANSION_FREE = 100_000_000
 """Bytes beyond that which any archive may hold."""
 _BLOCK = 4096  # bytes that the smallest file takes on a disk

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from vitrail.config import InputError
 from vitrail.data.split import SPLITS, spell
-from vitrail.text import neighbours, show
+from vitrail.text import neighbors, show
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
@@ -107,7 +107,7 @@ def _find(place: str) -> list[str]:
     elif has_magic(path):
         found = sorted(filter(os.path.isfile, glob(path)))
     else:
-        raise InputError(f"no file or folder {show(Path(path))}{neighbours(Path(path))}")
+        raise InputError(f"no file or folder {show(Path(path))}{neighbors(Path(path))}")
     if not found:
         raise InputError(f"no .tar files in {show(Path(path))}")
     return found

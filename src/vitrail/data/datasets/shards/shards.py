@@ -1,7 +1,7 @@
-"""Pictures in tar files as webdataset writes them, each reached by its number.
+"""Images in tar files as webdataset writes them, each reached by its number.
 
 A sample is the files of one key, which is a name up to its first dot: `0001.jpg` with `0001.cls`.
-Headers say where each picture lies, so that order, resume and sharing are as exact as with a
+Headers say where each image lies, so that order, resume and sharing are as exact as with a
 folder. Shards behind an address are downloaded first.
 """
 
@@ -24,7 +24,7 @@ from urllib.parse import urljoin, urlsplit
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Source, select
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.numbering import name_classes, number_labels
 from vitrail.data.datasets.shards.patterns import is_address, list_shards, name_splits, place_of
@@ -33,7 +33,7 @@ from vitrail.data.split import SPLITS, choose, hold_out, spell
 from vitrail.download import MissingError, cache_folder, fetch
 from vitrail.text import printable, show
 
-_PICTURES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "avif", "npy")
+_IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "avif", "npy")
 _LABELS = ("cls", "json", "txt")  # the first that has a label counts
 _KEYS = ("label", "class", "cls")  # a label's, in a JSON object
 _CLASSES = ("classes.txt", "dataset_info.json")  # beside the shards; either may name the classes
@@ -41,8 +41,8 @@ _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)  # key and extension
 _OPEN = 64  # shards that a process holds open
 
 
-class ShardSource(Source):
-    """Pictures in tar files."""
+class TarDataset(ImageDataset):
+    """Images in tar files."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class ShardSource(Source):
         super().__init__(name, classes, labels, shards[0].parent)
         self._shards = [(os.fspath(path), path.stat().st_mtime_ns) for path in shards]
         self._titles = _titles(shards)
-        self._places, self._names = places, names  # (shard, offset, size) of each picture; its name
+        self._places, self._names = places, names  # (shard, offset, size) of each image; its name
 
     def read(self, index: int) -> bytes:
-        """Read a picture out of its shard."""
+        """Read an image out of its shard."""
         shard, offset, size = self._places[index].tolist()
         content = _open(*self._shards[shard]).read(size, offset)
         if len(content) < size:
@@ -67,13 +67,13 @@ class ShardSource(Source):
         return content
 
     def where(self, index: int) -> str:
-        """Name a picture by its shard and its name in there."""
+        """Name an image by its shard and its name in there."""
         title = self._titles[self._places[index, 0]]
         return printable(f"{title}:{os.fsdecode(self._names[index])}")
 
 
-def open_shards(rest: str, split: str, *, seed: int = 0) -> Source:
-    """Open a split of what `wds:` names; `seed` draws the pictures held out where it has no splits.
+def open_shards(rest: str, split: str, *, seed: int = 0) -> ImageDataset:
+    """Open a split of what `wds:` names; `seed` draws the images held out where it has no splits.
 
     A shard whose name says nothing of a split is of `train`.
     """
@@ -146,20 +146,20 @@ def _check_space(first: Path, more: int) -> None:
         raise InputError(f"no room for {more:,} more shards in {first.parent} ({space}); {hint}")
 
 
-def _index(name: str, shards: Sequence[Path]) -> ShardSource:
-    """Find the pictures and labels of all shards."""
+def _index(name: str, shards: Sequence[Path]) -> TarDataset:
+    """Find the images and labels of all shards."""
     places, names, labels = array("q"), list[bytes](), list[Any]()
     for number, path in enumerate(shards):
         before = len(names)
         try:
             for sample in _samples(path):
-                names.append(os.fsencode(sample.picture.name))
-                places.extend((number, sample.picture.offset, sample.picture.size))
+                names.append(os.fsencode(sample.image.name))
+                places.extend((number, sample.image.offset, sample.image.size))
                 labels.append(sample.label)
         except OSError as error:
             raise InputError(f"cannot read {show(path)}: {error.strerror}") from None
         if len(names) == before:
-            raise InputError(f"{show(path)} holds no pictures; expected KEY.jpg with KEY.cls, say")
+            raise InputError(f"{show(path)} holds no images; expected KEY.jpg with KEY.cls, say")
     classes = _read_classes(shards[0].parent) or name_classes(labels, name)
     table, titles = np.frombuffer(places, np.int64).reshape(-1, 3), _titles(shards)
     numbers = number_labels(
@@ -168,7 +168,7 @@ def _index(name: str, shards: Sequence[Path]) -> ShardSource:
         lambda index: f"{titles[table[index, 0]]}:{os.fsdecode(names[index])}",
         several=any(isinstance(label, list) for label in labels),
     )
-    return ShardSource(name, classes, numbers, shards, table, Names(names))
+    return TarDataset(name, classes, numbers, shards, table, Names(names))
 
 
 def _titles(shards: Sequence[Path]) -> list[str]:
@@ -178,12 +178,12 @@ def _titles(shards: Sequence[Path]) -> list[str]:
 
 
 class _Sample(NamedTuple):
-    picture: Member
+    image: Member
     label: Any
 
 
 def _samples(path: Path) -> Iterator[_Sample]:
-    """Find the pictures in a shard, with their labels."""
+    """Find the images in a shard, with their labels."""
     seen: set[str] = set()
     for key, files in _groups(path):
         try:
@@ -197,16 +197,16 @@ def _samples(path: Path) -> Iterator[_Sample]:
 
 
 def _find_sample(files: dict[str, Member]) -> _Sample | None:
-    """Find picture and label among the files of a key; None if it has neither, as a README."""
-    pictures = [extension for extension in files if extension in _PICTURES]
+    """Find image and label among the files of a key; None if it has neither, as a README."""
+    images = [extension for extension in files if extension in _IMAGES]
     labels = {extension: files[extension].content for extension in _LABELS if extension in files}
-    if len(pictures) == 1:
-        return _Sample(files[pictures[0]], _read_label(labels))
-    if pictures:
-        raise InputError(f"it has several pictures ({', '.join(pictures)}); expected one")
+    if len(images) == 1:
+        return _Sample(files[images[0]], _read_label(labels))
+    if images:
+        raise InputError(f"it has several images ({', '.join(images)}); expected one")
     if labels:
-        kinds, there = ", ".join(_PICTURES), ", ".join(files)
-        raise InputError(f"it has no picture; expected one of {kinds}, got {there}")
+        kinds, there = ", ".join(_IMAGES), ", ".join(files)
+        raise InputError(f"it has no image; expected one of {kinds}, got {there}")
     return None
 
 

@@ -83,7 +83,7 @@ class _Reader:
         for magic, compression in _COMPRESSED.items():
             if start.startswith(magic):
                 raise InputError(
-                    f"{show(self._path)} is compressed ({compression}), so that no picture can be "
+                    f"{show(self._path)} is compressed ({compression}), so that no image can be "
                     "reached without those before it; unpack it to a .tar"
                 )
 

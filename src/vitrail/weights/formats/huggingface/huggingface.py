@@ -24,8 +24,8 @@ from vitrail.weights.formats.huggingface.huggingface_names import (
     SIGLIP,
     VIT,
     Names,
-    denormalise,
-    normalise,
+    denormalize,
+    normalize,
 )
 from vitrail.weights.formats.keymap import Part, Row, Shape, Table, dense, make_table
 
@@ -297,20 +297,20 @@ def _left_out_of_dino(key: str) -> str | None:
     return _left_out(key)
 
 
-HF_VIT = Format("transformers ViT", _is_vit, _infer_vit, _vit_table, _left_out, normalise)
-HF_DEIT = Format("transformers DeiT", _is_deit, _infer_deit, _deit_table, _left_out, normalise)
+HF_VIT = Format("transformers ViT", _is_vit, _infer_vit, _vit_table, _left_out, normalize)
+HF_DEIT = Format("transformers DeiT", _is_deit, _infer_deit, _deit_table, _left_out, normalize)
 HF_DINOV2 = Format(
-    "transformers DINOv2", _is_dino, _infer_dino, _dino_table, _left_out_of_dino, normalise
+    "transformers DINOv2", _is_dino, _infer_dino, _dino_table, _left_out_of_dino, normalize
 )
-HF_CLIP = Format("transformers CLIP", _is_clip, _infer_clip, _clip_table, _left_out, normalise)
+HF_CLIP = Format("transformers CLIP", _is_clip, _infer_clip, _clip_table, _left_out, normalize)
 HF_SIGLIP = Format(
     "transformers SigLIP",
     _is_siglip,
     _infer_siglip,
     _siglip_table,
     _left_out,
-    normalise,
-    denormalise,
+    normalize,
+    denormalize,
 )
 
 

@@ -142,7 +142,7 @@ def read_preprocess(config: Mapping[str, Any]) -> Preprocess:
         raise InputError(f"preprocessor_config.json cuts {size} from {resized}, of another shape")
     if short and not _does(config, "do_center_crop", False):
         raise InputError(
-            "preprocessor_config.json resizes the short side and cuts nothing, so that pictures "
+            "preprocessor_config.json resizes the short side and cuts nothing, so that images "
             "keep their shapes: expected do_center_crop with a crop_size"
         )
     if short and size[0] != size[1]:
@@ -150,7 +150,7 @@ def read_preprocess(config: Mapping[str, Any]) -> Preprocess:
             f"preprocessor_config.json cuts {size[0]}x{size[1]} from the short side's square; "
             "vitrail cuts a shape from what covers it: expected a square crop_size"
         )
-    mean, std = _normalisation(config)
+    mean, std = _normalization(config)
     return Preprocess(
         size=size,
         mean=mean,
@@ -190,8 +190,8 @@ def _size(config: Mapping[str, Any], key: str) -> Size:
     )
 
 
-def _normalisation(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Give mean and deviation of pixels from 0 to 1, whatever range the file means."""
+def _normalization(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Give mean and std of pixels from 0 to 1, whatever range the file means."""
     if not _does(config, "do_normalize"):
         return (0.0,) * 3, (1.0,) * 3
     factor = config.get("rescale_factor") or 1 / 255

@@ -1,6 +1,6 @@
 """How transformers names ViTs on disk, and how its other spellings are brought to that.
 
-What it has in memory, and what other versions of it have written, `normalise` renames.
+What it has in memory, and what other versions of it have written, `normalize` renames.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def _rename(key: str) -> str:
     return key
 
 
-def normalise(tensors: Mapping[str, Tensor]) -> Tensors:
+def normalize(tensors: Mapping[str, Tensor]) -> Tensors:
     """Name a file's tensors as the tables do, whatever version of transformers wrote them.
 
-    SigLIP's `in_proj`, which feeds two of our parameters, is cut in two; `denormalise` joins it.
+    SigLIP's `in_proj`, which feeds two of our parameters, is cut in two; `denormalize` joins it.
     Nothing is copied, except SwiGLU's two branches where they come apart. A file that has a
     parameter twice stays as it is, for the table to refuse.
     """
@@ -102,8 +102,8 @@ def _join_branches(named: Tensors, gate: str) -> None:
         named[gate.replace(".gate_proj.", ".weights_in.")] = torch.cat(pair)
 
 
-def denormalise(tensors: Mapping[str, Tensor]) -> Tensors:
-    """Join what `normalise` cut: the tensors as transformers has them on disk."""
+def denormalize(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Join what `normalize` cut: the tensors as transformers has them on disk."""
     joined = dict(tensors)
     for key in [key for key in joined if key.endswith("[query]")]:
         name = key.removesuffix("[query]")

@@ -132,7 +132,7 @@ def is_encoder(shapes: Shapes) -> bool:
     return {"patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= shapes.keys()
 
 
-def _recognises(shapes: Shapes) -> bool:
+def _recognizes(shapes: Shapes) -> bool:
     foreign = any(re.fullmatch(pattern, key) for pattern in _FOREIGN for key in shapes)
     return is_bit(shapes) or (is_encoder(shapes) and not foreign)
 
@@ -269,10 +269,10 @@ def _left_out(key: str) -> str | None:
     return None  # timm saves nothing but what it uses
 
 
-def _normalise(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _normalize(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename what DeiT's own code names otherwise, and drop what parallel training adds."""
     plain = {key.removeprefix("module."): value for key, value in theirs.items()}
     return {re.sub(r"\.gamma_([12])$", r".ls\1.gamma", key): plain[key] for key in plain}
 
 
-TIMM = Format("timm", _recognises, _infer, _table, _left_out, _normalise)
+TIMM = Format("timm", _recognizes, _infer, _table, _left_out, _normalize)

@@ -68,7 +68,7 @@ def architecture_of(spec: Spec) -> str | None:
     unsaid += ("dropout", "attention_dropout", "stochastic_depth")
     free: dict[str, Any] = {field: getattr(ViTSpec, field) for field in unsaid}
     if isinstance(spec, HybridSpec):
-        free |= {"stem_norm_eps": HybridSpec.stem_norm_eps, "standardise": HybridSpec.standardise}
+        free |= {"stem_norm_eps": HybridSpec.stem_norm_eps, "standardize": HybridSpec.standardize}
     found = _ARCHITECTURES.get(replace(spec, **free).name.replace("@384", ""))
     if found is None or not (spec.image == _SIZES[0] or "{}" in found):
         return None
@@ -178,7 +178,7 @@ def _write_preprocess(preprocess: Preprocess) -> dict[str, Any]:
 
 
 def _stretched(side: int, crop: float) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Give the side that a stretched picture has before its crop, and the crop's place: both ways.
+    """Give the side that a stretched image has before its crop, and the crop's place: both ways.
 
     timm rounds the one down and the other to even; transformers, whose way ours is, otherwise.
     """

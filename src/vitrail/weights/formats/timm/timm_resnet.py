@@ -60,13 +60,13 @@ def infer_bit(shapes: Shapes, image: Size | None) -> BiTSpec:
         channels=channels,
         classes=(shapes.get("head.fc.weight") or (0,))[0],
         image=image or BiTSpec.image,
-        standardise="timm",
+        standardize="timm",
         pool_padding="zeros",
     )
 
 
 def infer_stem(shapes: Shapes) -> dict[str, Any] | None:
-    """Read what a HybridSpec says of its stem; None where patches are cut from the picture."""
+    """Read what a HybridSpec says of its stem; None where patches are cut from the image."""
     if not any(key.startswith(f"{_STEM}.") for key in shapes):
         return None
     pattern = r"patch_embed\.backbone\.stages\.(\d+)\.blocks\.(\d+)\.conv1\.weight"
@@ -75,4 +75,4 @@ def infer_stem(shapes: Shapes) -> dict[str, Any] | None:
     if root is None or len(root) != 4:
         raise InputError(f"{_STEM} is not the ResNetV2 that the paper's hybrids stand on")
     stem = {"stages": stages, "stem_width": root[0], "channels": root[1]}
-    return {**stem, "stem_norm_eps": 1e-5, "standardise": "timm"}
+    return {**stem, "stem_norm_eps": 1e-5, "standardize": "timm"}

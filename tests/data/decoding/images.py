@@ -1,4 +1,4 @@
-"""Pictures that tests make for themselves: encoded files, large ones and hostile ones."""
+"""Images that tests make for themselves: encoded files, large ones and hostile ones."""
 
 import io
 import struct
@@ -13,17 +13,17 @@ from PIL import Image
 
 
 def photo(height: int, width: int) -> np.ndarray:
-    """Draw smooth colours, so that lossy formats keep them nearly."""
+    """Draw smooth colors, so that lossy formats keep them nearly."""
     y, x = np.mgrid[0:height, 0:width].astype(float)
     planes = [x / max(width - 1, 1), y / max(height - 1, 1), (x + y) / (height + width)]
     return (np.dstack(planes) * 200 + 20).astype(np.uint8)
 
 
-def encode(picture: np.ndarray | Image.Image, name: str, **options: Any) -> bytes:
+def encode(image: np.ndarray | Image.Image, name: str, **options: Any) -> bytes:
     """Encode pixels to a file of the named format."""
     stream = io.BytesIO()
-    image = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
-    image.save(stream, name, **options)
+    pillow = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    pillow.save(stream, name, **options)
     return stream.getvalue()
 
 
@@ -35,7 +35,7 @@ def exif(orientation: int) -> Image.Exif:
 
 
 def tall_jpeg(height: int, width: int) -> bytes:
-    """Make a large JPEG of colour stripes, without the memory to encode it: one row, repeated."""
+    """Make a large JPEG of color stripes, without the memory to encode it: one row, repeated."""
     row = encode(photo(16, width), "JPEG", restart_marker_rows=1, subsampling="4:2:0")
     frame, scan = row.index(b"\xff\xc0"), row.index(b"\xff\xda")
     start = scan + 2 + int.from_bytes(row[scan + 2 : scan + 4])

@@ -1,4 +1,4 @@
-"""The corpus of 289 odd pictures: each is used, or refused with a reason, as its list expects.
+"""The corpus of 289 odd images: each is used, or refused with a reason, as its list expects.
 
 It lies beside the repository; where it is absent, these tests are skipped.
 """
@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import simplejpeg
 
-from tests.data.decoding.pictures import run_fresh
+from tests.data.decoding.images import run_fresh
 from tests.material import ODD_IMAGES
-from vitrail.data.decoding.decode import PictureError, decode, read_header
+from vitrail.data.decoding.decode import ImageError, decode, read_header
 
 CORPUS = ODD_IMAGES
 LIST = CORPUS / "MANIFEST.tsv"
 
 pytestmark = [
-    pytest.mark.skipif(not LIST.exists(), reason="the corpus of odd pictures is not here"),
+    pytest.mark.skipif(not LIST.exists(), reason="the corpus of odd images is not here"),
     # The module silences these for its process; pytest makes them errors again for each test.
     pytest.mark.filterwarnings("ignore::UserWarning:PIL"),
 ]
@@ -26,7 +26,7 @@ pytestmark = [
 SCRIPT = """
     import json, sys
     from pathlib import Path
-    from vitrail.data.decoding.decode import PictureError, decode, read_header
+    from vitrail.data.decoding.decode import ImageError, decode, read_header
 
     for name in sys.stdin.read().splitlines():
         data = Path(name).read_bytes()
@@ -34,7 +34,7 @@ SCRIPT = """
             header = read_header(data)
             shape = decode(data, header=header).shape
             row = {"shape": shape, "size": [header.height, header.width]}
-        except PictureError as error:
+        except ImageError as error:
             row = {"kind": error.kind, "text": str(error)}
         print(json.dumps(row))
     print(peak_megabytes())
@@ -47,7 +47,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def test_each_is_used_or_refused_as_expected() -> None:
-    """All in one new process, in which warnings are errors: what leaks would refuse a picture."""
+    """All in one new process, in which warnings are errors: what leaks would refuse an image."""
     names = "\n".join(str(CORPUS / row["file"]) for row in rows())
     done = run_fresh(SCRIPT, names.encode())
     *results, peak = done.stdout.splitlines()
@@ -108,8 +108,8 @@ def test_cmyk_is_near_a_second_decoder() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "says"),
     [
-        ("generated/zero_bytes.jpg", "not a picture", "empty"),
-        ("generated/html_renamed.jpg", "not a picture", "web page"),
+        ("generated/zero_bytes.jpg", "not an image", "empty"),
+        ("generated/html_renamed.jpg", "not an image", "web page"),
         ("generated/half_copied.jpg", "truncated", "copy it again"),
         ("wrong-type/pillow/avif/hopper.heif", "unsupported format", "HEIF"),
         ("bomb/pillow/decompression_bomb.gif", "too large", "pixels"),
@@ -117,7 +117,7 @@ def test_cmyk_is_near_a_second_decoder() -> None:
     ],
 )
 def test_reasons_are_those_a_person_gives(name: str, kind: str, says: str) -> None:
-    with pytest.raises(PictureError) as caught:
+    with pytest.raises(ImageError) as caught:
         decode((CORPUS / name).read_bytes())
     assert caught.value.kind == kind
     assert says in str(caught.value)
