@@ -27,9 +27,9 @@ TOTAL = 23
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.training.logging.test_metrics_logger import TOTAL, Journal, tell
+from tests.training.logging.test_metrics_logger import TOTAL, MetricsLogger, tell
 
-with Journal(Path(sys.argv[1]), total=TOTAL, every=5) as journal:
+with MetricsLogger(Path(sys.argv[1]), total=TOTAL, every=5) as journal:
     tell(journal, range(1, 17))
     os.kill(os.getpid(), signal.SIGKILL)
 """

@@ -57,4 +57,4 @@ def test_digits_can_be_learned() -> None:
 
 
 def test_file_is_small() -> None:
-    assert len(files("vitrail.data.datasets").joinpath("digits.gz").read_bytes()) < 36_000
+    assert len(files("vitrail.data.datasets.builtin").joinpath("digits.gz").read_bytes()) < 36_000

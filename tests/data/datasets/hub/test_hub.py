@@ -164,8 +164,8 @@ def test_the_columns_are_found_or_named(tmp_path: Path) -> None:
     assert "has no column 'coarze'; did you mean 'coarse'?" in refusal(
         open_hub, f"{place},label=coarze", "train"
     )
-    text = refusal(open_hub, f"{place},label=label,image=image", "train")
-    assert text.endswith("has no column 'image'; it has 'id', 'image', 'label', 'coarse'")
+    text = refusal(open_hub, f"{place},label=label,image=photo", "train")
+    assert text.endswith("has no column 'photo'; it has 'id', 'image', 'label', 'coarse'")
     plain = rows.cast_column("image", {"bytes": Value("binary"), "path": Value("string")})
     write_parquet(tmp_path / "q", "train", plain)
     write_parquet(tmp_path / "q", "test", plain)
