@@ -20,6 +20,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LEVELS = [
     {"config", "signals"},
     {"text", "files", "console"},
+    {"result"},
     {"download", "distributed"},
     {"models", "data", "plotting"},
     {"weights"},

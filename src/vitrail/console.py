@@ -24,14 +24,14 @@ def new_table(first: str, *columns: str, justify: Literal["left", "right"] = "ri
     return table
 
 
-def print_table(table: Table) -> None:
-    """Print a table."""
+def print_renderable(shown: Any) -> None:
+    """Print what rich can show, such as a table or a result."""
     from rich.console import Console
 
     # A pipe has no width; a table cut to 80 columns would lose figures there.
     width = None if sys.stdout.isatty() else 160
-    # Names of classes and files are what they are: [red] is no color, :cat: no cat.
-    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
+    # Names of classes and files are what they are: [red] is not a color, :cat: not a cat.
+    Console(highlight=False, markup=False, emoji=False, width=width).print(shown)
 
 
 def print_json(value: Any) -> None:

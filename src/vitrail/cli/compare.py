@@ -10,7 +10,7 @@ import tyro
 
 from vitrail.cli.options import Json
 from vitrail.config import InputError
-from vitrail.console import new_table, print_json, print_line, print_table
+from vitrail.console import new_table, print_json, print_line, print_renderable
 
 if TYPE_CHECKING:
     from vitrail.evaluation.comparison import Comparison, Contender
@@ -113,7 +113,7 @@ def _print(found: Comparison) -> None:
     columns = [_figures(each) for each in found.contenders]
     for row in columns[0]:
         table.add_row(row, *(figures[row] for figures in columns))
-    print_table(table)
+    print_renderable(table)
     for number, each in enumerate(found.contenders, 1):
         print_line(f"{number}: {each.model}")
         for note in each.notes:

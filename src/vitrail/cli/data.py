@@ -10,7 +10,7 @@ import tyro
 
 from vitrail.cli.options import Json
 from vitrail.config import InputError
-from vitrail.console import new_table, print_json, print_line, print_table, show_progress
+from vitrail.console import new_table, print_json, print_line, print_renderable, show_progress
 
 if TYPE_CHECKING:
     from vitrail.data.check import Check
@@ -75,7 +75,7 @@ def _print_check(found: Check) -> None:
     table = new_table("class", *found.splits)
     for name, counts in found.classes.items():
         table.add_row(printable(name), *(f"{counts[split]:,}" for split in found.splits))
-    print_table(table)
+    print_renderable(table)
     good = sum(found.splits.values())
     kinds: dict[str, int] = {}
     for bad in found.bad:
@@ -149,7 +149,7 @@ def data_list(*, json: Json = False) -> None:
     for row in rows:
         here = "yes" if row["folder"] else "fetch"
         table.add_row(str(row["name"]), str(row["title"]), str(row["license"]), here)
-    print_table(table)
+    print_renderable(table)
 
 
 def data_show(

@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 
 from vitrail.cli.options import Json
-from vitrail.console import new_table, print_json, print_line, print_table
+from vitrail.console import new_table, print_json, print_line, print_renderable
 
 
 def demo(
@@ -33,7 +33,7 @@ def demo(
     table = new_table("what", "steps", "top-1", "guessing")
     for row in rows:
         table.add_row(row.what, f"{row.steps:,}", f"{row.top1:.1%}", f"{row.chance:.1%}")
-    print_table(table)
+    print_renderable(table)
     pretrained, finetuned, scratch = rows
     gain = 100 * (finetuned.top1 - scratch.top1)
     said = "helped by" if gain > 0 else "did not help:"

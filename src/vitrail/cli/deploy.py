@@ -12,7 +12,7 @@ import tyro
 
 from vitrail.cli.options import Json
 from vitrail.config import InputError
-from vitrail.console import new_table, print_json, print_line, print_table, show_progress
+from vitrail.console import new_table, print_json, print_line, print_renderable, show_progress
 
 Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
 
@@ -91,7 +91,7 @@ def predict(
     if json:
         return
     if not rows:
-        print_table(table)
+        print_renderable(table)
     for path in (csv, parquet):
         if path:
             print_line(f"{path}: {len(files) - len(unread):,} of {len(files):,} images")
@@ -218,7 +218,7 @@ def bench(
         table.add_row(
             row.way, str(row.pace), *speed, *latency, memory, accuracy, f"{row.agreement:.1%}"
         )
-    print_table(table)
+    print_renderable(table)
     for row in found.rows:
         print_line(f"{row.way} {row.pace}: {row.verdict}")
     print_line("A pace is the images at once x workers x threads of each.")

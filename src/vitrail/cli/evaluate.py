@@ -10,7 +10,7 @@ import tyro
 from vitrail.cli.data import Data
 from vitrail.cli.options import Json
 from vitrail.config import InputError
-from vitrail.console import new_table, print_json, print_line, print_table, show_progress
+from vitrail.console import new_table, print_json, print_line, print_renderable, show_progress
 
 if TYPE_CHECKING:
     from vitrail.evaluation.evaluate import Exam
@@ -155,7 +155,7 @@ def _print_report(report: Report, exam: Exam, out: Path | None) -> None:
             figures = [_percent(row.top1.value), span, _percent(row.top5.value)]
             figures.append(_percent(row.precision))
         table.add_row(printable(row.name), f"{row.images:,}", *figures)
-    print_table(table)
+    print_renderable(table)
     for note in exam.notes:
         print_line(note)
     if report.confusion is not None and (pairs := _confused(report)):

@@ -10,7 +10,7 @@ import tyro
 from vitrail.cli.computing import Computing, Flags, compute, compute_pair, load_model, open_set
 from vitrail.cli.data import Data
 from vitrail.cli.options import Json
-from vitrail.console import new_table, print_json, print_line, print_table, show_progress
+from vitrail.console import new_table, print_json, print_line, print_renderable, show_progress
 
 if TYPE_CHECKING:
     from vitrail.evaluation.features.extract import Features
@@ -72,7 +72,7 @@ def fewshot(
             mark = "chosen" if len(l2) > 1 and line["l2"] == row["l2"] else ""
             figures = f"{line['l2']:g}", f"{line['mean']:.2%}", f"{line['std']:.2%}", mark
             table.add_row(count, *figures)
-    print_table(table)
+    print_renderable(table)
     _print_sets(pair, f"{seeds} draws of the shots")
     if len(l2) > 1 and any(row["l2"] is None for row in rows.values()):
         print_line("no l2 chosen where all training images of a class were drawn")
@@ -127,7 +127,7 @@ def probe(
     table = new_table(name, "held-out accuracy", "")
     for place, (value, accuracy) in enumerate(zip(found.settings, held_out, strict=True)):
         table.add_row(f"{value:g}", f"{accuracy:.2%}", "chosen" if place == found.best else "")
-    print_table(table)
+    print_renderable(table)
     print_line(f"top-1 {found.accuracy:.2%}, trained with {name} {found.settings[found.best]:g}")
     _print_sets(pair)
 
@@ -178,7 +178,7 @@ def knn(
     for row in rows:
         mark = "chosen" if row is best else ""
         table.add_row(f"{row['k']}", f"{row['held_out']:.2%}", f"{row['top1']:.2%}", mark)
-    print_table(table)
+    print_renderable(table)
     print_line(f"top-1 {best['top1']:.2%} with {best['k']} neighbors")
     _print_sets(pair)
 

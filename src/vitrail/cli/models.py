@@ -9,7 +9,7 @@ import tyro
 
 from vitrail.cli.options import Json
 from vitrail.config import InputError
-from vitrail.console import new_table, print_json, print_line, print_table
+from vitrail.console import new_table, print_json, print_line, print_renderable
 
 if TYPE_CHECKING:
     from vitrail.models.cost.total import Cost
@@ -35,7 +35,7 @@ def models(*, json: Json = False) -> None:
     for cost in costs:
         row = (f"{cost.parameters:,}", f"{cost.macs / 1e9:.3f}", str(cost.tokens))
         table.add_row(cost.name, *row)
-    print_table(table)
+    print_renderable(table)
 
 
 def describe(
@@ -80,7 +80,7 @@ def _print_cost(cost: Cost) -> None:
         kept = 4 * (cost.batch * row.kept + row.kept_once) / 2**20
         shape = " x ".join(map(str, row.output))
         table.add_row(layer, shape, f"{row.parameters:,}", f"{row.macs / 1e6:,.1f}", f"{kept:,.1f}")
-    print_table(table)
+    print_renderable(table)
     height, width = cost.image
     print_line(
         f"{cost.name}, {cost.classes} classes, {height}x{width} images, {cost.tokens} tokens"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from vitrail.console import new_table, print_json, print_line, print_table
+from vitrail.console import new_table, print_json, print_line, print_renderable
 
 if TYPE_CHECKING:
     from vitrail.estimate import ProtocolEstimate, RunEstimate
@@ -27,7 +27,7 @@ def print_outcome(done: Outcome, *, json: bool) -> None:
         shown = ("", "") if seen is None else (f"{seen.top1:.2%}", f"{seen.step:,}")
         grid.add_row(f"{trial.lr:g}", *shown, str(trial.ending))
     if done.trials:
-        print_table(grid)
+        print_renderable(grid)
     for run in done.runs:
         print_line(f"{run.folder}: {describe(run)}")
     spread = "" if done.std is None else f" ± {100 * done.std:.2f}"

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from vitrail.cli.options import Json
-from vitrail.console import new_table, print_json, print_line, print_table
+from vitrail.console import new_table, print_json, print_line, print_renderable
 
 
 def soup(
@@ -55,7 +55,7 @@ def soup(
     for number, name in enumerate(done.candidates):
         reached = "" if done.alone is None else f"{done.alone[number]:.2%}"
         table.add_row(name, reached, "yes" if name in done.chosen else "no")
-    print_table(table)
+    print_renderable(table)
     said = "" if done.top1 is None else f", top-1 {done.top1:.2%} on {done.images:,} images"
     count = "1 model" if len(done.chosen) == 1 else f"{len(done.chosen)} models"
     print_line(f"{done.folder}: the mean of {count}{said}")

@@ -11,7 +11,7 @@ import tyro
 
 from vitrail.cli.options import Json
 from vitrail.config import InputError
-from vitrail.console import new_table, print_json, print_line, print_table
+from vitrail.console import new_table, print_json, print_line, print_renderable
 
 if TYPE_CHECKING:
     from vitrail.vtab1k import Score
@@ -106,7 +106,7 @@ def _print(score: Score) -> None:
             span = f"{each.top1.low:.1%} to {each.top1.high:.1%}"
             figures = (f"{each.top1.value:.2%}", span, f"{each.images:,}")
             table.add_row(each.task.title, each.task.group, *figures)
-    print_table(table)
+    print_renderable(table)
     for group in (*GROUPS, None):
         mean, (done, total) = score.mean(group), score.run(group)
         if total:

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from vitrail.cli.options import Json
-from vitrail.console import new_table, print_json, print_line, print_table
+from vitrail.console import new_table, print_json, print_line, print_renderable
 
 
 def convert(
@@ -84,5 +84,5 @@ def weights_list(*, json: Json = False) -> None:
         pixels = "x".join(map(str, sorted(set(entry.resolution))))
         row = (entry.data, pixels, f"{entry.megabytes:,.0f}", top1, entry.license)
         table.add_row(short.get(entry.source, entry.source), entry.model.partition(",")[0], *row)
-    print_table(table)
+    print_renderable(table)
     print_line("Top-1 on ImageNet as published; --json says by whom, and the preprocessing.")

@@ -1,15 +1,17 @@
-"""What all results share: in a notebook they show themselves."""
+"""Results that have a figure, which a notebook shows."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from vitrail.result import Result
+
 if TYPE_CHECKING:
     from vitrail.plotting.canvas import Plot
 
 
-class Drawable(ABC):
+class Drawable(Result, ABC):
     """A result that can be drawn; matplotlib is imported when it is."""
 
     @abstractmethod
@@ -17,7 +19,7 @@ class Drawable(ABC):
         """Draw the result."""
 
     def _repr_html_(self) -> str | None:
-        """Show the result in a notebook, or its text where matplotlib is not installed."""
+        """Show the figure in a notebook, or the text where matplotlib is not installed."""
         try:
             return self.draw()._repr_html_()
         except ImportError:
