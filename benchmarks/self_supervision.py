@@ -40,7 +40,7 @@ from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.subsets import shots
 from vitrail.data.transforms.preprocess import plain_preprocess
-from vitrail.distributed import join
+from vitrail.distributed import process_group
 from vitrail.evaluation.features.extract import Features, extract
 from vitrail.evaluation.probes.fewshot import few_shot
 from vitrail.models import Model, ViT, parse
@@ -193,7 +193,7 @@ def take_steps(config: TrainConfig) -> Iterator[float]:
     spec = parse(config.model)
     plain = plain_preprocess(spec.image, spec.channels)
     source = open_source(config.data, "train")
-    with join(None) as processes:
+    with process_group(None) as processes:
         session = Session(replace(config, length=Duration(1000, "steps")), processes)
         batches = TrainBatches(source, config.augment, plain, batch=config.batch, seed=config.seed)
         for step in range(session.rhythm.total):

@@ -42,7 +42,7 @@ from vitrail.data.dataset import Pixels
 from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.distributed import join
+from vitrail.distributed import process_group
 from vitrail.evaluation.accuracy import measure
 from vitrail.run import Session, TrainConfig, train
 from vitrail.signals import Signals
@@ -189,7 +189,7 @@ def our_config(data: str, steps: int, seed: int, out: Path) -> TrainConfig:
 
 def our_steps(config: TrainConfig) -> Iterator[float]:
     """Take steps as `vitrail.training` does."""
-    with join(None) as processes:
+    with process_group(None) as processes:
         session = Session(config, processes)
         pixels = open_pixels(config.data, "train")
         batches = TrainBatches(pixels, config.augment, INPUTS, batch=config.batch, seed=config.seed)

@@ -23,7 +23,7 @@ from vitrail.data.batches import TrainBatches
 from vitrail.data.cache import CacheConfig
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.distributed import join
+from vitrail.distributed import process_group
 from vitrail.models import parse
 from vitrail.models.spec import ViTSpec
 from vitrail.run import Session, TrainConfig
@@ -96,7 +96,7 @@ def our_config(case: Case, folder: Path, out: Path, steps: int) -> TrainConfig:
 def prepare_ours(case: Case, folder: Path) -> Turn:
     """Build our loop: the trainer and the loader of a run."""
     config = our_config(case, folder, folder / "run", 10**6)
-    with join(None) as processes:
+    with process_group(None) as processes:
         session = Session(config, processes)
     source = session.train_set
     assert isinstance(source, ImageDataset)

@@ -22,21 +22,21 @@ from tests.forks import in_processes
 from vitrail import distributed
 from vitrail.config import InputError
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.distributed import LostError, Processes, Shard, join
+from vitrail.distributed import LostError, Processes, Shard, choose_device, process_group
 
 
 def test_one_process_agrees_with_itself() -> None:
-    with join("cpu") as processes:
+    with process_group("cpu") as processes:
         assert processes == Processes(0, 1, torch.device("cpu"))
-        assert processes.first
-        assert processes.total(2, torch.tensor(0.5)) == [2.0, 0.5]
+        assert processes.is_main
+        assert processes.sum(2, torch.tensor(0.5)) == [2.0, 0.5]
         assert processes.least(3) == 3
-        assert processes.tell("a") == "a"
+        assert processes.broadcast("a") == "a"
         assert processes.gather("a") == ["a"]
-        assert processes.first_does(lambda: "a") == "a"
+        assert processes.on_main(lambda: "a") == "a"
         processes.check_same({"a": 1})
         with pytest.raises(InputError, match="no"):
-            processes.first_does(refuse)
+            processes.on_main(refuse)
     assert not torch.distributed.is_initialized()
 
 
@@ -45,34 +45,34 @@ def refuse() -> None:
 
 
 def agree() -> dict[str, object]:
-    with join("cpu") as processes:
+    with process_group("cpu") as processes:
         rank = processes.rank
         heard: list[str] = []
 
         def lead() -> str:
-            processes.tell("help")
+            processes.broadcast("help")
             heard.append("help")
             return "done"
 
         found = {
             "shard": processes.shard,
-            "total": processes.total(rank + 1, torch.tensor(0.5)),
+            "sum": processes.sum(rank + 1, torch.tensor(0.5)),
             "least": processes.least(5 - rank),
             "any": (processes.any(rank == 1), processes.any(False)),
-            "tell": processes.tell(f"from {rank}"),
+            "broadcast": processes.broadcast(f"from {rank}"),
             "gather": processes.gather({"rank": rank}),
-            "first_does": processes.first_does(lambda: f"by {rank}"),
-            "assisted": (processes.first_does(lead, heard.append), heard),
+            "on_main": processes.on_main(lambda: f"by {rank}"),
+            "assisted": (processes.on_main(lead, heard.append), heard),
             "refused": said_by(processes),
         }
         processes.check_same({"seed": 0, "optim": {"lr": 1e-3}})
-        processes.wait()
+        processes.barrier()
         return found
 
 
 def said_by(processes: Processes) -> str:
     try:
-        processes.first_does(refuse)
+        processes.on_main(refuse)
     except InputError as error:
         return str(error)
     return ""
@@ -84,19 +84,19 @@ def test_three_processes_agree() -> None:
     assert [each.value.pop("shard") for each in ended] == [Shard(rank, 3) for rank in range(3)]
     for each in ended:
         assert each.value == {
-            "total": [6.0, 1.5],
+            "sum": [6.0, 1.5],
             "least": 3.0,
             "any": (True, False),
-            "tell": "from 0",
+            "broadcast": "from 0",
             "gather": [{"rank": 0}, {"rank": 1}, {"rank": 2}],
-            "first_does": "by 0",
+            "on_main": "by 0",
             "assisted": ("done", ["help"]),
             "refused": "no",
         }
 
 
 def differ() -> None:
-    with join("cpu") as processes:
+    with process_group("cpu") as processes:
         rate = 1e-3 * (1 + (processes.rank == 1))
         processes.check_same({"seed": 0, "optim": {"lr": rate}, "sets": {"train": "ab"}})
 
@@ -110,11 +110,11 @@ def test_processes_that_differ_are_named() -> None:
 
 
 def fail_in_one(rank: int) -> None:
-    with join("cpu") as processes:
-        processes.wait()
+    with process_group("cpu") as processes:
+        processes.barrier()
         if processes.rank == rank:
             raise KeyError("this one")
-        processes.wait()
+        processes.barrier()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -128,15 +128,15 @@ def test_an_error_in_one_process_ends_the_others_at_once(rank: int) -> None:
 
 FAIL_AMID = """
 import faulthandler, torch
-from vitrail.distributed import join
+from vitrail.distributed import process_group
 faulthandler.dump_traceback_later(90, exit=True)
 torch.set_num_threads(1)
-with join("cpu") as processes:
-    processes.wait()
+with process_group("cpu") as processes:
+    processes.barrier()
     if processes.rank == 1:
         torch.distributed.all_reduce(torch.ones(9), async_op=True)
         raise KeyError("this one")
-    processes.wait()
+    processes.barrier()
 """
 
 
@@ -161,12 +161,12 @@ def test_an_error_amid_an_exchange_ends_the_others_at_once() -> None:
 
 def hang_in_one(rank: int, ready: Path) -> None:
     distributed.PATIENCE, distributed.NOTICE = timedelta(seconds=4), timedelta(seconds=2)
-    with join("cpu") as processes:
-        processes.wait()
+    with process_group("cpu") as processes:
+        processes.barrier()
         if processes.rank == rank:
             ready.write_text("")
             time.sleep(60)
-        processes.wait()
+        processes.barrier()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -201,7 +201,7 @@ def port() -> Iterator[int]:
 def meet() -> list[int]:
     if os.environ["RANK"] == "0":
         time.sleep(0.5)  # the others begin before there is a store
-    with join("cpu") as processes:
+    with process_group("cpu") as processes:
         return processes.gather(processes.rank)
 
 
@@ -224,7 +224,7 @@ def meet_and_train(times: int) -> list[list[int]]:
     sys.setswitchinterval(10)  # gloo's threads get Python's lock late, as on a busy machine
     met = []
     for _ in range(times):
-        with join("cpu") as processes:
+        with process_group("cpu") as processes:
             model = DistributedDataParallel(nn.Linear(2, 2))
             model(torch.ones(1, 2)).sum().backward()
             met.append(processes.gather(processes.rank))
@@ -249,7 +249,7 @@ def collect(task: int) -> int:
 def load_after_parting() -> list[int]:
     gc.disable()
     for _ in range(2):  # the first group is garbage when the second has ended
-        with join("cpu"):
+        with process_group("cpu"):
             model = DistributedDataParallel(nn.Linear(2, 2))
             model.cycle = [model]  # pyright: ignore
             del model
@@ -265,17 +265,22 @@ def test_data_workers_leave_groups_alone_that_they_inherit() -> None:
 def test_a_count_without_an_address_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    with pytest.raises(InputError, match="no 'MASTER_ADDR'; start them with torchrun"), join("cpu"):
+    with (
+        pytest.raises(InputError, match="no 'MASTER_ADDR'; start them with torchrun"),
+        process_group("cpu"),
+    ):
         pass
 
 
 def test_each_process_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert distributed._choose_device("cuda", 3) == torch.device("cuda:3")
-    assert distributed._choose_device("cuda:1", 3) == torch.device("cuda:1")
-    assert distributed._choose_device("cpu", 3) == torch.device("cpu")
-    with pytest.raises(InputError, match="process 4 of this machine has no GPU; --nproc-per-node"):
-        distributed._choose_device("cuda", 4)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert choose_device("cuda") == torch.device("cuda:3")
+    assert choose_device(torch.device("cuda:1")) == torch.device("cuda:1")
+    assert choose_device("cpu") == torch.device("cpu")
+    monkeypatch.setenv("LOCAL_RANK", "4")
+    with pytest.raises(InputError, match="there is no GPU for process 4; use --nproc-per-node 4"):
+        choose_device("cuda")
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
@@ -284,11 +289,11 @@ def test_a_device_that_is_not_there_is_refused(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: int(device == "cuda:1"))
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(InputError, match=f"this machine has no {device} that torch"), join(device):
+    with pytest.raises(InputError, match=f"torch finds no {device} on"), process_group(device):
         pass
 
 
 def test_other_errors_stay_what_they_are() -> None:
-    with pytest.raises(RuntimeError, match="shape") as caught, join("cpu"):
+    with pytest.raises(RuntimeError, match="shape") as caught, process_group("cpu"):
         raise RuntimeError("shape mismatch")
     assert not isinstance(caught.value, LostError)

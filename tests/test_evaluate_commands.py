@@ -157,7 +157,7 @@ def test_classes_go_by_name_whatever_their_order(
         (CLASSES, ("--map", "none.yaml"), "none.yaml"),
         (CLASSES, ("--real", "real.json"), "ReaL needs ImageNet's 1,000 classes"),
         (CLASSES, ("--engine", "spark"), "engine"),
-        (CLASSES, ("--device", "gpu7"), "no device 'gpu7'"),
+        (CLASSES, ("--device", "gpu7"), "unknown device 'gpu7'"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -458,7 +458,7 @@ def test_command_writes_tables(folder: Path, capsys: pytest.CaptureFixture[str])
         (["MODEL", "IMAGES/notes.txt"], "none could be read"),
         (["MODEL", "IMAGES", "--top", "0"], "expected a number from 1 on"),
         (["MODEL", "IMAGES", "--csv", "a", "--parquet", "a"], "are both a; give two names"),
-        (["MODEL", "IMAGES", "--device", "warp"], "no device 'warp'"),
+        (["MODEL", "IMAGES", "--device", "warp"], "unknown device 'warp'"),
         (["MODEL", "IMAGES", "--csv", "/proc/none/a.csv"], "cannot be written"),
         (["MODEL", "IMAGES", "--csv", "IMAGES"], "is a folder"),
         (["none", "IMAGES"], "no file or folder 'none'"),

@@ -76,7 +76,7 @@ class Processes:
     device: torch.device
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """Tell whether this is the one that writes and shows."""
         return self.rank == 0
 
@@ -85,7 +85,7 @@ class Processes:
         """Say which part of each batch this process makes."""
         return Shard(self.rank, self.count)
 
-    def total(self, *values: Tensor | float) -> list[float]:
+    def sum(self, *values: Tensor | float) -> list[float]:
         """Add numbers up over all processes, in float64."""
         return self._reduce(values, dist.ReduceOp.SUM)
 
@@ -95,14 +95,14 @@ class Processes:
 
     def any(self, flag: bool) -> bool:
         """Tell whether the flag is up in any process; all get the same answer."""
-        return self.total(float(flag))[0] > 0
+        return self.sum(float(flag))[0] > 0
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Wait until all processes are here."""
         if self.count > 1:
             dist.barrier()
 
-    def tell(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """Give everyone the first process's value, which must be plain data."""
         if self.count == 1:
             return value
@@ -118,20 +118,20 @@ class Processes:
         dist.all_gather_object(values, value)
         return values
 
-    def first_does(self, work: Callable[[], T], assist: Callable[[Any], None] | None = None) -> T:
+    def on_main(self, work: Callable[[], T], assist: Callable[[Any], None] | None = None) -> T:
         """Let the first process do something for all, who get its result or its InputError.
 
         Whatever it tells the others in the meantime, they `assist` with. If that fails it fails in
         the first one too.
         """
-        if self.first:
+        if self.is_main:
             try:
                 outcome = _Outcome(work())
             except InputError as error:
                 outcome = _Outcome(error=error)
-            self.tell(outcome)
+            self.broadcast(outcome)
         else:
-            while not isinstance(outcome := self.tell(None), _Outcome):
+            while not isinstance(outcome := self.broadcast(None), _Outcome):
                 assert assist is not None
                 with suppress(RuntimeError):
                     assist(outcome)
@@ -173,13 +173,13 @@ class Processes:
 
 
 @contextmanager
-def join(device: str | None = None) -> Iterator[Processes]:
+def process_group(device: str | None = None) -> Iterator[Processes]:
     """Meet the other processes, and part from them at the end, once or again and again.
 
     Where one fails, none waits for it: the others get a LostError.
     """
     count, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    chosen = _choose_device(device, int(os.environ.get("LOCAL_RANK", 0)))
+    chosen = choose_device(device)
     if count == 1:
         yield Processes(0, 1, chosen)
         return
@@ -220,23 +220,27 @@ def _flatten(facts: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, A
             yield f"{where}{key}", value
 
 
-def _choose_device(device: str | None, local: int) -> torch.device:
-    """Take the device that was asked for, or the best; of GPUs, each process its own."""
+def choose_device(device: str | torch.device | None = None) -> torch.device:
+    """Return the device that was asked for, or the best there is: CUDA, MPS, CPU.
+
+    Plain `cuda` is the GPU of this process's LOCAL_RANK, as torchrun numbers them.
+    """
     if device is None:
         mps = torch.backends.mps.is_available()
         device = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
     try:
         chosen = torch.device(device)
     except RuntimeError:
-        raise InputError(f"no device {device!r}; such as cpu, cuda, cuda:1 or mps") from None
+        raise InputError(f"unknown device {device!r}; expected cpu, cuda, cuda:1 or mps") from None
     count = torch.cuda.device_count()
     there = {"cuda": (chosen.index or 0) < count, "mps": torch.backends.mps.is_available()}
     if not there.get(chosen.type, True):
-        raise InputError(f"this machine has no {device} that torch can use; try --device cpu")
-    if device != "cuda":
+        raise InputError(f"torch finds no {device} on this machine; try --device cpu")
+    if chosen.type != "cuda" or chosen.index is not None:
         return chosen
+    local = int(os.environ.get("LOCAL_RANK", 0))
     if local >= count:
-        raise InputError(f"process {local} of this machine has no GPU; --nproc-per-node is {count}")
+        raise InputError(f"there is no GPU for process {local}; use --nproc-per-node {count}")
     return torch.device("cuda", local)
 
 

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, replace
 
 from vitrail.data.cache import CacheConfig
-from vitrail.distributed import join
+from vitrail.distributed import process_group
 from vitrail.models.cost.total import FLOAT, cost_of
 from vitrail.protocol import RUNGS, Protocol
 from vitrail.run import Session, TrainConfig
@@ -59,7 +59,7 @@ class RunEstimate:
 def plan(config: TrainConfig) -> RunEstimate:
     """Plan a run, and take a few steps of it on real images to say how long it would take."""
     config = replace(config, cache=CacheConfig())  # which would be filled, perhaps on disk
-    with join(config.device) as processes:
+    with process_group(config.device) as processes:
         session = Session(config, processes)
         total, micro = session.rhythm.total, session.trainer.micro
         images, many = session.images, processes.count

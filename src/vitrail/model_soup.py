@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from vitrail.config import InputError, from_dict, read_file
@@ -15,6 +14,7 @@ from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.split import split as hold_out_part
+from vitrail.distributed import choose_device
 from vitrail.evaluation.accuracy import measure
 from vitrail.models.spec import Spec
 from vitrail.run.prediction import encoder_state
@@ -156,7 +156,7 @@ def _scorer(bundle: Checkpoint, source: ImageDataset) -> Callable[[dict[str, Ten
     preprocess = bundle.preprocess
     if preprocess is None:
         raise InputError("the models of the soup do not say how they take images")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = choose_device()
 
     def score(tensors: dict[str, Tensor]) -> float:
         model = replace(bundle, tensors=tensors).build().to(device)

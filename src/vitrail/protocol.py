@@ -21,7 +21,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from vitrail.config import Duration, InputError, from_dict, read_file, to_dict
-from vitrail.distributed import Processes, join
+from vitrail.distributed import Processes, process_group
 from vitrail.files import write_whole
 from vitrail.run.job import train_among
 from vitrail.run.result import Run
@@ -148,14 +148,16 @@ def follow(
 
     `say` is told what comes next and what was reached, a line each.
     """
-    with join(protocol.config.device) as processes, ExitStack() as stack:
+    with process_group(protocol.config.device) as processes, ExitStack() as stack:
 
         def begin() -> list[Trial]:
             stack.enter_context(claim(protocol.config.out))
             return _prepare(protocol, restart=restart)
 
-        trials = processes.first_does(begin)
-        course = _Course(protocol, processes, trials, say if processes.first else lambda text: None)
+        trials = processes.on_main(begin)
+        course = _Course(
+            protocol, processes, trials, say if processes.is_main else lambda text: None
+        )
         return course.run()
 
 
@@ -286,4 +288,4 @@ class _Course:
             "std": std,
         }
         text = json.dumps(summary, indent=1) + "\n"
-        self._processes.first_does(lambda: write_whole(out / SUMMARY, text))
+        self._processes.on_main(lambda: write_whole(out / SUMMARY, text))

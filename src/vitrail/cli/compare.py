@@ -44,7 +44,7 @@ def compare(
         batch: Images that go through a model at a time.
         device: cpu, cuda:1, mps; the best unless given.
     """
-    from vitrail.distributed import join
+    from vitrail.distributed import process_group
     from vitrail.evaluation.class_matching import read_map
     from vitrail.evaluation.comparison import compare as hold
     from vitrail.evaluation.features.feature_store import features_folder
@@ -52,7 +52,7 @@ def compare(
 
     if batch < 1:
         raise InputError(f"--batch is at least 1, not {batch}")
-    with join(device) as processes:
+    with process_group(device) as processes:
         if processes.count > 1:
             raise InputError("compare runs in one process; leave torchrun out")
         found = hold(

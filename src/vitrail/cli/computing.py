@@ -83,7 +83,7 @@ def compute(loaded: LoadedModel, sources: list[ImageDataset], flags: Computing) 
     """Run a model over sets, or take what the cache has of them."""
     from vitrail.data.loader import LoaderConfig
     from vitrail.data.transforms.preprocess import plain_preprocess
-    from vitrail.distributed import join
+    from vitrail.distributed import process_group
     from vitrail.evaluation.features.extract import extract
     from vitrail.evaluation.features.feature_kinds import parse_kind
     from vitrail.evaluation.features.feature_store import features_folder
@@ -92,7 +92,7 @@ def compute(loaded: LoadedModel, sources: list[ImageDataset], flags: Computing) 
     spec = loaded.model.spec
     preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
     found: list[Features] = []
-    with join(flags.device) as processes:
+    with process_group(flags.device) as processes:
         for source in sources:
             with show_progress(source.name, len(source)) as report:
                 found.append(

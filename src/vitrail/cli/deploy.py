@@ -27,7 +27,7 @@ def predict(
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     parquet: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     way: str = "pytorch",
-    device: str = "cpu",
+    device: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
     json: Annotated[bool, tyro.conf.arg(help="Print JSON, a line an image.")] = False,
 ) -> None:
     """Name what images show, the most likely classes first.
@@ -44,7 +44,7 @@ def predict(
         parquet: Write a Parquet file there, a row an image.
         way: What computes: pytorch, onnxruntime or openvino; auto measures, once for a model and
             a machine, which is fastest. The answers are the same.
-        device: Where the model runs: cpu, cuda, …
+        device: cpu, cuda:1, mps; the best there is unless given.
     """
     from vitrail.deploy.backends.selection import check_way, select_backend
     from vitrail.predictor import Predictor
@@ -148,7 +148,7 @@ def export(
         form=input, any_size=any_size, aot=aot, quantize=quantize, loss=loss, images=images,
         runtime=runtime,
     )  # fmt: skip
-    written = write(Predictor.load(model), out, to, options, data=data)
+    written = write(Predictor.load(model, device="cpu"), out, to, options, data=data)
     if json:
         print_json({**asdict(written), "files": [str(file) for file in written.files]})
         return
@@ -202,7 +202,7 @@ def bench(
         merge=merge,
         split=split,
     )
-    predictor = Predictor.load(model)
+    predictor = Predictor.load(model, device="cpu")
     with show_progress("measuring", rounds) as report:
         found = measure(predictor, data, settings, report=report)
     if json:

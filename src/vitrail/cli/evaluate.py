@@ -65,7 +65,7 @@ def evaluate(
         engine: ray asks many machines, by Ray Data.
         workers: Ray's workers (one a machine's core unless given), or threads that decode images.
     """
-    from vitrail.distributed import join
+    from vitrail.distributed import process_group
     from vitrail.evaluation.class_matching import read_map
     from vitrail.evaluation.evaluate import prepare
     from vitrail.evaluation.result import class_rows, make_report, to_json
@@ -74,7 +74,7 @@ def evaluate(
 
     if batch < 1:
         raise InputError(f"--batch is at least 1, not {batch}")
-    with join(device) as processes:
+    with process_group(device) as processes:
         if engine == "ray" and processes.count > 1:
             raise InputError("--engine ray starts its own processes; leave torchrun out")
         exam = prepare(
@@ -90,7 +90,7 @@ def evaluate(
         processes.check_same(facts if processes.count > 1 else {})
         parts = _ask(exam, engine, processes, batch, workers)
         parts = [part for each in processes.gather(parts) for part in each]
-        if not processes.first:
+        if not processes.is_main:
             return
         answers = join_answers(parts)
         report = make_report(answers, exam.source, real=exam.real)

@@ -26,7 +26,7 @@ def serve(
     port: int = 8000,
     workers: int | None = None,
     way: str = "pytorch",
-    device: str = "cpu",
+    device: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
     api_key_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     allow_host: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = (),
     max_megabytes: float = 10.0,
@@ -54,7 +54,7 @@ def serve(
         workers: Model processes; one a core unless given.
         way: What computes: pytorch, onnxruntime or openvino; auto measures, once for a model and
             a machine, which is fastest. The answers are the same.
-        device: Where the models run: cpu, cuda, …
+        device: cpu, cuda:1, mps; the best there is unless given.
         api_key_file: A file with the key that clients must send; VITRAIL_API_KEY may hold it too.
         allow_host: Further names that clients may call the server by, such as that of a proxy.
         max_megabytes: The largest request.

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from vitrail.config import InputError
+from vitrail.distributed import choose_device
 from vitrail.evaluation.evaluate import BATCH, Exam
 from vitrail.evaluation.features.extract import Engine
 from vitrail.evaluation.scored import Predictions, collect
@@ -53,7 +54,7 @@ class _Ask:
 
     def __call__(self, step: int) -> Predictions:
         """Answer the batch of this number."""
-        exam, device = self.exam, torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        exam, device = self.exam, choose_device()
         made = [exam.batches(self.batch)[step]]
         model = exam.model.to(device)
         return collect(model, made, exam.preprocess, exam.matching, device=device)[0]

@@ -20,6 +20,7 @@ from vitrail.data.decoding.decode import ImageError
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.distributed import choose_device
 from vitrail.models import BiT, ViT
 from vitrail.predictor.batching_config import BatchingConfig, usual_pace
 from vitrail.predictor.fused import fuse
@@ -48,7 +49,7 @@ class Predictor:
         loaded: LoadedModel,
         *,
         name: str = "model",
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = None,
         engine: Engine | None = None,
         pace: BatchingConfig | None = None,
     ) -> None:
@@ -58,7 +59,7 @@ class Predictor:
                 f"{name} does not say how its images are prepared; give a source that does, "
                 "such as timm:… or google:…, or a model folder"
             )
-        self.device = _find_device(device)
+        self.device = choose_device(device)
         self.name = name
         """What a message calls the model."""
         self.model: ViT | BiT = loaded.model.eval().to(self.device, torch.float32)
@@ -71,7 +72,11 @@ class Predictor:
 
     @classmethod
     def load(
-        cls, source: str | Path, *, model: str | None = None, device: str | torch.device = "cpu"
+        cls,
+        source: str | Path,
+        *,
+        model: str | None = None,
+        device: str | torch.device | None = None,
     ) -> Predictor:
         """Load a run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, a path.
 
@@ -251,13 +256,6 @@ class Predictor:
             for (place, _), output in zip(group, outputs, strict=True):
                 answers[place] = Answer(chunk[place][0], output)
         return [answers[place] for place in range(len(chunk))]
-
-
-def _find_device(device: str | torch.device) -> torch.device:
-    try:
-        return torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError):  # no such word; or built without, or none there
-        raise InputError(f"no device {str(device)!r} here; expected cpu, cuda or cuda:1") from None
 
 
 def _items(images: ImageLike | Iterable[ImageLike]) -> Iterator[_Item]:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from vitrail.config import Duration
-from vitrail.distributed import Processes, join
+from vitrail.distributed import Processes, process_group
 from vitrail.run.result import Run, describe
 from vitrail.run.session import Session
 from vitrail.training.checkpoints.run_folder import check_folder, prepare_folder
@@ -19,7 +19,7 @@ log = logging.getLogger("vitrail")
 
 def train(config: TrainConfig, *, restart: bool = False) -> Run:
     """Train a model as configured, from where an earlier call stopped; `restart` begins again."""
-    with join(config.device) as processes:
+    with process_group(config.device) as processes:
         return train_among(processes, config, restart=restart)
 
 
@@ -40,12 +40,12 @@ def train_among(
             stack.enter_context(claim(config.out))
             return None if restart else check_folder(config)
 
-        reached = processes.first_does(look)
+        reached = processes.on_main(look)
         if reached is not None:
             result = Run(**{**reached, "folder": config.out})
             log.info("%s: %s", config.out, describe(result))
             return result
         # What can't be run is refused here, before anything of an older run is touched.
         session = Session(config, processes, pause=pause)
-        processes.first_does(lambda: prepare_folder(config, restart=restart))
+        processes.on_main(lambda: prepare_folder(config, restart=restart))
         return session.run()

@@ -108,7 +108,7 @@ class Session:
     def run(self) -> Run:
         """Train to the end."""
         config, total = self.config, self.rhythm.total
-        saved = self.processes.first_does(lambda: newest_state(config.out / STATES))
+        saved = self.processes.on_main(lambda: newest_state(config.out / STATES))
         start = saved.step if saved else 0
         if saved:
             self._check(saved)
@@ -119,7 +119,7 @@ class Session:
                 step=start,
                 every=config.log,
                 loggers=config.loggers,
-                quiet=not self.processes.first,
+                quiet=not self.processes.is_main,
             ) as self.journal,
             listen() as self.signals,
         ):
@@ -171,7 +171,7 @@ class Session:
         The journal drops later steps. Of the very step there may be an evaluation that comes again.
         """
         check_sets(saved.facts["sets"], self.sets)
-        if self.processes.first and self._metrics_size() > saved.facts["metrics"]:
+        if self.processes.is_main and self._metrics_size() > saved.facts["metrics"]:
             os.truncate(self.config.out / METRICS, saved.facts["metrics"])
 
     def _metrics_size(self) -> int:
@@ -247,7 +247,7 @@ class Session:
                 preprocess=self.preprocess,
                 device=processes.device,
                 micro=self.trainer.micro,
-                total=processes.total,
+                total=processes.sum,
                 note=self.val_ledger.note,
             )
             return self.objective.measure(self.model, exam)
@@ -255,7 +255,7 @@ class Session:
     def _draw(self, source: ImageDataset, step: int) -> None:
         """Show what the model makes of a few held-out images, where that can be seen."""
         with gathered(self.model):
-            if not self.processes.first:
+            if not self.processes.is_main:
                 return
             drawn = self.objective.image(self.model, source, self.preprocess, self.processes.device)
         if drawn is not None:
@@ -286,7 +286,7 @@ class Session:
             write_whole(path, "".join(f"{printable(name)}\n" for name in names))
 
         try:
-            self.processes.first_does(write)
+            self.processes.on_main(write)
         except InputError as error:
             return str(error)
         return f"its images are listed in {path}"
@@ -313,7 +313,7 @@ class Session:
             raise SaveError(f"{self.unsaved}; the model is in {folder / MODEL}")
         result = make_run(folder, ending, step, kept)
         text = json.dumps({**asdict(result), "folder": "."}, indent=1) + "\n"
-        self.processes.first_does(lambda: write_whole(folder / RESULT, text))
+        self.processes.on_main(lambda: write_whole(folder / RESULT, text))
         self.journal.note(describe(result))
         return result
 
@@ -326,7 +326,7 @@ class Session:
             if apart := self.objective.apart(tensors):
                 write_whole(self.config.out / APART, serialize(apart))
 
-        self.processes.first_does(write)
+        self.processes.on_main(write)
 
 
 def count_images(data: ImageDataset | ImageStream) -> int | None:

@@ -103,7 +103,7 @@ class Trainer:
             self.scale.remove(self.model.parameters())
         norm = float(clip_gradients(self.model.parameters(), self._clip))
         numbers = (loss, example.weights.sum(), not math.isfinite(norm), len(batch.bad))
-        summed, readable, odd, bad, stop = self._processes.total(*numbers, signals.number)
+        summed, readable, odd, bad, stop = self._processes.sum(*numbers, signals.number)
         finite = math.isfinite(summed) and not odd
         lr = self._lr * rate_at(step, self._schedule)
         if finite:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitrail.config import Duration, InputError, suggest
-from vitrail.distributed import join
+from vitrail.distributed import process_group
 from vitrail.evaluation.evaluate import ask, prepare
 from vitrail.evaluation.intervals import Estimate, wilson
 from vitrail.evaluation.scored import join_answers
@@ -177,7 +177,7 @@ def _test(config: TrainConfig, strangers: int) -> dict[str, object]:
     """Measure the run's model on what it was not trained on."""
     split = config.val or "test"
     exam = prepare(f"run:{config.out}", config.data, split=split)
-    with join(config.device) as processes:
+    with process_group(config.device) as processes:
         answers = join_answers(ask(exam, device=processes.device))
     right, count = int(answers.right().sum()), len(answers.indices) + strangers
     found = {"images": count, "skipped": len(answers.bad), "unseen": strangers}

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.forks import Ended, in_processes
-from vitrail.distributed import join
+from vitrail.distributed import process_group
 from vitrail.models import Model, build
 from vitrail.training.checkpoints.sharding import (
     gathered,
@@ -64,7 +64,7 @@ def test_gradients_are_those_of_the_whole(name: str, lora: bool, checkpointing: 
         whole = deepcopy(model)
         model.checkpointing = checkpointing
         whole(images).square().mean().backward()
-        with join("cpu") as processes:
+        with process_group("cpu") as processes:
             shard_model(model, processes)
             assert all(map(is_sharded, model.parameters()))
             assert any(isinstance(each, FSDPModule) for each in [*model.modules()][1:])
@@ -87,7 +87,7 @@ def test_products_in_bfloat16_are_those_of_autocast(checkpointing: bool) -> None
         model, images = model.float(), images.float()
         whole = deepcopy(model)
         model.checkpointing = checkpointing
-        with join("cpu") as processes:
+        with process_group("cpu") as processes:
             shard_model(model, processes)
             for each in (whole, model):
                 with torch.autocast("cpu", torch.bfloat16):
@@ -110,7 +110,7 @@ def test_processes_run_a_gathered_model_each_for_itself() -> None:
         model, images = make(VIT)
         with torch.no_grad():
             expected = model(images)
-        with join("cpu") as processes:
+        with process_group("cpu") as processes:
             shard_model(model, processes)
             with gathered(model), torch.inference_mode():
                 outputs = [model(images) for _ in range(processes.rank)]
@@ -136,7 +136,7 @@ def test_a_whole_model_is_left_as_it_is() -> None:
 def test_the_first_process_gets_the_whole_state() -> None:
     def compute() -> dict[str, Tensor]:
         model, images = make(VIT)
-        with join("cpu") as processes:
+        with process_group("cpu") as processes:
             shard_model(model, processes)
             model(images)  # leaves FSDP with gathered weights
             return {name: tensor.clone() for name, tensor in whole_state(model).items()}
@@ -152,7 +152,7 @@ def test_the_first_process_gets_the_whole_state() -> None:
 def test_all_processes_start_from_the_first_ones_weights() -> None:
     def compute() -> dict[str, Tensor]:
         model, _ = make(VIT)
-        with join("cpu") as processes:
+        with process_group("cpu") as processes:
             with torch.no_grad():
                 model.get_parameter("head.output.bias").fill_(processes.rank + 1)
             shard_model(model, processes)
@@ -181,12 +181,12 @@ def test_any_number_of_processes_reads_what_any_wrote(
     writers: int, readers: int, tmp_path: Path
 ) -> None:
     def write() -> None:
-        with join("cpu") as processes:
+        with process_group("cpu") as processes:
             many = processes.count > 1
             save_shards(tmp_path, {n: spread(t) if many else t for n, t in tensors().items()})
 
     def read() -> dict[str, Tensor]:
-        with join("cpu") as processes:
+        with process_group("cpu") as processes:
 
             def place(_name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
                 blank = torch.zeros(shape, dtype=dtype)
@@ -205,7 +205,7 @@ def test_any_number_of_processes_reads_what_any_wrote(
 
 def test_all_processes_learn_that_one_could_not_write(tmp_path: Path) -> None:
     def write() -> None:
-        with join("cpu") as processes, pytest.MonkeyPatch.context() as patch:
+        with process_group("cpu") as processes, pytest.MonkeyPatch.context() as patch:
             if processes.rank == 1:
                 patch.setattr(HuggingFaceStorageWriter, "write_data", fail)
             save_shards(tmp_path, {name: spread(tensor) for name, tensor in tensors().items()})

@@ -27,7 +27,7 @@ class WorkerConfig:
     """Sources of weights by the names that clients use."""
     indices: dict[str, str]
     """Files of features, by the names of the models that have one."""
-    device: str
+    device: str | None
     way: str
     """What computes: a name that `deploy.choice` knows."""
     pixels: int

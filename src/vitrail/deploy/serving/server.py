@@ -33,7 +33,8 @@ class ServeConfig:
     """Model processes."""
     cores: int = 1
     """Threads that the processes have together."""
-    device: str = "cpu"
+    device: str | None = None
+    """The best there is unless given."""
     way: str = "pytorch"
     """What computes: a name that `deploy.choice` knows."""
     hosts: tuple[str, ...] = ()

@@ -69,7 +69,7 @@ class Served:
 
 
 def load_served(
-    source: str, name: str, index: str | None, device: str, way: str = "pytorch"
+    source: str, name: str, index: str | None, device: str | None, way: str = "pytorch"
 ) -> Served:
     """Load a model, and what it is served with; torch's threads are those of this process."""
     predictor = Predictor.load(source, device=device)

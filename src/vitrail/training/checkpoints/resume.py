@@ -55,7 +55,7 @@ def save_run(
 
     def write(new: Path) -> None:
         if any(map(is_sharded, tensors.values())):
-            write_part(processes.tell(new))
+            write_part(processes.broadcast(new))
         else:
             save_tensors(new / TENSORS, tensors)
 
@@ -66,7 +66,7 @@ def save_run(
         write_state(folder / STATES, step, facts() | own, write, needs=needs)
         prune_states(folder / STATES, keep=2, upto=step)
 
-    processes.first_does(save, write_part)
+    processes.on_main(save, write_part)
 
 
 def load_run(saved: SavedCheckpoint, trainer: Trainer, *, micro: int | None) -> None:
