@@ -25,9 +25,11 @@ LEVELS = [
     {"models", "data", "plotting"},
     {"weights"},
     {"training", "evaluation", "inspection"},
-    {"run", "predictor"},
+    {"predictor"},
+    {"report"},
+    {"run"},
     {"model_soup", "protocol"},
-    {"recipes", "report", "deploy", "estimate"},
+    {"recipes", "deploy", "estimate"},
     {"studies", "vtab1k", "demonstration"},
     {"cli"},
 ]

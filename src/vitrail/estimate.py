@@ -15,7 +15,7 @@ from vitrail.models.cost.total import FLOAT, cost_of
 from vitrail.protocol import RUNGS, Protocol
 from vitrail.run import Session, TrainConfig
 from vitrail.signals import Signals
-from vitrail.training.start import open_sets
+from vitrail.training.run_data import open_datasets
 from vitrail.training.train_iterator import open_feed
 
 _UNTIMED, _TIMED = 2, 3  # steps; the first ones also set things up
@@ -121,7 +121,7 @@ def plan_protocol(protocol: Protocol) -> ProtocolEstimate:
     finals = [protocol.final(first, seed) for seed in seeds]
     trial, final = plan(configs[0]) if configs else None, plan(finals[0])
     held_out, measured = (
-        len(open_sets(each)[1] or ()) for each in (protocol.trial(first), finals[0])
+        len(open_datasets(each)[1] or ()) for each in (protocol.trial(first), finals[0])
     )
     steps = trial.steps if trial else 0
     rungs = [max(1, rung.steps(images=0, batch=1, total=steps)) for rung in RUNGS if trial]

@@ -13,7 +13,7 @@ from tests.test_cli import run
 from vitrail.cli.inspect import inspect
 from vitrail.plotting.captions import CAPTIONS
 from vitrail.report.report import leave_report
-from vitrail.report.view import open_own
+from vitrail.training.run_data import open_run_data
 
 Capture = pytest.CaptureFixture[str]
 
@@ -113,7 +113,8 @@ def test_training_leaves_a_report_once(tmp_path: Path, capsys: Capture) -> None:
     before = page.read_bytes()
     assert b"Confusion matrix of 10 classes" in before
     assert leave_report(out) == page
-    assert (open_own(out).name, open_own(out, "train").name) == ("digits/test", "digits/train")
+    names = open_run_data(out).name, open_run_data(out, "train").name
+    assert names == ("digits/test", "digits/train")
     page.write_text("seen")
     assert run(capsys, *command)[0] == 0
     assert page.read_text() == "seen"

@@ -22,10 +22,10 @@ from vitrail.data.split import split
 from vitrail.data.transforms.augment import Augment
 from vitrail.protocol import SUMMARY, Outcome, Protocol, find_hopeless, follow
 from vitrail.run import TrainConfig, train
-from vitrail.training import start
+from vitrail.training import run_data
 from vitrail.training.loop import DivergedError, Trainer
 from vitrail.training.optim import OptimConfig
-from vitrail.training.start import open_sets
+from vitrail.training.run_data import open_datasets
 
 RATES = (5e-3, 1e-300, 8e-3, 2e-300)  # of which two are 0 in float32
 LEARNS: dict[str, Any] = {
@@ -189,12 +189,12 @@ def test_what_is_held_out_is_of_each_class_alike_and_no_test_image(
         opened.append(split)
         return open_data(text, split=split)
 
-    monkeypatch.setattr(start, "open_data", note)
+    monkeypatch.setattr(run_data, "open_data", note)
     whole = open_data("digits", split="train")
     assert isinstance(whole, ImageDataset)
     names = {whole.where(index) for index in range(len(whole))}
     for seed in (0, 1):  # which changes nothing
-        rest, held_out = open_sets(toy(tmp_path, hold_out=0.1, seed=seed))
+        rest, held_out = open_datasets(toy(tmp_path, hold_out=0.1, seed=seed))
         assert isinstance(rest, ImageDataset)
         assert held_out is not None
         theirs = {held_out.where(index) for index in range(len(held_out))}

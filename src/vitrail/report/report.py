@@ -31,7 +31,8 @@ from vitrail.plotting.inspection_plots import draw_curves, draw_predictions
 from vitrail.report import sections as parts
 from vitrail.report.page import make_page
 from vitrail.report.sections import ReportSection
-from vitrail.report.view import ReportInputs, find_run, open_own, open_view, prepare
+from vitrail.report.view import ReportInputs, find_run, open_view, prepare
+from vitrail.training.run_data import open_run_data
 from vitrail.weights.load import load
 
 log = logging.getLogger("vitrail")
@@ -191,7 +192,7 @@ def report_run(folder: Path) -> Path:
     """Write a run's page into its folder, with some of its own images where they can be had."""
     source = None
     with suppress(InputError):  # such as a stream, or images that have moved
-        source = open_own(folder)
+        source = open_run_data(folder)
     view = prepare(load(f"run:{folder}"), source=source, count=32)
     make_report(view, detail=1, run=folder).write(folder, figures=False)
     return folder / PAGE

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from vitrail.config import InputError, read_file
+from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
@@ -19,6 +19,7 @@ from vitrail.models.spec import Size, check_division
 from vitrail.plotting.curves import METRICS
 from vitrail.report.subjects import ReportImage, batches_of, read_subjects, take_subjects
 from vitrail.text import expand
+from vitrail.training.run_data import open_run_data
 from vitrail.weights.load import LoadedModel, load
 
 FEW = 16
@@ -85,9 +86,9 @@ def open_view(
         raise InputError(f"at least 1 image is measured, not {count}")
     source, folder = None, find_run(model)
     if data is not None:
-        source = _open_source(data, split or "val", 0)
+        source = _open_source(data, split or "val")
     elif not images and folder is not None:
-        source = open_own(folder, split)
+        source = open_run_data(folder, split)
     elif split is not None:
         raise InputError(f"--split {split} is of --data, which is lacking")
     elif not images:
@@ -132,17 +133,8 @@ def find_run(model: str) -> Path | None:
     return None
 
 
-def open_own(folder: Path, split: str | None = None) -> ImageDataset:
-    """Open a split of a run's data: unless given, the one that it was evaluated on, or else train.
-
-    What was held out is held out again, by the run's seed.
-    """
-    settings = read_file(folder / "config.yaml")
-    return _open_source(settings["data"], split or settings["val"] or "train", settings["seed"])
-
-
-def _open_source(data: str, split: str, seed: int) -> ImageDataset:
-    source = open_data(data, split=split, seed=seed)
+def _open_source(data: str, split: str) -> ImageDataset:
+    source = open_data(data, split=split)
     if not isinstance(source, ImageDataset):
         raise InputError(f"{data} is a stream, which images can't be chosen from; name some files")
     return source

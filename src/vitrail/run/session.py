@@ -53,7 +53,8 @@ from vitrail.training.checkpoints.sharding import gathered, whole_state
 from vitrail.training.logging.metrics_logger import METRICS, MetricsLogger
 from vitrail.training.loop import StepResult, StopRequested, fit
 from vitrail.training.peft import adapt
-from vitrail.training.start import make_trainer, open_sets
+from vitrail.training.run_data import open_datasets
+from vitrail.training.start import make_trainer
 from vitrail.training.train_config import TrainConfig
 from vitrail.training.train_iterator import open_feed
 from vitrail.weights.checkpoint import save_folder
@@ -68,7 +69,7 @@ class Session:
         self, config: TrainConfig, processes: Processes, *, pause: Duration | None = None
     ) -> None:
         self.config, self.processes = config, processes
-        self.train_set, self.val_set = open_sets(config)
+        self.train_set, self.val_set = open_datasets(config)
         self.sets = {
             split: _identify(each)
             for split, each in (("train", self.train_set), ("val", self.val_set))

@@ -1,4 +1,4 @@
-"""How a run starts: its sets, its weights, and what takes steps on them."""
+"""How a run starts: its weights, and what takes steps on them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config import Duration, InputError
 from vitrail.data.batches import Batch
-from vitrail.data.dataset import ImageDataset, ImageStream
-from vitrail.data.datasets.open import check_trainable, open_data
-from vitrail.data.split import split
 from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
 from vitrail.distributed import Processes
 from vitrail.models import build, parse
@@ -28,64 +25,6 @@ from vitrail.training.train_config import PreprocessConfig, TrainConfig
 from vitrail.weights.checkpoint import Checkpoint, Provenance
 from vitrail.weights.fitting import fit_named
 from vitrail.weights.load import read
-
-
-def open_sets(config: TrainConfig) -> tuple[ImageDataset | ImageStream, ImageDataset | None]:
-    """Open what is trained and evaluated on.
-
-    Whatever the run's seed, a set in one piece is split the same: what one run learnt from, no
-    other is measured on.
-    """
-    _check_evaluated(config)
-    train_set = open_data(config.data, split="train")
-    if isinstance(train_set, ImageStream):
-        _check_stream(train_set, config)
-    if config.hold_out:
-        assert isinstance(train_set, ImageDataset)
-        train_set, val_set = split(train_set, config.hold_out, seed=0)
-    else:
-        val_set = _open_val(config)
-    check_trainable(train_set, val_set)
-    return train_set, val_set
-
-
-def _check_evaluated(config: TrainConfig) -> None:
-    """Refuse settings that go by evaluations where there are none."""
-    if (config.val or config.hold_out) and config.evaluate.amount > 0:
-        return
-    for name, asked in {"keep best": config.keep == "best", "patience": config.patience}.items():
-        if asked:
-            raise InputError(f"{name} goes by evaluations; give val or hold_out, and evaluate")
-
-
-def _open_val(config: TrainConfig) -> ImageDataset | None:
-    if not config.val:
-        return None
-    text = config.val_data or config.data
-    found = open_data(text, split=config.val)
-    if isinstance(found, ImageDataset):
-        return found
-    raise InputError(
-        f"{text} is a stream, which can't be evaluated on; give --val-data, a set whose "
-        f"{config.val} split can, or --val '' for no evaluation"
-    )
-
-
-def _check_stream(stream: ImageStream, config: TrainConfig) -> None:
-    """Refuse settings that need to know a stream's images before they come."""
-    if config.hold_out:
-        raise InputError(f"{stream.name} is a stream, of which no part can be held out")
-    if config.cache.limit:
-        raise InputError(f"{stream.name} is a stream, which no cache keeps; leave cache.limit out")
-    durations = {"length": config.length, "evaluate": config.evaluate, "save": config.save}
-    for name in ("warmup", "cooldown", "timescale"):
-        durations[f"schedule.{name}"] = getattr(config.schedule, name)
-    counted = [f"--{name}" for name, each in durations.items() if each.unit == "epochs"]
-    if stream.length is None and counted:
-        raise InputError(
-            f"{stream.name} does not say how many images it has, so that nothing lasts epochs: "
-            f"give {', '.join(counted)} as '1000 steps', '10 %' or '1_000_000 images'"
-        )
 
 
 def start_weights(config: TrainConfig, classes: int) -> Checkpoint:

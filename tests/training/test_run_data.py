@@ -1,0 +1,69 @@
+"""A run's data: its report and its evaluation get exactly the images that training used."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from tests.shelf import refusal
+from vitrail.config import to_dict
+from vitrail.data.dataset import ImageDataset
+from vitrail.training.run_data import open_datasets, open_run_data
+from vitrail.training.train_config import TrainConfig
+
+
+def save_folder(folder: Path, each: int = 20) -> str:
+    """Write a dataset without splits: two classes, images of noise."""
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(each):
+            pixels = rng.integers(0, 256, (8, 8, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return str(folder)
+
+
+def begin(out: Path, data: str, **settings: Any) -> TrainConfig:
+    """Write the settings of a run, as training does."""
+    config = TrainConfig(data=data, model="ViT-Ti/16", out=out, **settings)
+    out.mkdir()
+    (out / "config.yaml").write_text(yaml.safe_dump(to_dict(config)))
+    return config
+
+
+def paths(dataset: ImageDataset | None) -> list[str]:
+    assert dataset is not None
+    return [dataset.where(index) for index in range(len(dataset))]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"seed": 5}, {"seed": 5, "hold_out": 0.3}, {"val_data": "other"}],
+    ids=["plain", "seed", "hold_out", "val_data"],
+)
+def test_a_runs_data_is_what_training_used(tmp_path: Path, settings: dict[str, Any]) -> None:
+    data = save_folder(tmp_path / "images")
+    if "val_data" in settings:
+        settings = {"val_data": save_folder(tmp_path / "other", each=10)}
+    config = begin(tmp_path / "run", data, **settings)
+    train, val = open_datasets(config)
+    assert isinstance(train, ImageDataset)
+    assert paths(open_run_data(tmp_path / "run")) == paths(val)
+    assert paths(open_run_data(tmp_path / "run", "val")) == paths(val)
+    assert paths(open_run_data(tmp_path / "run", "train")) == paths(train)
+    assert not set(paths(open_run_data(tmp_path / "run"))) & set(paths(train))
+
+
+def test_a_run_without_validation_has_its_training_images(tmp_path: Path) -> None:
+    config = begin(tmp_path / "run", save_folder(tmp_path / "images"), val="")
+    assert paths(open_run_data(config)) == paths(open_run_data(config, "train"))
+
+
+def test_other_splits_are_those_of_the_dataset(tmp_path: Path) -> None:
+    config = begin(tmp_path / "run", "digits", hold_out=0.1)
+    assert open_run_data(config, "test").name == "digits/test"
+    assert open_run_data(config).name == "digits/train (held out)"
+    assert "no split 'tset'" in refusal(open_run_data, config, "tset")
