@@ -5,6 +5,7 @@ import os
 import stat
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec, build
 from vitrail.weights import checkpoint
 from vitrail.weights.checkpoint import Checkpoint, Provenance, load_folder, save_folder
+from vitrail.weights.load import load
 
 SMALL = ViTSpec(depth=1, width=8, heads=2, mlp=16, patch=(8, 8), image=(16, 16), classes=2)
 SPECS: list[Spec] = [
@@ -82,6 +84,35 @@ def test_nothing_but_the_weights_is_needed(tmp_path: Path) -> None:
     bare = Checkpoint(spec=SMALL, tensors=bundle().tensors)
     save_folder(bare, tmp_path / "m")
     assert same(bare, load_folder(tmp_path / "m"))
+
+
+def test_activation_and_thresholds_travel_with_the_weights(tmp_path: Path) -> None:
+    levels = tuple((i + 1) / (SMALL.classes + 1) for i in range(SMALL.classes))
+    saved = replace(bundle(), activation="sigmoid", thresholds=levels)
+    save_folder(saved, tmp_path / "m")
+    assert same(saved, load_folder(tmp_path / "m"))
+    loaded = load(str(tmp_path / "m"))
+    assert (loaded.activation, loaded.thresholds) == ("sigmoid", levels)
+    resized = load(str(tmp_path / "m"), image=(2 * SMALL.image[0], 2 * SMALL.image[1]))
+    assert (resized.activation, resized.thresholds) == ("sigmoid", levels)
+    other = load(str(tmp_path / "m"), classes=3)  # a new head is no longer what they are of
+    assert (other.activation, other.thresholds) == ("softmax", None)
+
+
+@pytest.mark.parametrize(
+    ("activation", "thresholds", "message"),
+    [
+        ("softmax", (0.5,) * SMALL.classes, "thresholds are of a sigmoid model"),
+        ("sigmoid", (0.5,), f"expected {SMALL.classes} thresholds"),
+        ("sigmoid", (1.5,) * SMALL.classes, r"thresholds in \[0, 1\]"),
+    ],
+)
+def test_thresholds_that_fit_no_model_are_refused(
+    tmp_path: Path, activation: Any, thresholds: tuple[float, ...], message: str
+) -> None:
+    wrong = replace(bundle(), activation=activation, thresholds=thresholds)
+    with pytest.raises(InputError, match=message):
+        save_folder(wrong, tmp_path / "m")
 
 
 def test_anybody_can_read_the_files(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ class Classification:
             tensors=plain_state(model.spec, tensors, self._config.tune),
             classes=self._classes,
             preprocess=preprocess,
+            activation=self._config.loss.kind,
             provenance=provenance,
         )
 

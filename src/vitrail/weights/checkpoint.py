@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
@@ -34,6 +34,10 @@ from vitrail.weights.files.tensor_files import open_weights, sha256_of
 
 WEIGHTS, RECORD = "model.safetensors", "model.json"
 VERSION = 1
+
+Activation = Literal["softmax", "sigmoid"]
+"""What makes probabilities of a model's logits: softmax for one class per image, sigmoid for any
+number of labels per image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +64,11 @@ class Checkpoint:
     classes: tuple[str, ...] | None = None
     """The names of the head's outputs, in their order."""
     preprocess: Preprocess | None = None
+    activation: Activation = "softmax"
+    """What the loss that it was trained with makes of its logits."""
+    thresholds: tuple[float, ...] | None = None
+    """For each output of a sigmoid model, the probability from which on an image has the label,
+    chosen on held-out images; 0.5 where there are none."""
     provenance: Provenance | None = None
 
     def build(self) -> ViT | BiT:
@@ -117,6 +126,8 @@ class _Record:
     sha256: str
     """Hash of model.safetensors."""
     parameters: int
+    activation: Activation = "softmax"
+    thresholds: tuple[float, ...] | None = None
 
 
 def save_folder(bundle: Checkpoint, folder: Path) -> None:
@@ -125,7 +136,7 @@ def save_folder(bundle: Checkpoint, folder: Path) -> None:
     One process at a time saves to a folder. Whatever stops it leaves the old folder or the new.
     """
     _make_empty(bundle)
-    _check_classes(bundle)
+    _check_outputs(bundle)
     folder = folder.resolve()  # so that a link is followed, not replaced
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -153,6 +164,8 @@ def _write(bundle: Checkpoint, folder: Path) -> Path:
         classes=bundle.classes,
         preprocess=bundle.preprocess,
         provenance=bundle.provenance,
+        activation=bundle.activation,
+        thresholds=bundle.thresholds,
     )
     data = {"version": VERSION, **to_dict(record), "spec": spec_to_dict(bundle.spec)}
     text = json.dumps({**data, "checksum": ""}, indent=2) + "\n"
@@ -253,12 +266,14 @@ def load_folder(folder: Path) -> Checkpoint:
         tensors=_read_weights(place / WEIGHTS, record),
         classes=record.classes,
         preprocess=record.preprocess,
+        activation=record.activation,
+        thresholds=record.thresholds,
         provenance=record.provenance,
     )
     try:
         check_size(spec, {name: tuple(tensor.shape) for name, tensor in bundle.tensors.items()})
         _make_empty(bundle)
-        _check_classes(bundle)
+        _check_outputs(bundle)
     except InputError as error:
         raise InputError(f"{place}: {error}") from None
     return bundle
@@ -289,7 +304,13 @@ def _read_weights(path: Path, record: _Record) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_classes(bundle: Checkpoint) -> None:
+def _check_outputs(bundle: Checkpoint) -> None:
     classes, outputs = bundle.classes, bundle.spec.classes
     if classes is not None and len(classes) != outputs:
         raise InputError(f"{len(classes)} class names for {outputs} outputs of {bundle.spec}")
+    if (thresholds := bundle.thresholds) is None:
+        return
+    if bundle.activation != "sigmoid":
+        raise InputError("thresholds are of a sigmoid model; this one's activation is softmax")
+    if len(thresholds) != outputs or not all(0 <= each <= 1 for each in thresholds):
+        raise InputError(f"expected {outputs} thresholds in [0, 1], got {[*thresholds][:10]}")

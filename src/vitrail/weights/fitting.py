@@ -37,10 +37,13 @@ def fit(
     provenance = bundle.provenance and replace(
         bundle.provenance, changes=(*bundle.provenance.changes, *said)
     )
+    same_head = classes is None or head == "keep"
     return Checkpoint(
         spec=moved.spec,
         tensors=moved.tensors,
-        classes=bundle.classes if classes is None or head == "keep" else None,
+        classes=bundle.classes if same_head else None,
+        activation=bundle.activation if same_head else "softmax",
+        thresholds=bundle.thresholds if same_head else None,
         preprocess=bundle.preprocess and _refit(bundle.preprocess, moved.spec, image),
         provenance=provenance,
     )

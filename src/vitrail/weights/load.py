@@ -14,7 +14,13 @@ from vitrail.config import InputError, to_dict
 from vitrail.data import Preprocess
 from vitrail.models import BiT, Spec, ViT, parse, spec_from_dict
 from vitrail.models.spec import Size, ViTSpec
-from vitrail.weights.checkpoint import Checkpoint, Provenance, check_size, load_folder
+from vitrail.weights.checkpoint import (
+    Activation,
+    Checkpoint,
+    Provenance,
+    check_size,
+    load_folder,
+)
 from vitrail.weights.class_names import imagenet_classes
 from vitrail.weights.files.tensor_files import (
     WeightsFile,
@@ -41,6 +47,10 @@ class LoadedModel:
     classes: tuple[str, ...] | None
     preprocess: Preprocess | None
     provenance: Provenance | None
+    activation: Activation = "softmax"
+    """What makes probabilities of the model's logits."""
+    thresholds: tuple[float, ...] | None = None
+    """For each output of a sigmoid model, the probability from which on an image has the label."""
 
 
 def load(
@@ -64,7 +74,14 @@ def load(
         bundle = fit(
             bundle, classes=classes, image=image, channels=channels, patch=patch, head=head
         )
-    return LoadedModel(bundle.build(), bundle.classes, bundle.preprocess, bundle.provenance)
+    return LoadedModel(
+        bundle.build(),
+        bundle.classes,
+        bundle.preprocess,
+        bundle.provenance,
+        bundle.activation,
+        bundle.thresholds,
+    )
 
 
 def _cut_to_patches(
@@ -233,6 +250,8 @@ def show(source: str, *, model: str | None = None) -> dict[str, Any]:
         "parameters": sum(tensor.numel() for tensor in bundle.tensors.values()),
         "tensors": len(bundle.tensors),
         "classes": bundle.spec.classes,
+        "activation": bundle.activation,
+        "thresholds": None if bundle.thresholds is None else list(bundle.thresholds),
         "preprocess": None if bundle.preprocess is None else to_dict(bundle.preprocess),
         "sha256": provenance.sha256 if provenance else None,
         "changes": list(provenance.changes) if provenance else [],
