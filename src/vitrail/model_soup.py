@@ -11,7 +11,7 @@ from torch import Tensor
 from vitrail.config import InputError, from_dict, read_file
 from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import open_data
+from vitrail.data.datasets.open import open_dataset
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.split import split as hold_out_part
 from vitrail.distributed import choose_device
@@ -143,9 +143,7 @@ def _quiet(spec: Spec) -> Spec:
 
 
 def _open(data: str, split: str, hold_out: float, bundle: Checkpoint) -> ImageDataset:
-    source = open_data(data, split="train" if hold_out else split)
-    if not isinstance(source, ImageDataset):
-        raise InputError(f"{data} is a stream, which can't be evaluated on")
+    source = open_dataset(data, split="train" if hold_out else split)
     if bundle.classes is not None and source.classes != bundle.classes:
         raise InputError(f"{source.name} has other classes than the models of the soup")
     return hold_out_part(source, hold_out, seed=0)[1] if hold_out else source

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitrail.config import InputError
 from vitrail.console import show_progress
 
 if TYPE_CHECKING:
@@ -41,33 +40,21 @@ def compute_pair(
     model: str, data: str, test: str | None, flags: Computing
 ) -> tuple[Features, Features]:
     """Compute the features of the training split and of the one to measure on."""
+    from vitrail.data.datasets.open import open_dataset
     from vitrail.data.split import NoSplitError
     from vitrail.evaluation.features.extract import check_pair
 
     if test is not None:
-        asked = open_set(data, test)
+        asked = open_dataset(data, split=test)
     else:
         try:
-            asked = open_set(data, "test")
+            asked = open_dataset(data, split="test")
         except NoSplitError:
-            asked = open_set(data, "val")
-    sources = [open_set(data, "train"), asked]
+            asked = open_dataset(data, split="val")
+    sources = [open_dataset(data, split="train"), asked]
     train, measured = compute(load_model(model, flags), sources, flags)
     check_pair(train, measured)
     return train, measured
-
-
-def open_set(data: str, split: str) -> ImageDataset:
-    """Open a split that has images, and an end."""
-    from vitrail.data.dataset import ImageDataset
-    from vitrail.data.datasets.open import open_data
-
-    source = open_data(data, split=split)
-    if not isinstance(source, ImageDataset):
-        raise InputError(f"{data} is a stream, whose features can't be computed yet")
-    if not len(source):
-        raise InputError(f"{source.name} has no images to measure on")
-    return source
 
 
 def load_model(model: str, flags: Computing) -> LoadedModel:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from vitrail.cli.computing import Computing, Flags, compute, compute_pair, load_model, open_set
+from vitrail.cli.computing import Computing, Flags, compute, compute_pair, load_model
 from vitrail.cli.data import Data
 from vitrail.cli.options import Json
 from vitrail.console import new_table, print_json, print_line, print_renderable, show_progress
@@ -204,11 +204,12 @@ def embed(
         out: FILE.parquet, FILE.npy or FILE.safetensors.
         split: train, val, test or all.
     """
+    from vitrail.data.datasets.open import open_dataset
     from vitrail.evaluation.features.extract import hash_weights
     from vitrail.evaluation.features.feature_files import check_out, write_features
 
     check_out(out)
-    source = open_set(data, split)
+    source = open_dataset(data, split=split)
     loaded = load_model(model, flags)
     found = compute(loaded, [source], flags)[0]
     facts = {"model": model, "data": data, "split": split, "features": flags.features}

@@ -12,7 +12,7 @@ from PIL import Image
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches, TrainBatches
 from vitrail.data.dataset import ImageDataset, select
-from vitrail.data.datasets.open import open_data
+from vitrail.data.datasets.open import open_dataset
 from vitrail.data.subsets import subset
 from vitrail.data.transforms.augment import parse_augment
 from vitrail.data.transforms.mixing import mix_images
@@ -30,9 +30,7 @@ def draw_sheet(
     """
     if size < 1 or count < 1:
         raise InputError(f"{count} images of {size} pixels make no sheet")
-    source = open_data(data, split=split)
-    if not isinstance(source, ImageDataset):
-        raise InputError(f"{data} is a stream, which can't be drawn from at random")
+    source = open_dataset(data, split=split)
     preprocess = Preprocess(
         size=(size, size), mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear", fit="small"
     )

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import open_data
+from vitrail.data.datasets.open import open_dataset
 from vitrail.data.transforms.preprocess import plain_preprocess
 from vitrail.evaluation.class_matching import ClassMap
 from vitrail.evaluation.evaluate import BATCH, ask, check_head, match
@@ -182,9 +181,7 @@ def _few_shot(
     preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
     features = []
     for part in ("train", split or "val"):
-        source = open_data(data, split=part)
-        if not isinstance(source, ImageDataset):
-            raise InputError(f"{data} is a stream, which can't be compared on")
+        source = open_dataset(data, split=part)
         features.append(extract(loaded.model, source, preprocess, device=device, cache=cache))
     try:
         found = few_shot(features[0], features[1], shots=shots, seeds=seeds)

@@ -13,7 +13,7 @@ from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import notes as notes_of
-from vitrail.data.datasets.open import open_data
+from vitrail.data.datasets.open import open_dataset
 from vitrail.data.datasets.public.official import read_real
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
@@ -94,10 +94,8 @@ def match(
             raise InputError("give --subset or --map, not both: a subset brings its own classes")
         source, matching = open_subset(subset, data, split or "all", loaded.classes, outputs)
     else:
-        found = open_data(data, split=split or "val")
-        if not isinstance(found, ImageDataset):
-            raise InputError(f"{data} is a stream, which can't be evaluated on")
-        source, matching = found, match_classes(found, loaded.classes, outputs, classes)
+        source = open_dataset(data, split=split or "val")
+        matching = match_classes(source, loaded.classes, outputs, classes)
     spec = loaded.model.spec
     preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
     notes = [*notes_of(source), *matching.notes]

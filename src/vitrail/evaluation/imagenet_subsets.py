@@ -17,7 +17,7 @@ import numpy as np
 from vitrail.config import InputError, suggest
 from vitrail.data.dataset import Content, ImageDataset, select
 from vitrail.data.datasets.folder import open_folder
-from vitrail.data.datasets.open import open_data
+from vitrail.data.datasets.open import open_dataset
 from vitrail.data.decoding.decode import decode
 from vitrail.evaluation.class_matching import match_classes
 from vitrail.evaluation.scored import Matching
@@ -56,9 +56,7 @@ def open_subset(
     subset = find_subset(name)
     if name == "objectnet":
         return _open_objectnet(expand(data), names, outputs)
-    source = open_data(data, split=split)
-    if not isinstance(source, ImageDataset):
-        raise InputError(f"{data} is a stream, which can't be evaluated on")
+    source = open_dataset(data, split=split)
     if len(source.classes) != subset.classes:
         found = f"{source.name} has {len(source.classes):,}"
         raise InputError(f"{subset.title} has {subset.classes:,} classes, {found}; is it whole?")

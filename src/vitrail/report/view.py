@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import open_data
+from vitrail.data.datasets.open import open_dataset
 from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
 from vitrail.models import BiT, ViT
 from vitrail.models.spec import Size, check_division
@@ -86,7 +86,7 @@ def open_view(
         raise InputError(f"at least 1 image is measured, not {count}")
     source, folder = None, find_run(model)
     if data is not None:
-        source = _open_source(data, split or "val")
+        source = open_dataset(data, split=split or "val")
     elif not images and folder is not None:
         source = open_run_data(folder, split)
     elif split is not None:
@@ -131,10 +131,3 @@ def find_run(model: str) -> Path | None:
         if (place / METRICS).is_file() and (place / "config.yaml").is_file():
             return place
     return None
-
-
-def _open_source(data: str, split: str) -> ImageDataset:
-    source = open_data(data, split=split)
-    if not isinstance(source, ImageDataset):
-        raise InputError(f"{data} is a stream, which images can't be chosen from; name some files")
-    return source

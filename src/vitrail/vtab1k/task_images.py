@@ -22,7 +22,7 @@ from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.folder import FolderDataset
-from vitrail.data.datasets.open import open_data
+from vitrail.data.datasets.open import open_dataset
 from vitrail.data.datasets.public.fetch import fetched
 from vitrail.data.rng import shuffled
 from vitrail.data.split import round_half_up
@@ -62,9 +62,7 @@ def open_task(task: Task, place: str | Path, *, images: int, seed: int) -> Parts
         train, val, test = (_open_list(task, place / name) for name in _LISTS.values())
         kept = round_half_up(_TRAIN, images)
         return Parts(_first(train, kept), _first(val, images - kept), test)
-    train, test = (open_data(place, split=split, seed=seed) for split in ("train", "test"))
-    if not isinstance(train, ImageDataset) or not isinstance(test, ImageDataset):
-        raise InputError(f"{place} is a stream, of which no test split can be measured")
+    train, test = (open_dataset(place, split=split, seed=seed) for split in ("train", "test"))
     if train.multilabel:
         raise InputError(f"{train.name} has several labels an image; VTAB's tasks have one")
     if len(train) < images:

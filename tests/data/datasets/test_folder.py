@@ -216,7 +216,7 @@ def test_a_missing_folder(tmp_path: Path) -> None:
     assert refused(tmp_path / "photo") == f"no folder {tmp_path}/photo; did you mean 'photos'?"
     assert refused(tmp_path / "photos/a/1/x") == f"no folder {tmp_path}/photos/a/1/x"
     assert refused(tmp_path / "photos/a/1") == (
-        f"{tmp_path}/photos/a/1 is a file; expected a folder with one folder a class"
+        f"{tmp_path}/photos/a/1 is a file; expected a folder with one folder per class"
     )
     assert refused(tmp_path / ("x" * 300)).endswith(": File name too long")
 
@@ -227,7 +227,7 @@ def test_folders_without_classes_or_images(tmp_path: Path) -> None:
     make(tmp_path, ".DS_Store")
     assert refused(tmp_path) == f"{tmp_path} {empty}"
     make(tmp_path, "1.jpg", "2.jpg")
-    flat = "has no folders, only files: '1.jpg', '2.jpg'; put the images into one folder a class"
+    flat = "has no folders, only files: '1.jpg', '2.jpg'; put the images into one folder per class"
     assert refused(tmp_path) == f"{tmp_path} {flat}"
     make(tmp_path, "cats/", "dogs/")
     assert refused(tmp_path) == (f"{tmp_path}: its class folders are all empty: 'cats', 'dogs'")
@@ -235,7 +235,7 @@ def test_folders_without_classes_or_images(tmp_path: Path) -> None:
 
 def test_splits_without_classes(tmp_path: Path) -> None:
     make(tmp_path, "train/a/1", "train/b/1", "test/1.jpg", "val/")
-    flat = "has no folders, only files: '1.jpg'; put the images into one folder a class"
+    flat = "has no folders, only files: '1.jpg'; put the images into one folder per class"
     assert refused(tmp_path, "test") == f"{tmp_path}/test {flat}"
     empty = "is empty; expected a folder of images for each class"
     assert refused(tmp_path, "val") == f"{tmp_path}/val {empty}"

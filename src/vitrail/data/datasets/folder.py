@@ -97,10 +97,13 @@ def find_files(folder: Path) -> list[bytes]:
     return _walk(folder, b"", ())[0]
 
 
-def open_folder(path: Path, split: str = "train", *, seed: int = 0) -> FolderDataset:
-    """Find a split's images in a folder; `seed` draws the ones held out where it has no splits.
+def open_folder(
+    path: Path, split: str = "train", *, seed: int = 0, labels: bool = True
+) -> FolderDataset:
+    """Find a split's images in a folder; `seed` samples those held out where it has no splits.
 
-    Classes are those of the training split, which the others must keep to.
+    Classes are those of the training split, which the others must keep to. Without `labels`, a
+    folder of images without class folders is one class, `image`.
     """
     name = show(path)
     _check_folder(path)
@@ -110,13 +113,15 @@ def open_folder(path: Path, split: str = "train", *, seed: int = 0) -> FolderDat
     others = [os.fsdecode(each) for each in top.folders + top.files if each not in splits.values()]
     beside = f"{name}: {quoted(others)} left out, because in no split's folder"
     notes = [beside] if splits and others else []
+    flat = not labels and not _list(path, first).folders
+    scan = _scan_flat if flat else _scan
     if set(splits) <= {"train"}:
-        whole = _scan(path, [first], first, name, notes)
+        whole = scan(path, [first], first, name, notes)
         return whole.part(hold_out(whole, split, seed), f"{name} ({split})")
     chosen = choose(split, tuple(splits), name)
     if chosen == "all":
-        return _scan(path, list(splits.values()), first, name, notes)
-    return _scan(path, [splits[chosen]], first, _place(path, splits[chosen]), notes)
+        return scan(path, list(splits.values()), first, name, notes)
+    return scan(path, [splits[chosen]], first, _place(path, splits[chosen]), notes)
 
 
 def _check_folder(path: Path) -> None:
@@ -127,7 +132,7 @@ def _check_folder(path: Path) -> None:
     except OSError as error:
         raise InputError(f"cannot read the folder {show(path)}: {error.strerror}") from None
     if not is_folder:
-        raise InputError(f"{show(path)} is a file; expected a folder with one folder a class")
+        raise InputError(f"{show(path)} is a file; expected a folder with one folder per class")
 
 
 class _Listing(NamedTuple):
@@ -183,7 +188,7 @@ def _splits(root: Path, top: _Listing) -> dict[str, bytes]:
 
 
 def _scan(
-    root: Path, parts: Sequence[bytes], first: bytes, name: str, notes: Sequence[str] = ()
+    root: Path, parts: Sequence[bytes], first: bytes, name: str, notes: Sequence[str]
 ) -> FolderDataset:
     """Find the images of some splits' folders; the folder `first` says which classes there are.
 
@@ -214,6 +219,18 @@ def _scan(
     return FolderDataset(name, shown, numbers, root, Names(files), hidden, notes)
 
 
+def _scan_flat(
+    root: Path, parts: Sequence[bytes], first: bytes, name: str, notes: Sequence[str]
+) -> FolderDataset:
+    """Find images without labels: all files of some splits' folders, as one class."""
+    found, hidden = zip(*(_walk(root, part, ()) for part in parts), strict=True)
+    files = [file for each in found for file in each]
+    if not files:
+        raise InputError(f"{name} is empty; expected images")
+    labels = np.zeros(len(files), np.int64)
+    return FolderDataset(name, ["image"], labels, root, Names(files), sum(hidden), notes)
+
+
 def _last(folder: bytes) -> bytes:
     return folder.rpartition(b"/")[2]
 
@@ -223,7 +240,7 @@ def _list_classes(root: Path, part: bytes) -> _Listing:
     listing, place = _list(root, part), _place(root, part)
     if not listing.folders and listing.files:
         files = quoted([os.fsdecode(_last(file)) for file in listing.files])
-        hint = "put the images into one folder a class"
+        hint = "put the images into one folder per class"
         raise InputError(f"{place} has no folders, only files: {files}; {hint}")
     if not listing.folders:
         raise InputError(f"{place} is empty; expected a folder of images for each class")

@@ -14,12 +14,15 @@ split.py says what the splits of a set are.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from torch.utils.data import Dataset
 
 from vitrail.config import InputError, suggest
 from vitrail.data.dataset import ImageDataset, ImageStream
@@ -34,10 +37,15 @@ from vitrail.data.datasets.public.fetch import fetched
 from vitrail.data.datasets.public.official import open_imagenet
 from vitrail.data.datasets.public.registry import PUBLIC
 from vitrail.data.datasets.shards.shards import open_shards
-from vitrail.data.split import SPLITS, NoSplitError, spell
+from vitrail.data.datasets.torch_dataset import TorchDataset
+from vitrail.data.split import SPLITS, NoSplitError, choose, spell
 from vitrail.text import expand, neighbors, quoted, show
 
 Opener = Callable[[str, str, int], ImageDataset | ImageStream]
+Data = (
+    str | os.PathLike[str] | ImageDataset | ImageStream | Dataset[Any] | Mapping[str, Dataset[Any]]
+)
+"""What a function takes as data: DATA as text, a dataset, or a dict of datasets by split."""
 
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".npy")
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
@@ -46,13 +54,41 @@ _LISTS = {
 }  # fmt: skip
 
 
-def open_data(text: str, *, split: str = "train", seed: int = 0) -> ImageDataset | ImageStream:
-    """Open a split of a data set, without the images on its list of bad ones.
+def open_data(
+    data: Data, *, split: str = "train", seed: int = 0, labels: bool = True
+) -> ImageDataset | ImageStream:
+    """Open a split of a dataset, without the images on its list of unreadable ones.
 
-    `seed` draws the images that are held out as `val` where a set comes in one piece.
+    `data` is text, an ImageDataset, any torch dataset that yields (image, label), or a dict of such
+    by split. A dataset that is given as an object is its own split, whichever is asked for. `seed`
+    samples the images that are held out as `val` where a dataset comes in one piece. `labels=False`
+    also takes images without labels: a folder without class folders, a dataset of images alone.
     """
-    source = _open(text, spell(split), seed)
-    return leave_out_bad(source) if isinstance(source, ImageDataset) else source
+    if isinstance(data, Mapping):
+        there = {spell(name): each for name, each in data.items()}
+        chosen = choose(spell(split), tuple(there), "data")
+        if chosen == "all":
+            raise InputError(f"a dict of datasets has no split 'all'; it has {', '.join(there)}")
+        return open_data(there[chosen], split=split, seed=seed, labels=labels)
+    if isinstance(data, ImageDataset | ImageStream):
+        return data
+    if not isinstance(data, str | os.PathLike):
+        return TorchDataset(data, labels=labels)
+    dataset = _open(os.fspath(data), spell(split), seed, labels)
+    return leave_out_bad(dataset) if isinstance(dataset, ImageDataset) else dataset
+
+
+def open_dataset(data: Data, *, split: str = "train", seed: int = 0) -> ImageDataset:
+    """Open a split whose images are reached by number; refuse a stream, and one without images."""
+    dataset = open_data(data, split=split, seed=seed)
+    if not isinstance(dataset, ImageDataset):
+        raise InputError(
+            f"{dataset.name} is a stream, which only training can read; give a dataset whose "
+            f"images can be reached by number"
+        )
+    if not len(dataset):
+        raise InputError(f"{dataset.name} has no images")
+    return dataset
 
 
 def open_splits(text: str) -> dict[str, ImageDataset]:
@@ -127,10 +163,12 @@ def _check_same_classes(train: ImageDataset | ImageStream, val: ImageDataset) ->
         raise InputError(f"{differ}; put a classes.txt with all of them beside both")
 
 
-def _open(text: str, split: str, seed: int) -> ImageDataset | ImageStream:
+def _open(text: str, split: str, seed: int, labels: bool = True) -> ImageDataset | ImageStream:
     if not text.strip() or "\0" in text:
         raise InputError(f"expected data, such as a folder of images or digits, got {text!r}")
     scheme, colon, rest = text.partition(":")
+    if scheme == "folder" and rest:
+        return open_folder(expand(rest), split, seed=seed, labels=labels)
     if colon and scheme in _SCHEMES:
         form, opener = _SCHEMES[scheme]
         if form and not rest:
@@ -144,7 +182,7 @@ def _open(text: str, split: str, seed: int) -> ImageDataset | ImageStream:
             raise InputError(f"{text!r} is a data set, and the name of something here; {which}")
         return _SCHEMES[text][1]("", split, seed)
     if there and path.is_dir():
-        return open_folder(path, split, seed=seed)
+        return open_folder(path, split, seed=seed, labels=labels)
     if listed.suffix.lower() in _LISTS and _exists(listed):
         return _SCHEMES[_LISTS[listed.suffix.lower()]][1](text, split, seed)
     raise _no_data(path) if there else _unknown(text)
@@ -188,10 +226,6 @@ def _unknown(text: str) -> InputError:
     return InputError(f"no folder or data set {text!r}{near}")
 
 
-def _folder(rest: str, split: str, seed: int) -> ImageDataset:
-    return open_folder(expand(rest), split, seed=seed)
-
-
 def _list(opener: Callable[..., ImageDataset]) -> Opener:
     def open_list(rest: str, split: str, seed: int) -> ImageDataset:
         path, columns = parse_list(rest)
@@ -222,7 +256,7 @@ def _digits(rest: str, split: str, seed: int) -> ImageDataset:
 
 
 _SCHEMES: dict[str, tuple[str, Opener]] = {
-    "folder": ("PATH", _folder),
+    "folder": ("PATH", lambda rest, split, seed: open_folder(expand(rest), split, seed=seed)),
     "csv": ("FILE", _list(open_csv)),
     "jsonl": ("FILE", _list(open_jsonl)),
     "parquet": ("FILE", _list(open_parquet)),

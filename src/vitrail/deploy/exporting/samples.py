@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Content, ImageDataset
-from vitrail.data.datasets.open import open_data
+from vitrail.data.dataset import Content
+from vitrail.data.datasets.open import open_dataset
 from vitrail.data.decoding.decode import ImageError
 from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Preprocess
@@ -46,9 +46,7 @@ def take_samples(
     data: str | None, preprocess: Preprocess, *, count: int, split: str = "val"
 ) -> Samples:
     """Take readable images, evenly spread over a data set; drawn ones where none is given."""
-    source = open_data(data or DRAWN, split=split)
-    if not isinstance(source, ImageDataset):
-        raise InputError(f"{data} is a stream; give images that can be reached by number")
+    source = open_dataset(data or DRAWN, split=split)
     contents: list[Content] = []
     labels: list[int] = []
     for index in _spread(len(source)):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import open_data
+from vitrail.data.datasets.open import open_dataset
 from vitrail.data.decoding.decode import ImageError, decode, read_header
 from vitrail.evaluation.features.extract import hash_weights
 from vitrail.evaluation.features.feature_index import Index, read_index
@@ -88,12 +88,10 @@ class Similar:
 def _open(path: str, index: Index) -> ImageDataset:
     data, split = index.facts["data"], index.facts["split"]
     try:
-        source = open_data(data, split=split)
+        return open_dataset(data, split=split)
     except InputError as error:
         hint = "serve from the folder that vitrail embed ran in"
         raise InputError(f"{path}: its images aren't there: {error}; {hint}") from None
-    assert isinstance(source, ImageDataset), "streams have no features"
-    return source
 
 
 def _places(index: Index, source: ImageDataset) -> np.ndarray:
