@@ -21,7 +21,7 @@ LEVELS = [
     {"config", "signals"},
     {"text", "files", "console"},
     {"result"},
-    {"download", "distributed"},
+    {"download", "distributed", "machine"},
     {"models", "data", "plotting"},
     {"weights"},
     {"training", "evaluation", "inspection"},

@@ -162,7 +162,8 @@ def test_repeated_images_stand_in_the_row_side_by_side(batch: int, repeats: int)
         made = batches[step]
         assert made.copies is not None
         found = list(zip(made.indices.tolist(), made.copies.tolist(), strict=True))
-        assert found == [(index, copy) for _, index, copy in expected]
+        begun = row[step * batch][0]
+        assert found == [(i, (epoch - begun) * repeats + copy) for epoch, i, copy in expected]
         for place, (epoch, index, copy) in enumerate(expected):
             draws = CounterRNG(7, "image", epoch * repeats + copy, index)
             alone = train_image(SET.read(index), PLAIN, HALF, draws)
@@ -179,3 +180,19 @@ def test_repeated_images_are_shared_like_others() -> None:
     assert whole.mix is not None
     assert torch.equal(torch.cat([one.images[1:] for one in parts]), whole.images[1:])
     assert torch.equal(torch.cat([one.keys[1:] for one in parts]), whole.keys[1:])
+
+
+def test_copies_of_an_image_in_one_batch_have_keys_of_their_own() -> None:
+    """A batch larger than the dataset, or over an epoch's edge, has an image more than once."""
+    batch = 2 * len(SET) + 3
+    keys = [TrainBatches(SET, PLAIN, HALF, batch=batch, seed=7)[step].keys for step in (0, 5)]
+    for found in keys:
+        assert len(set(found.tolist())) == batch
+    halves = [
+        TrainBatches(SET, PLAIN, HALF, batch=batch + 1, seed=7, shard=Shard(rank, 2))[5].keys
+        for rank in (0, 1)
+    ]
+    whole = TrainBatches(SET, PLAIN, HALF, batch=batch + 1, seed=7)[5].keys
+    assert torch.equal(torch.cat(halves), whole)
+    within = TrainBatches(SET, PLAIN, HALF, batch=len(SET), seed=7)[3]
+    assert torch.equal(within.keys, within.indices)

@@ -211,7 +211,7 @@ def test_a_repeated_stream_goes_on_from_every_step(repeats: int) -> None:
     for step, batch in enumerate(made):
         expected = sorted(row[step * 4 : step * 4 + 4], key=lambda one: one[2])
         assert batch.indices[1:].tolist() == [place for _, place, _ in expected]
-        copies = [copy for _, _, copy in expected]
+        copies = [(epoch - row[step * 4][0]) * repeats + copy for epoch, _, copy in expected]
         assert batch.keys[1:].tolist() == [
             place + (copy << 40) for (_, place, _), copy in zip(expected, copies, strict=True)
         ]

@@ -57,7 +57,8 @@ class Batch:
     indices: Tensor
     """(n) each image's number in the source; in a stream, its place in the epoch."""
     copies: Tensor | None = None
-    """(n) which repetition of its image each is; None where no image is repeated."""
+    """(n) which copy of its image each is within the global batch: by repeated augmentation, or
+    because the batch reaches into another epoch. None where all are first ones."""
     mix: Mix | None = None
     bad: tuple[UnreadableImage, ...] = ()
 
@@ -96,7 +97,8 @@ class TrainBatches:
         epochs, indices = self._images_at(positions)
         draws = CounterRNG(self.seed, "image", epochs * self.repeats + copies, indices)
         made = assemble(self.source, indices, self.preprocess, self.augment, draws, mix)
-        return made if self.repeats == 1 else replace(made, copies=torch.from_numpy(copies))
+        first = row[0] // self.repeats // len(self.source)
+        return replace(made, copies=number_copies(epochs - first, copies, self.repeats))
 
     def _images_at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Look up which images stand at positions of the endless row: epochs and indices."""
@@ -129,6 +131,12 @@ def sort_copies(copies: np.ndarray) -> np.ndarray:
     Copies side by side would be mixed with each other.
     """
     return np.argsort(copies, kind="stable")
+
+
+def number_copies(epochs: np.ndarray, copies: np.ndarray, repeats: int) -> Tensor | None:
+    """Give each copy of an image in a global batch another number, over its epochs (from 0)."""
+    numbers = epochs * repeats + copies
+    return torch.from_numpy(numbers) if numbers.any() or repeats > 1 else None
 
 
 def check_batch(batch: int, shard: Shard) -> None:

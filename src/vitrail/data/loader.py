@@ -23,6 +23,7 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 
 from vitrail.config import InputError
+from vitrail.machine import available_cores
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -62,7 +63,7 @@ class Loader(Generic[T, R]):
         self._make = make
         self._tasks = iter(tasks)
         self._config = config
-        self._workers = min(os.cpu_count() or 1, 8) if config.workers is None else config.workers
+        self._workers = min(available_cores(), 8) if config.workers is None else config.workers
         self._crew: list[Any] = []  # the worker processes, to ask how one ended
         self.waited = 0.0
         """Seconds that the caller has waited for batches, all in all."""

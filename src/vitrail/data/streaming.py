@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from vitrail.config import InputError
-from vitrail.data.batches import Batch, assemble, check_batch, places_of, sort_copies
+from vitrail.data.batches import Batch, assemble, check_batch, number_copies, places_of, sort_copies
 from vitrail.data.dataset import Content, ImageDataset, ImageStream, Streamed
 from vitrail.data.rng import CounterRNG
 from vitrail.data.transforms.augment import Augment
@@ -41,6 +41,8 @@ class Portion(NamedTuple):
     epochs: np.ndarray
     positions: np.ndarray
     copies: np.ndarray
+    first: int
+    """The epoch of the global batch's first image."""
     mix: Mix | None
     after: Cursor
     """Where the next batch begins."""
@@ -99,6 +101,7 @@ class StreamBatches:
                 epochs=np.array([epoch for _, epoch, _, _ in mine]),
                 positions=np.array([position for _, _, position, _ in mine]),
                 copies=np.array([copy for copy, *_ in mine]),
+                first=whole[0][1],
                 mix=mix,
                 after=Cursor(step, epoch, position + (copy + 1 == self.repeats)),
             )
@@ -109,7 +112,7 @@ class StreamBatches:
         draws = CounterRNG(self.seed, "image", times, portion.positions)
         numbers = np.arange(len(portion.items))
         made = assemble(portion.items, numbers, self.preprocess, self.augment, draws, portion.mix)
-        copies = torch.from_numpy(portion.copies) if self.repeats > 1 else None
+        copies = number_copies(portion.epochs - portion.first, portion.copies, self.repeats)
         return replace(made, indices=torch.from_numpy(portion.positions), copies=copies)
 
     def _repeat(

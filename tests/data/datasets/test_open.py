@@ -266,7 +266,7 @@ def test_what_can_be_trained_on(tmp_path: Path) -> None:
 def test_one_class_only(tmp_path: Path) -> None:
     make(tmp_path, *(f"cats/{number}" for number in range(10)))
     assert untrainable(open_source(tmp_path)) == (
-        f"{tmp_path} (train) has the class 'cats' only; a classifier needs two or more"
+        f"{tmp_path} (train) has only the class 'cats'; a classifier needs two or more"
     )
 
 
@@ -289,8 +289,8 @@ def test_sets_that_do_not_fit_each_other() -> None:
 
     train = pixels("train", "ab", [0, 1])
     assert untrainable(train, pixels("val", "abc", [0])) == "class 'c' of val is not in train"
-    assert untrainable(train, pixels("val", "ab", [])) == "val holds no image"
-    assert untrainable(pixels("train", "ab", [])) == "train holds no image to train on"
+    assert untrainable(train, pixels("val", "ab", [])) == "val has no images"
+    assert untrainable(pixels("train", "ab", [])) == "train has no images to train on"
     assert untrainable(train, pixels("val", "ba", [0])).startswith("val numbers its classes other")
 
 

@@ -115,13 +115,18 @@ def notes(source: ImageDataset | ImageStream) -> tuple[str, ...]:
 
 
 def check_trainable(
-    train: ImageDataset | ImageStream, val: ImageDataset | None = None
+    train: ImageDataset | ImageStream, val: ImageDataset | None = None, *, labels: bool = True
 ) -> tuple[str, ...]:
-    """Refuse what no classifier can be trained on; note what is only odd."""
+    """Refuse what no classifier can be trained on; note what is only odd.
+
+    A task without `labels` takes any images.
+    """
     if isinstance(train, ImageDataset) and len(train) == 0:
-        raise InputError(f"{train.name} holds no image to train on")
+        raise InputError(f"{train.name} has no images to train on")
+    if not labels:
+        return ()
     if len(train.classes) < 2 and not train.multilabel:
-        only = f"{train.name} has the class {quoted(train.classes)} only"
+        only = f"{train.name} has only the class {quoted(train.classes)}"
         raise InputError(f"{only}; a classifier needs two or more")
     found: list[str] = []
     lacking = _classes_without_images(train) if isinstance(train, ImageDataset) else []
@@ -154,7 +159,7 @@ def _no_image(train: ImageDataset, name: str) -> str:
 
 def _check_same_classes(train: ImageDataset | ImageStream, val: ImageDataset) -> None:
     if len(val) == 0:
-        raise InputError(f"{val.name} holds no image")
+        raise InputError(f"{val.name} has no images")
     known = set(train.classes)
     if strangers := [name for name in val.classes if name not in known]:
         raise InputError(f"class {quoted(strangers)} of {val.name} is not in {train.name}")

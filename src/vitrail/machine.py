@@ -1,0 +1,85 @@
+"""What a process may use: cores and memory, by affinity, cgroup limits and the local world size."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from math import ceil
+from pathlib import Path
+
+_CGROUPS, _OWN, _MEMORY = (
+    Path(place) for place in ("/sys/fs/cgroup", "/proc/self/cgroup", "/proc/meminfo")
+)
+_ASSUMED = 8 * 2**30  # bytes, where nothing tells
+
+
+def available_cores() -> int:
+    """Count the cores for this process: a fair part of those that its machine or container has."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    for folder in _folders("cpu"):
+        limit = _read(folder / "cpu.max", 2)
+        old = _read(folder / "cpu.cfs_quota_us") + _read(folder / "cpu.cfs_period_us")
+        quota, period = limit or (old if len(old) == 2 else (0, 0))
+        if quota > 0 and period > 0:
+            cores = min(cores, ceil(quota / period))
+    return max(1, cores // _local_world_size())
+
+
+def available_memory() -> int:
+    """Count the bytes that this process can still have, what files may give back included."""
+    free = _ASSUMED
+    if _MEMORY.exists():
+        lines = dict(line.split(":", 1) for line in _MEMORY.read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024  # kB
+    for folder in _folders("memory"):
+        names = (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        )
+        for limit, usage in ((_read(folder / a), _read(folder / b)) for a, b in names):
+            if limit and usage:
+                free = min(free, max(0, limit[0] - usage[0] + _reclaimable(folder)))
+    return free // _local_world_size()
+
+
+def _local_world_size() -> int:
+    """Count the processes that torchrun started on this machine."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(text)) if text.isdecimal() else 1
+
+
+def _folders(controller: str) -> Iterator[Path]:
+    """Give the cgroup folders that limit this process, of version 1 and 2, from its own upward."""
+    try:
+        lines = _OWN.read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if number == "0" or controller in names.split(","):
+            root = _CGROUPS if number == "0" else _CGROUPS / controller
+            own = root / path.lstrip("/")
+            yield from (place for place in (own, *own.parents) if place.is_relative_to(root))
+
+
+def _read(file: Path, count: int = 1) -> tuple[int, ...]:
+    """Read so many numbers; nothing where the file has none, as in `max 100000`."""
+    try:
+        words = file.read_text().split()
+    except OSError:
+        return ()
+    whole = [int(word) for word in words[:count] if word.lstrip("-").isdecimal()]
+    return tuple(whole) if len(whole) == count else ()
+
+
+def _reclaimable(folder: Path) -> int:
+    """Count the bytes of files that the kernel keeps in a cgroup's memory, but can drop."""
+    try:
+        rows = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return 0
+    return int(rows.get("total_inactive_file") or rows.get("inactive_file") or 0)

@@ -1,0 +1,73 @@
+"""Cores and memory of containers, by files as the kernel writes them."""
+
+from pathlib import Path
+
+import pytest
+
+from vitrail import machine
+from vitrail.data.loader import Loader, LoaderConfig
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a machine of 16 cores and 64 GB, without limits."""
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    for name, place in {"_CGROUPS": "fs", "_OWN": "own", "_MEMORY": "meminfo"}.items():
+        monkeypatch.setattr(machine, name, tmp_path / place)
+    (tmp_path / "own").write_text("0::/\n")
+    (tmp_path / "meminfo").write_text("MemTotal: 70000000 kB\nMemAvailable:   62500000 kB\n")
+    return tmp_path
+
+
+def write(place: Path, **files: str) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (place / name.replace("__", ".")).write_text(text + "\n")
+
+
+def test_without_limits(kernel: Path) -> None:
+    assert machine.available_cores() == 16
+    assert machine.available_memory() == 64_000_000_000
+
+
+def test_a_container_of_cgroup_2(kernel: Path) -> None:
+    write(
+        kernel / "fs",
+        memory__max="8000000000",
+        memory__current="3000000000",
+        cpu__max="250000 100000",
+    )
+    write(kernel / "fs", memory__stat="anon 1\ninactive_file 1000000000")
+    assert machine.available_cores() == 3
+    assert machine.available_memory() == 6_000_000_000
+
+
+def test_the_tightest_of_nested_groups_counts(kernel: Path) -> None:
+    (kernel / "own").write_text("0::/a/b\n")
+    write(kernel / "fs" / "a" / "b", memory__max="max", memory__current="5", cpu__max="max 100000")
+    write(kernel / "fs" / "a", memory__max="1000", memory__current="400", cpu__max="100000 100000")
+    assert machine.available_cores() == 1
+    assert machine.available_memory() == 600
+
+
+def test_a_container_of_cgroup_1(kernel: Path) -> None:
+    (kernel / "own").write_text("4:memory:/box\n3:cpu,cpuacct:/box\n0::/\n")
+    write(
+        kernel / "fs" / "memory" / "box",
+        memory__limit_in_bytes="9000",
+        memory__usage_in_bytes="2000",
+    )
+    write(kernel / "fs" / "cpu" / "box", cpu__cfs_quota_us="400000", cpu__cfs_period_us="100000")
+    write(kernel / "fs" / "cpu", cpu__cfs_quota_us="-1", cpu__cfs_period_us="100000")
+    assert machine.available_cores() == 4
+    assert machine.available_memory() == 7000
+
+
+def test_processes_of_one_machine_share_it(kernel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "5")
+    assert machine.available_cores() == 3
+    assert machine.available_memory() == 12_800_000_000
+    assert Loader(str, [], LoaderConfig())._workers == 3
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "100")
+    assert machine.available_cores() == 1
