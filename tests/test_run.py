@@ -23,8 +23,8 @@ from vitrail.distributed import Processes
 from vitrail.evaluation.accuracy import Accuracy, measure
 from vitrail.run import Run, Session, TrainConfig, describe, train
 from vitrail.run.job import train_among
-from vitrail.training.checkpoints.flat_tensors import load_tensors
 from vitrail.training.checkpoints.resume import TENSORS
+from vitrail.training.checkpoints.state_dicts import load_tensors
 from vitrail.training.loop import Trainer
 from vitrail.training.optim import OptimConfig
 from vitrail.training.peft import TuneConfig
@@ -151,10 +151,10 @@ def test_a_result_is_said_in_one_line(changes: dict[str, Any], said: str) -> Non
 def test_the_average_is_what_is_evaluated_and_kept(tmp_path: Path) -> None:
     config = toy(tmp_path / "run", **{**LEARNS, "average": 0.8})
     result = train(config)
-    state = load_tensors(config.out / "states" / "step-00000016" / TENSORS)
+    state = load_tensors(config.out / "checkpoints" / "step-00000016" / TENSORS)
     kept = tensors_of(config.out)
     for name, tensor in kept.items():
-        assert torch.equal(tensor, state[f"average:{name}"])
+        assert torch.equal(tensor, state[f"ema:{name}"])
         assert not torch.equal(tensor, state[f"model:{name}"])
     found = measure_on_digits(load(str(config.out / "model")))
     assert found[:2] == (result.top1, result.top5)
@@ -311,7 +311,7 @@ def test_a_small_part_of_a_short_run_is_a_step(tmp_path: Path) -> None:
     """10 % of 3 steps are none when rounded, but an evaluation that was asked for is made."""
     rare = Duration(10, "%")
     assert train(toy(tmp_path / "run", length=steps(3), evaluate=rare, save=rare)).images == 355
-    assert (tmp_path / "run" / "states" / "step-00000003").exists()
+    assert (tmp_path / "run" / "checkpoints" / "step-00000003").exists()
 
 
 def test_a_run_that_rested_ends_as_any_other(tmp_path: Path) -> None:

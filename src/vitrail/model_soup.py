@@ -19,10 +19,10 @@ from vitrail.evaluation.accuracy import measure
 from vitrail.models.spec import Spec
 from vitrail.run.prediction import encoder_state
 from vitrail.training.averaging import greedy_soup, uniform_soup
-from vitrail.training.checkpoints.checkpoint_files import sound_states
-from vitrail.training.checkpoints.flat_tensors import load_tensors
+from vitrail.training.checkpoints.checkpoint_files import valid_checkpoints
 from vitrail.training.checkpoints.resume import TENSORS
-from vitrail.training.checkpoints.run_folder import CONFIG, STATES
+from vitrail.training.checkpoints.run_folder import CHECKPOINTS, CONFIG
+from vitrail.training.checkpoints.state_dicts import load_tensors
 from vitrail.training.peft import plain_state
 from vitrail.training.train_config import TrainConfig
 from vitrail.weights.checkpoint import Checkpoint, Provenance, save_folder
@@ -107,14 +107,14 @@ def _read(source: str, *, checkpoints: bool) -> list[tuple[str, Checkpoint]]:
     config = from_dict(TrainConfig, read_file(run / CONFIG))
     kept = read(f"run:{run}")
     found = []
-    for saved in sound_states(run / STATES):
+    for saved in valid_checkpoints(run / CHECKPOINTS):
         if not (saved.path / TENSORS).is_file():
             raise InputError(f"{saved.path} lies in shards, which no soup is made of")
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "average": {}, "optimizer": {}}
+        parts: dict[str, dict[str, Tensor]] = {"model": {}, "ema": {}, "optimizer": {}}
         for name, tensor in load_tensors(saved.path / TENSORS).items():
             part, _, rest = name.partition(":")
             parts[part][rest] = tensor
-        tensors = {**parts["model"], **parts["average"]}
+        tensors = {**parts["model"], **parts["ema"]}
         if config.task == "classify":
             tensors = plain_state(kept.spec, tensors, config.tune)
         else:

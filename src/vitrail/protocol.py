@@ -25,8 +25,8 @@ from vitrail.distributed import Processes, process_group
 from vitrail.files import write_whole
 from vitrail.run.job import train_among
 from vitrail.run.result import Run
-from vitrail.training.checkpoints.run_folder import CONFIG, OTHERWISE, check_settings
-from vitrail.training.checkpoints.run_lock import claim
+from vitrail.training.checkpoints.run_folder import CONFIG, RESTART_HINT, check_settings
+from vitrail.training.checkpoints.run_lock import run_lock
 from vitrail.training.loop import DivergedError
 from vitrail.training.train_config import TrainConfig, free_settings
 
@@ -151,7 +151,7 @@ def follow(
     with process_group(protocol.config.device) as processes, ExitStack() as stack:
 
         def begin() -> list[Trial]:
-            stack.enter_context(claim(protocol.config.out))
+            stack.enter_context(run_lock(protocol.config.out))
             return _prepare(protocol, restart=restart)
 
         trials = processes.on_main(begin)
@@ -176,7 +176,7 @@ def _prepare(protocol: Protocol, *, restart: bool) -> list[Trial]:
     try:
         old, trials = summary["settings"], [from_dict(Trial, each) for each in summary["trials"]]
     except (KeyError, TypeError, InputError):
-        raise InputError(f"{out / SUMMARY} is damaged; {OTHERWISE}") from None
+        raise InputError(f"{out / SUMMARY} is damaged; {RESTART_HINT}") from None
     check_settings(old, _settings(protocol), free_settings(protocol.config))
     return trials
 

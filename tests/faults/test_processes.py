@@ -24,7 +24,7 @@ from tests.forks import Ended, in_processes
 from tests.material import ROOT
 from vitrail.run import Run, TrainConfig, train
 from vitrail.training.checkpoints import resume, sharding
-from vitrail.training.checkpoints.run_lock import claim
+from vitrail.training.checkpoints.run_lock import run_lock
 from vitrail.training.checkpoints.sharding import load_shards
 from vitrail.training.loop import Trainer
 from vitrail.training.optim import OptimConfig
@@ -76,7 +76,7 @@ def rows_of(out: Path) -> list[dict[str, float]]:
 def print_of(out: Path) -> dict[str, str]:
     """Hash what a run computed: model, metrics, result, and its last state's tensors."""
     files = [out / "model" / "model.safetensors", out / "metrics.jsonl", out / "result.json"]
-    (*_, state) = sorted(out.glob("states/step-*"))
+    (*_, state) = sorted(out.glob("checkpoints/step-*"))
     tensors = load_shards(state, lambda name, shape, dtype: torch.zeros(shape, dtype=dtype))
     contents = {path.name: path.read_bytes() for path in files}
     contents |= {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
@@ -85,7 +85,7 @@ def print_of(out: Path) -> dict[str, str]:
 
 def state_of(out: Path) -> dict[str, str]:
     """Hash the newest state."""
-    (*_, state) = sorted(out.glob("states/step-*"))
+    (*_, state) = sorted(out.glob("checkpoints/step-*"))
     files = sorted(state.iterdir())
     return {
         f"{state.name}/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in files
@@ -292,7 +292,7 @@ def test_a_full_disk_in_one_process_stops_no_run(tmp_path: Path) -> None:
 
 
 def test_all_processes_learn_that_a_folder_is_in_use(tmp_path: Path) -> None:
-    with claim(tmp_path / "run"):
+    with run_lock(tmp_path / "run"):
         for each in run(group(tmp_path / "run")):
             assert each.error.startswith(f"InputError: {tmp_path / 'run'} is in use by process")
 

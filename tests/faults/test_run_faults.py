@@ -24,8 +24,8 @@ from vitrail.distributed import Processes
 from vitrail.run import Session, TrainConfig, train
 from vitrail.signals import Signals
 from vitrail.training.checkpoints import resume
-from vitrail.training.checkpoints.checkpoint_files import SaveError, newest_state
-from vitrail.training.checkpoints.run_lock import claim
+from vitrail.training.checkpoints.checkpoint_files import SaveError, latest_checkpoint
+from vitrail.training.checkpoints.run_lock import run_lock
 from vitrail.training.loop import DivergedError, StepResult, Trainer
 from vitrail.training.optim import OptimConfig
 from vitrail.training.tasks import Classify
@@ -123,7 +123,7 @@ def test_a_run_on_a_small_disk_ends_with_its_model(small_disk: Path, peace: Path
         train(toy(out))
     weights = "model/model.safetensors"
     assert (out / weights).read_bytes() == (peace / weights).read_bytes()
-    assert [path.name for path in (out / "states").iterdir()] == ["step-00000003"]
+    assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-00000003"]
     assert losses_of(out) == losses_of(peace)
 
 
@@ -155,7 +155,7 @@ def test_a_loss_that_is_not_finite_changes_nothing(
         ):
             train(config)
     assert blamed(config, 5) == names_of(config, 5)
-    saved = newest_state(config.out / "states")
+    saved = latest_checkpoint(config.out / "checkpoints")
     assert saved
     assert saved.step == 4
     train(config)  # from the weights of step 4, which the bad batch has not touched
@@ -186,7 +186,7 @@ def test_a_rate_that_is_far_too_high_is_said(tmp_path: Path) -> None:
     config = toy(tmp_path / "run", optim=optim, average=0.0)
     with pytest.raises(DivergedError, match=r"gradient is not finite at step 2 .* lr 9\.\de\+19"):
         train(config)
-    saved = newest_state(config.out / "states")
+    saved = latest_checkpoint(config.out / "checkpoints")
     assert saved
     assert saved.step == 1
 
@@ -205,9 +205,9 @@ def test_a_run_short_of_memory_goes_on_with_the_same_losses(
     said = (out / "log.txt").read_text()
     for micro, smaller in ((16, 8), (8, 4)):
         assert f"memory with {micro} of 16 images at a time; going on with {smaller}, same" in said
-    saved = newest_state(out / "states")
+    saved = latest_checkpoint(out / "checkpoints")
     assert saved
-    assert saved.facts["micro"] == 4
+    assert saved.metadata["micro"] == 4
 
 
 def limit_memory(patch: pytest.MonkeyPatch, step: int, most: int, error: Exception) -> None:
@@ -263,7 +263,7 @@ def test_a_resumed_run_keeps_the_micro_batch_it_had(
 def test_one_folder_takes_one_run_at_a_time(tmp_path: Path, peace: Path) -> None:
     config = toy(tmp_path / "run")
     with (
-        claim(config.out),
+        run_lock(config.out),
         pytest.raises(
             InputError, match=r"run is in use by process \d+ on .* since \d\d:\d\d; wait"
         ),
@@ -281,7 +281,7 @@ def test_a_damaged_state_is_passed_over(
         spoil(patch, 9, float("nan"))
         with pytest.raises(DivergedError):
             train(config)
-    tensors = config.out / "states" / "step-00000008" / "tensors.safetensors"
+    tensors = config.out / "checkpoints" / "step-00000008" / "tensors.safetensors"
     content = bytearray(tensors.read_bytes())
     content[len(content) // 2] ^= 1
     tensors.write_bytes(content)

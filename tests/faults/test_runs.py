@@ -22,7 +22,7 @@ from vitrail.data.loader import LoaderConfig
 from vitrail.run import Session, TrainConfig, train
 from vitrail.signals import Signals
 from vitrail.training.checkpoints import resume
-from vitrail.training.checkpoints.checkpoint_files import newest_state
+from vitrail.training.checkpoints.checkpoint_files import latest_checkpoint
 from vitrail.training.loop import StepResult, Trainer
 from vitrail.training.optim import OptimConfig
 
@@ -75,7 +75,7 @@ MOMENTS: dict[str, tuple[object, str, int]] = {
     "settings": (os, "fsync", 1),
     "first step": (Trainer, "step", 1),
     "save": (resume, "save_tensors", 2),
-    "prune": (resume, "prune_states", 3),
+    "prune": (resume, "prune_checkpoints", 3),
     "evaluation": (vitrail.run.objective, "measure", 2),
     "last evaluation": (vitrail.run.objective, "measure", 3),
     "after the last state": (Session, "_finish", 1),
@@ -138,7 +138,7 @@ def test_a_signal_saves_the_current_step(
     place, step = STOPS[where]
     ended = disturb(toy(out), *place, number)
     assert ended == Ended(128 + number, None, f"{number.name}: saved step {step}")
-    saved = newest_state(out / "states")
+    saved = latest_checkpoint(out / "checkpoints")
     assert saved
     assert saved.step == step
     assert f"stopped at step {step}; the same call" in (out / "log.txt").read_text()
@@ -182,7 +182,7 @@ def test_a_second_signal_ends_at_once(
     ended = disturb(toy(out), resume, "save_tensors", 2, *pair)
     killed = pair[1] == signal.SIGTERM
     assert ended == (Ended(-signal.SIGTERM) if killed else Ended(1, None, "KeyboardInterrupt: "))
-    saved = newest_state(out / "states")
+    saved = latest_checkpoint(out / "checkpoints")
     assert saved
     assert saved.step == 3
     assert train_in_child(toy(out)) == Ended(0)

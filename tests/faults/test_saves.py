@@ -16,11 +16,11 @@ import torch
 from tests.faults.disk import mounted
 from vitrail.training.checkpoints.checkpoint_files import (
     SaveError,
-    clean_states,
-    newest_state,
-    write_state,
+    clean_checkpoints,
+    latest_checkpoint,
+    write_checkpoint,
 )
-from vitrail.training.checkpoints.flat_tensors import save_tensors
+from vitrail.training.checkpoints.state_dicts import save_tensors
 
 CALLS = "write fsync ftruncate rename renameat renameat2 unlink unlinkat rmdir mkdir mkdirat openat"
 """What changes a disk; by strace's names, of which not all machines have all."""
@@ -29,7 +29,7 @@ SAVER = """
 import os, sys
 from pathlib import Path
 from vitrail.training.checkpoints.checkpoint_files import (
-    SaveError, clean_states, prune_states, write_state)
+    SaveError, clean_checkpoints, prune_checkpoints, write_checkpoint)
 
 folder, case = Path(sys.argv[1]), sys.argv[2]
 
@@ -40,12 +40,12 @@ def write(new):
 
 try:
     if case == "next":
-        write_state(folder, 2, {"text": "new "}, write)
-        prune_states(folder, keep=2)
+        write_checkpoint(folder, 2, {"text": "new "}, write)
+        prune_checkpoints(folder, keep=2)
     elif case == "replace":
-        write_state(folder, 1, {"text": "new "}, write)
+        write_checkpoint(folder, 1, {"text": "new "}, write)
     else:
-        clean_states(folder)
+        clean_checkpoints(folder)
 except SaveError as error:
     os.writev(1, [str(error).encode()])  # no write(), which may be made to fail here
     sys.exit(5)
@@ -77,10 +77,10 @@ def save_with(text: str) -> Callable[[Path], None]:
 def prepare(folder: Path, case: str) -> Path:
     """Make a folder as it stands before the case: "next", "replace" or "clean"."""
     for step in {"next": (0, 1), "replace": (1,), "clean": (1,)}[case]:
-        write_state(folder, step, {"text": "old "}, save_with("old "))
+        write_checkpoint(folder, step, {"text": "old "}, save_with("old "))
     if case == "clean":  # stopped between the renames of a save, after a stopped first write
         (folder / "step-00000001").rename(folder / ".step-00000001.old-01234567")
-        new = write_state(folder / "other", 1, {"text": "new "}, save_with("new ")).path
+        new = write_checkpoint(folder / "other", 1, {"text": "new "}, save_with("new ")).path
         new.rename(folder / ".step-00000001.new-01234567")
         (folder / "other").rmdir()
         (folder / ".step-00000002.new-89abcdef").mkdir()
@@ -119,19 +119,19 @@ def check(folder: Path, case: str, caplog: pytest.LogCaptureFixture) -> None:
     """Hold a folder after a fault against what must be true of it, before and after cleaning."""
     for cleaned in (False, True):
         if cleaned:
-            clean_states(folder)
+            clean_checkpoints(folder)
             assert not [path for path in folder.iterdir() if path.name.startswith(".")]
-        found = newest_state(folder)
+        found = latest_checkpoint(folder)
         assert found
         assert found.step in {"next": (1, 2), "replace": (1,), "clean": (1,)}[case]
-        text = found.facts["text"]
+        text = found.metadata["text"]
         assert case != "clean" or text == "new "
         assert case != "next" or text == {1: "old ", 2: "new "}[found.step]
         for name in ("a.bin", "part/b.bin"):
             assert (found.path / name).read_text() == text * 3000
     if case == "next":  # there were two whole ones before, and are two whole ones at all times
         shutil.rmtree(found.path)
-        assert newest_state(folder)
+        assert latest_checkpoint(folder)
     assert not caplog.messages, "damage under a final name"
 
 
@@ -178,7 +178,7 @@ def test_a_full_disk_at_any_call_loses_nothing(
 @needs_strace
 @pytest.mark.parametrize("case", ["next", "replace"])
 def test_all_is_on_disk_before_it_has_its_name(tmp_path: Path, case: str) -> None:
-    folder = tmp_path / "states"
+    folder = tmp_path / "checkpoints"
     find_points(folder, case)
     lines = Path(f"{folder}.log").read_text().splitlines()
     named = next(i for i, line in enumerate(lines) if re.search(r" rename(?:at2?)?\(.*new-", line))
@@ -208,13 +208,13 @@ WRITERS: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_full_disk_keeps_the_last_state(small_disk: Path, kind: str) -> None:
     write, said = WRITERS[kind]
-    first = write_state(small_disk, 1, {}, lambda new: void(write(new)), needs=200_000)
+    first = write_checkpoint(small_disk, 1, {}, lambda new: void(write(new)), needs=200_000)
     for step in (1, 2):
         with pytest.raises(SaveError, match=rf"{said}.*\(needs more than .*, has 0\.1 MB\)"):
-            write_state(small_disk, step, {}, lambda new: void(write(new)))
+            write_checkpoint(small_disk, step, {}, lambda new: void(write(new)))
         with pytest.raises(SaveError, match=r"No space .*\(needs 0\.2 MB, has 0\.1 MB\)"):
-            write_state(small_disk, step, {}, lambda new: void(write(new)), needs=200_000)
-        assert newest_state(small_disk) == first
+            write_checkpoint(small_disk, step, {}, lambda new: void(write(new)), needs=200_000)
+        assert latest_checkpoint(small_disk) == first
         assert list(small_disk.iterdir()) == [first.path]
 
 

@@ -61,7 +61,7 @@ def fail_at(patch: pytest.MonkeyPatch, step: int) -> None:
 
 def print_of(out: Path) -> dict[str, str]:
     """Hash what a run computed: the model, the last state's tensors, the metrics, the result."""
-    (*_, state) = sorted(out.glob("states/step-*"))
+    (*_, state) = sorted(out.glob("checkpoints/step-*"))
     files = [out / "model" / "model.safetensors", state / "tensors.safetensors"]
     files += [out / "metrics.jsonl", out / "result.json"]
     prints = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

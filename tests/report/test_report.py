@@ -286,7 +286,7 @@ def test_a_run_without_labels_shows_what_it_predicts(tmp_path: Path) -> None:
     (shown,) = (i for i in read(text).find("img") if "was predicted" in (i["alt"] or ""))
     assert "6 images" in (shown["alt"] or "")
     assert "val/right ends at" in text
-    (out / "predictions.png").write_bytes((out / "predictions.png").read_bytes()[:60])
+    (out / "reconstructions.png").write_bytes((out / "reconstructions.png").read_bytes()[:60])
     assert "predictions.png is damaged" in refusal(report_run, out)
 
 

@@ -16,8 +16,8 @@ from vitrail.data.transforms.augment import Augment
 from vitrail.model_soup import cook
 from vitrail.models.pretraining.masked import PretextConfig
 from vitrail.run import Run, TrainConfig, train
-from vitrail.training.checkpoints.flat_tensors import load_tensors
 from vitrail.training.checkpoints.resume import TENSORS
+from vitrail.training.checkpoints.state_dicts import load_tensors
 from vitrail.training.optim import OptimConfig
 from vitrail.training.peft import TuneConfig
 from vitrail.weights.checkpoint import save_folder
@@ -94,8 +94,8 @@ def test_a_soup_is_measured_where_runs_held_images_out(runs: list[Run], tmp_path
 def test_checkpoints_of_a_run_are_what_it_would_have_kept(tmp_path: Path, average: float) -> None:
     run = train(toy(tmp_path / "run", **{**LEARNS, "average": average}))
     cook([f"run:{run.folder}"], tmp_path / "soup", checkpoints=True)
-    states = [load_tensors(run.folder / f"states/step-0000000{n}" / TENSORS) for n in (6, 8)]
-    part = "average" if average else "model"
+    states = [load_tensors(run.folder / f"checkpoints/step-0000000{n}" / TENSORS) for n in (6, 8)]
+    part = "ema" if average else "model"
     for name, tensor in load_tensors(tmp_path / "soup" / "model.safetensors").items():
         one, two = (state[f"{part}:{name}"].double() for state in states)
         assert torch.equal(tensor, ((one + two) / 2).float()), name

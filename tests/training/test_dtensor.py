@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from vitrail.config import from_dict
 from vitrail.models import Model, build
-from vitrail.training.dtensor import gather, spread_like
+from vitrail.training.dtensor import gather, shard_like
 from vitrail.training.ema import EMA
 from vitrail.training.optim import OptimConfig, clip_gradients, make_optimizer
 
@@ -49,10 +49,10 @@ def test_clipping_and_steps(kind: str) -> None:
         assert [type(norm) for norm in norms] == [Tensor, Tensor]
         torch.testing.assert_close(*norms)
     assert all(isinstance(parameter, DTensor) for parameter in models[1].parameters())
-    whole, gathered = map(weights, models)
+    whole, unsharded = map(weights, models)
     for name in whole:  # a key's bias has no gradient but rounding, which Adam blows up
         tolerance = 1e-6 if name.endswith("qkv.bias") else 1e-9
-        torch.testing.assert_close(gathered[name], whole[name], atol=tolerance, rtol=0)
+        torch.testing.assert_close(unsharded[name], whole[name], atol=tolerance, rtol=0)
 
 
 def test_averages_come_and_go() -> None:
@@ -66,7 +66,7 @@ def test_averages_come_and_go() -> None:
     with torch.no_grad(), averages[0].applied(plain), averages[1].applied(sharded):
         averaged = plain(X)
         torch.testing.assert_close(sharded(X), averaged, rtol=1e-5, atol=1e-5)
-    # A forward pass without a backward pass leaves FSDP with gathered weights: the averages.
+    # A forward pass without a backward pass leaves FSDP with unsharded weights: the averages.
     torch.testing.assert_close(sharded(X), plain(X))
     assert not torch.allclose(plain(X), averaged, atol=1e-2)
 
@@ -76,8 +76,8 @@ def test_what_is_spread_can_be_gathered() -> None:
     parameter = sharded.get_parameter("blocks.0.attention.qkv.weight")
     assert isinstance(parameter, DTensor)
     whole = torch.randn(parameter.shape)
-    spread = spread_like(whole, parameter)
+    spread = shard_like(whole, parameter)
     assert isinstance(spread, DTensor)
     assert spread.placements == (Shard(0),)
     assert torch.equal(gather(spread), whole)
-    assert spread_like(whole, whole) is whole
+    assert shard_like(whole, whole) is whole

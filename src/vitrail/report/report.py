@@ -74,7 +74,7 @@ class Report:
         """Write the page, and unless told otherwise figures and numbers beside it; list all.
 
         All is made before anything is written; each file is written whole or not at all, the page
-        last. Figures of an earlier report that this one lacks are removed.
+        last. ProgressState of an earlier report that this one lacks are removed.
         """
         files: dict[Path, bytes] = {}
         if figures:
@@ -144,7 +144,7 @@ def _show_training(run: Path) -> ReportSection:
             if np.isfinite(values[-1])
         }
         part.draw(draw_curves(curves), last=last)
-    if (drawn := run / "predictions.png").exists():
+    if (drawn := run / "reconstructions.png").exists():
         try:
             with Image.open(drawn, formats=("PNG",)) as image:
                 sheet = np.asarray(image.convert("RGB"))

@@ -11,7 +11,7 @@ from vitrail.distributed import Processes, process_group
 from vitrail.run.result import Run, describe
 from vitrail.run.session import Session
 from vitrail.training.checkpoints.run_folder import check_folder, prepare_folder
-from vitrail.training.checkpoints.run_lock import claim
+from vitrail.training.checkpoints.run_lock import run_lock
 from vitrail.training.train_config import TrainConfig
 
 log = logging.getLogger("vitrail")
@@ -37,7 +37,7 @@ def train_among(
     with ExitStack() as stack:
 
         def look() -> dict[str, Any] | None:
-            stack.enter_context(claim(config.out))
+            stack.enter_context(run_lock(config.out))
             return None if restart else check_folder(config)
 
         reached = processes.on_main(look)

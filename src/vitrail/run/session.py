@@ -3,9 +3,9 @@
     RUN/config.yaml          all settings, as they were resolved
     RUN/metrics.jsonl        what was measured, the same bytes however often the run was stopped
     RUN/model/               the model folder, which every other command takes
-    RUN/states/step-…/       what a restart goes on from: the newest two
+    RUN/checkpoints/step-…/  what a restart goes on from: the newest two
     RUN/result.json          what a finished run reached
-    RUN/prediction.safetensors, predictions.png   of masked-patches and mae: the heads; seen
+    RUN/mim_head.safetensors, reconstructions.png of masked-patches and mae: the heads; seen
     RUN/bad_batch_STEP.txt   the images of a step whose loss was not finite
     RUN/log.txt, speed.jsonl, tensorboard/
 
@@ -46,10 +46,21 @@ from vitrail.run.prediction import choose_objective
 from vitrail.run.result import Ending, Run, describe, make_run
 from vitrail.signals import Stopped, listen
 from vitrail.text import printable
-from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, SaveError, newest_state
-from vitrail.training.checkpoints.resume import check_sets, load_run, save_run
-from vitrail.training.checkpoints.run_folder import APART, BAD_BATCH, DRAWN, MODEL, RESULT, STATES
-from vitrail.training.checkpoints.sharding import gathered, whole_state
+from vitrail.training.checkpoints.checkpoint_files import (
+    SavedCheckpoint,
+    SaveError,
+    latest_checkpoint,
+)
+from vitrail.training.checkpoints.resume import check_datasets, load_checkpoint, save_checkpoint
+from vitrail.training.checkpoints.run_folder import (
+    BAD_BATCH,
+    CHECKPOINTS,
+    MIM_HEAD,
+    MODEL,
+    RECONSTRUCTIONS,
+    RESULT,
+)
+from vitrail.training.checkpoints.sharding import full_state_dict, unsharded
 from vitrail.training.logging.metrics_logger import METRICS, MetricsLogger
 from vitrail.training.loop import StepResult, StopRequested, fit
 from vitrail.training.peft import adapt
@@ -109,7 +120,7 @@ class Session:
     def run(self) -> Run:
         """Train to the end."""
         config, total = self.config, self.rhythm.total
-        saved = self.processes.on_main(lambda: newest_state(config.out / STATES))
+        saved = self.processes.on_main(lambda: latest_checkpoint(config.out / CHECKPOINTS))
         start = saved.step if saved else 0
         if saved:
             self._check(saved)
@@ -171,26 +182,26 @@ class Session:
 
         The journal drops later steps. Of the very step there may be an evaluation that comes again.
         """
-        check_sets(saved.facts["sets"], self.sets)
-        if self.processes.is_main and self._metrics_size() > saved.facts["metrics"]:
-            os.truncate(self.config.out / METRICS, saved.facts["metrics"])
+        check_datasets(saved.metadata["sets"], self.sets)
+        if self.processes.is_main and self._metrics_size() > saved.metadata["metrics"]:
+            os.truncate(self.config.out / METRICS, saved.metadata["metrics"])
 
     def _metrics_size(self) -> int:
         path = self.config.out / METRICS
         return path.stat().st_size if path.exists() else 0
 
     def _load(self, saved: SavedCheckpoint) -> None:
-        load_run(saved, self.trainer, micro=self.config.micro)
+        load_checkpoint(saved, self.trainer, micro=self.config.micro)
         self.saved = saved.step
-        self.feed.place = Cursor(*saved.facts.get("place", (saved.step,)))
-        self.standing = BestTracker.load(saved.facts["standing"])
-        self.ledger.note(UnreadableImage(*each) for each in saved.facts["bad"])
+        self.feed.place = Cursor(*saved.metadata.get("place", (saved.step,)))
+        self.standing = BestTracker.load(saved.metadata["standing"])
+        self.ledger.note(UnreadableImage(*each) for each in saved.metadata["bad"])
 
     def _save(self, step: int) -> None:
         """Save the run; where that fails, it is remembered, and training goes on."""
         self.journal.sync()
 
-        def facts() -> dict[str, Any]:
+        def metadata() -> dict[str, Any]:
             return {
                 "sets": self.sets,
                 "standing": asdict(self.standing),
@@ -200,7 +211,7 @@ class Session:
             }
 
         try:
-            save_run(self.config.out, step, self.trainer, facts, self.processes)
+            save_checkpoint(self.config.out, step, self.trainer, metadata, self.processes)
         except InputError as error:
             self.unsaved = error
             log.warning("%s; the last good one is of step %d", error, self.saved)
@@ -242,7 +253,7 @@ class Session:
         config, processes = self.config, self.processes
         batches = EvalBatches(source, self.preprocess, batch=config.batch, shard=processes.shard)
         loader = Loader(batches.__getitem__, range(len(batches)), config.loader)
-        with closing(self._until_stopped(loader)) as made, gathered(self.model):
+        with closing(self._until_stopped(loader)) as made, unsharded(self.model):
             exam = Exam(
                 batches=made,
                 preprocess=self.preprocess,
@@ -255,7 +266,7 @@ class Session:
 
     def _draw(self, source: ImageDataset, step: int) -> None:
         """Show what the model makes of a few held-out images, where that can be seen."""
-        with gathered(self.model):
+        with unsharded(self.model):
             if not self.processes.is_main:
                 return
             drawn = self.objective.image(self.model, source, self.preprocess, self.processes.device)
@@ -263,7 +274,7 @@ class Session:
             self.journal.image(step, "val/predictions", drawn)
             Image.fromarray(drawn).save(png := io.BytesIO(), "png")
             try:
-                write_whole(self.config.out / DRAWN, png.getvalue())
+                write_whole(self.config.out / RECONSTRUCTIONS, png.getvalue())
             except InputError as error:  # no run stops for an image
                 log.warning("%s", error)
 
@@ -319,13 +330,13 @@ class Session:
         return result
 
     def _write_model(self) -> None:
-        tensors = whole_state(self.model)
+        tensors = full_state_dict(self.model)
 
         def write() -> None:
             kept = self.objective.keep(self.model, tensors, self.preprocess, self.provenance)
             save_folder(kept, self.config.out / MODEL)
             if apart := self.objective.apart(tensors):
-                write_whole(self.config.out / APART, serialize(apart))
+                write_whole(self.config.out / MIM_HEAD, serialize(apart))
 
         self.processes.on_main(write)
 

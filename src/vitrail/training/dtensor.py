@@ -16,7 +16,7 @@ def gather(tensor: Tensor) -> Tensor:
     return tensor if collect is None else collect()
 
 
-def spread_like(whole: Tensor, like: Tensor) -> Tensor:
+def shard_like(whole: Tensor, like: Tensor) -> Tensor:
     """Keep this process's part of what all processes hold, if `like` is spread."""
     if not is_sharded(like):
         return whole
@@ -28,8 +28,8 @@ def spread_like(whole: Tensor, like: Tensor) -> Tensor:
     return replicated.redistribute(placements=like.placements)
 
 
-def release_gathered(model: nn.Module) -> None:
-    """Let FSDP forget weights that it gathered for a forward pass; it would use them again.
+def reshard(model: nn.Module) -> None:
+    """Let FSDP forget weights that it unsharded for a forward pass; it would use them again.
 
     After a forward pass without a backward pass it holds the outermost ones, and then parameters
     that are changed have no effect.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from vitrail.training.dtensor import release_gathered
+from vitrail.training.dtensor import reshard
 
 
 class EMA:
@@ -45,14 +45,14 @@ class EMA:
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:
         """Put the averages into the model, and its own weights back at the end."""
-        release_gathered(model)
+        reshard(model)
         weights = _trained(model)
         own = {name: weights[name].detach().clone() for name in self.state}
         try:
             _copy_into(weights, self.state)
             yield
         finally:
-            release_gathered(model)
+            reshard(model)
             _copy_into(weights, own)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from vitrail.training.dtensor import gather, spread_like
+from vitrail.training.dtensor import gather, shard_like
 
 _ADAMW_RMS = 0.2  # of AdamW's usual update (arXiv 2502.16982, section 2.2)
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at 0, as singular values are mostly small
@@ -41,7 +41,7 @@ def orthogonalize(matrix: Tensor) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Muon and AdamW in one: a group with `stack` n has parameters that stack n hidden matrices.
 
-    A group with `stack` 0 is AdamW's. A sharded matrix is gathered, and each process computes it
+    A group with `stack` 0 is AdamW's. A sharded matrix is unsharded, and each process computes it
     all.
     """
 
@@ -82,7 +82,7 @@ class Muon(torch.optim.Optimizer):
             average = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
             update = parameter.grad.lerp(average, momentum) if group["nesterov"] else average
             matrices = orthogonalize(gather(update).unflatten(0, (stack, -1)))
-            update = spread_like(matrices.flatten(0, 1).to(parameter.dtype), parameter)
+            update = shard_like(matrices.flatten(0, 1).to(parameter.dtype), parameter)
             size = _ADAMW_RMS * math.sqrt(max(matrices.shape[-2:]))
             parameter.mul_(1 - lr * group["weight_decay"]).add_(update, alpha=-lr * size)
 

@@ -19,10 +19,10 @@ from vitrail.training.checkpoints import checkpoint_files as state
 from vitrail.training.checkpoints.checkpoint_files import (
     SavedCheckpoint,
     SaveError,
-    clean_states,
-    newest_state,
-    prune_states,
-    write_state,
+    clean_checkpoints,
+    latest_checkpoint,
+    prune_checkpoints,
+    write_checkpoint,
 )
 
 FACTS = {"epoch": 3, "lr": 1e-3, "name": 'a "quoted" é猫\n', "list": [1, None, True, {"a": 0.1}]}
@@ -41,11 +41,11 @@ def files(*names: str, text: str = "content") -> Callable[[Path], None]:
 
 def save(folder: Path, *steps: int, text: str = "content") -> list[SavedCheckpoint]:
     write = files("a.bin", "part/.b", text=text)
-    return [write_state(folder, step, FACTS, write) for step in steps]
+    return [write_checkpoint(folder, step, FACTS, write) for step in steps]
 
 
 def newest_step(folder: Path) -> int | None:
-    saved = newest_state(folder)
+    saved = latest_checkpoint(folder)
     return saved.step if saved else None
 
 
@@ -58,10 +58,12 @@ def refuse(*_: object, **__: object) -> NoReturn:
 
 
 def test_what_was_saved_is_found(tmp_path: Path) -> None:
-    folder = tmp_path / "run" / "states"
-    assert newest_state(folder) is None
+    folder = tmp_path / "run" / "checkpoints"
+    assert latest_checkpoint(folder) is None
     first, second = save(folder, 1, 57)
-    assert newest_state(folder) == second == SavedCheckpoint(57, folder / "step-00000057", FACTS)
+    assert (
+        latest_checkpoint(folder) == second == SavedCheckpoint(57, folder / "step-00000057", FACTS)
+    )
     assert first.path.is_dir()
     assert (second.path / "a.bin").read_text() == "content a.bin"
     assert (second.path / "part" / ".b").read_text() == "content part/.b"
@@ -71,14 +73,14 @@ def test_what_was_saved_is_found(tmp_path: Path) -> None:
 def test_a_folder_without_states_has_none(tmp_path: Path) -> None:
     for name in ("step-7", "step-000000057", "step-0000000x", ".step-00000001.new-01234567"):
         (tmp_path / name).mkdir()
-    (tmp_path / ".lock").touch()
-    assert newest_state(tmp_path) is None
+    (tmp_path / "run.lock").touch()
+    assert latest_checkpoint(tmp_path) is None
 
 
 def test_the_manifest_says_what_there_is(tmp_path: Path) -> None:
     (saved,) = save(tmp_path, 57)
     manifest = json.loads((saved.path / "manifest.json").read_bytes())
-    assert manifest.keys() == {"version", "step", "facts", "files", "checksum"}
+    assert manifest.keys() == {"version", "step", "metadata", "files", "checksum"}
     digest = hashlib.sha256(b"content a.bin").hexdigest()
     assert manifest["files"].keys() == {"a.bin", "part/.b"}
     assert manifest["files"]["a.bin"] == {"bytes": 13, "sha256": digest}
@@ -97,7 +99,7 @@ def test_files_are_for_all_that_may_read_the_users(tmp_path: Path) -> None:
 def test_a_state_is_replaced(tmp_path: Path) -> None:
     save(tmp_path, 1, 2)
     (saved,) = save(tmp_path, 2, text="other")
-    assert newest_state(tmp_path) == saved
+    assert latest_checkpoint(tmp_path) == saved
     assert (saved.path / "a.bin").read_text() == "other a.bin"
     assert names(tmp_path) == ["step-00000001", "step-00000002"]
 
@@ -126,9 +128,9 @@ def test_a_flipped_bit_in_any_byte_is_found(tmp_path: Path) -> None:
 
 def test_flipped_bits_of_many_bytes_are_found(tmp_path: Path) -> None:
     draw = random.Random(0)
-    write_state(tmp_path, 1, {}, files("a"))
+    write_checkpoint(tmp_path, 1, {}, files("a"))
     content = draw.randbytes(1 << 18)
-    big = write_state(tmp_path, 2, {}, lambda new: void((new / "t").write_bytes(content)))
+    big = write_checkpoint(tmp_path, 2, {}, lambda new: void((new / "t").write_bytes(content)))
     for _ in range(200):
         bit = draw.randrange(len(content) * 8)
         with (big.path / "t").open("r+b") as file:
@@ -222,7 +224,7 @@ def test_only_damaged_states_are_an_error(tmp_path: Path) -> None:
     for saved in save(tmp_path, 1, 2, 3, 4):
         (saved.path / "a.bin").unlink()
     with pytest.raises(InputError) as caught:
-        newest_state(tmp_path)
+        latest_checkpoint(tmp_path)
     said = "; ".join(f"step {step}: a.bin is missing" for step in (4, 3, 2))
     assert str(caught.value) == (
         f"no usable checkpoint in {tmp_path}: 4 damaged ({said}; …); use --restart to begin again"
@@ -232,7 +234,7 @@ def test_only_damaged_states_are_an_error(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file: cannot be read: Not a directory"):
-        newest_state(tmp_path / "file")
+        latest_checkpoint(tmp_path / "file")
 
 
 def test_order_is_by_step_and_not_by_clock(tmp_path: Path) -> None:
@@ -254,23 +256,23 @@ def test_pruning_keeps_the_newest_sound_ones(tmp_path: Path) -> None:
     save(tmp_path, 1, 2, 3, 4, 5, 6)
     os.truncate(tmp_path / "step-00000006" / "a.bin", 1)
     (tmp_path / "step-00000004" / "manifest.json").unlink()
-    prune_states(tmp_path, keep=2)
+    prune_checkpoints(tmp_path, keep=2)
     assert names(tmp_path) == [f"step-0000000{step}" for step in (3, 4, 5, 6)]
     save(tmp_path, 6)
-    prune_states(tmp_path, keep=2)
+    prune_checkpoints(tmp_path, keep=2)
     assert names(tmp_path) == ["step-00000005", "step-00000006"]
-    prune_states(tmp_path, keep=3)
+    prune_checkpoints(tmp_path, keep=3)
     assert names(tmp_path) == ["step-00000005", "step-00000006"]
-    prune_states(tmp_path, keep=0)
+    prune_checkpoints(tmp_path, keep=0)
     assert names(tmp_path) == []
-    prune_states(tmp_path / "nowhere")
+    prune_checkpoints(tmp_path / "nowhere")
 
 
 def test_pruning_counts_no_state_after_the_present_one(tmp_path: Path) -> None:
     for saved in save(tmp_path, 1, 2, 3, 9):
         if saved.step == 9:  # such that only its checksum tells
             (saved.path / "a.bin").write_text("content b.bin")
-    prune_states(tmp_path, keep=2, upto=3)
+    prune_checkpoints(tmp_path, keep=2, upto=3)
     assert names(tmp_path) == ["step-00000002", "step-00000003", "step-00000009"]
 
 
@@ -281,8 +283,8 @@ def test_a_failed_delete_is_only_a_warning(
     save(tmp_path, 1, 2, 3)
     with monkeypatch.context() as patch:
         patch.setattr(what, refuse)
-        prune_states(tmp_path, keep=1)
-        clean_states(tmp_path)
+        prune_checkpoints(tmp_path, keep=1)
+        clean_checkpoints(tmp_path)
     assert caplog.records
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
     assert all("could not be cleaned up: Permission denied" in line for line in caplog.messages)
@@ -301,7 +303,7 @@ def test_a_replaced_state_that_cannot_be_deleted_does_not_stop_the_save(
     assert newest_step(tmp_path) == 1
     assert (tmp_path / "step-00000001" / "a.bin").read_text() == "other a.bin"
     assert len(names(tmp_path)) == 2
-    clean_states(tmp_path)
+    clean_checkpoints(tmp_path)
     assert names(tmp_path) == ["step-00000001"]
 
 
@@ -322,7 +324,7 @@ def test_a_failed_rename_loses_nothing(
         with pytest.raises(SaveError, match="not written: Permission denied"):
             save(tmp_path, 1, text="other")
         assert newest_step(tmp_path) == 1
-    clean_states(tmp_path)
+    clean_checkpoints(tmp_path)
     assert newest_step(tmp_path) == 1
     assert names(tmp_path) == ["step-00000001"]
 
@@ -352,10 +354,10 @@ def test_a_failed_write_leaves_what_was_there(
 
     for step in (1, 2):
         with pytest.raises(expected) as caught:
-            write_state(tmp_path, step, {}, write)
+            write_checkpoint(tmp_path, step, {}, write)
         assert said in str(caught.value)
         assert names(tmp_path) == ["step-00000001"]
-        assert newest_state(tmp_path) == before
+        assert latest_checkpoint(tmp_path) == before
     if expected is SaveError:
         assert str(caught.value).startswith(f"{tmp_path / 'step-00000002'}: checkpoint not written")
         assert "(needs more than 2.0 MB, has " in str(caught.value)
@@ -367,13 +369,13 @@ def test_what_cannot_fit_is_refused_at_once(
     usage = shutil.disk_usage(tmp_path)._replace(free=12_000_000)
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     with pytest.raises(SaveError) as caught:
-        write_state(tmp_path, 4000, {}, refuse, needs=343_000_000)
+        write_checkpoint(tmp_path, 4000, {}, refuse, needs=343_000_000)
     assert str(caught.value) == (
         f"{tmp_path / 'step-00004000'}: checkpoint not written: No space left on device "
         "(needs 343.0 MB, has 12.0 MB); what was there stays"
     )
     assert names(tmp_path) == []
-    write_state(tmp_path, 4000, {}, files("a"), needs=12_000_000)
+    write_checkpoint(tmp_path, 4000, {}, files("a"), needs=12_000_000)
 
 
 def test_a_folder_that_cannot_be_made_is_a_failed_save(tmp_path: Path) -> None:

@@ -10,8 +10,13 @@ import torch
 from tests.training.test_loop import ADAM, NOISY, PLAIN, QUIET, STRONG, make, make_batches
 from vitrail.config import InputError
 from vitrail.distributed import Processes
-from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, newest_state
-from vitrail.training.checkpoints.resume import TENSORS, check_sets, load_run, save_run
+from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, latest_checkpoint
+from vitrail.training.checkpoints.resume import (
+    TENSORS,
+    check_datasets,
+    load_checkpoint,
+    save_checkpoint,
+)
 from vitrail.training.loop import Trainer
 from vitrail.training.optim import OptimConfig
 from vitrail.training.precision import LossScale
@@ -25,7 +30,7 @@ def go(trainer: Trainer, first: int, last: int) -> list[float]:
 
 
 def saved_of(folder: Path) -> SavedCheckpoint:
-    saved = newest_state(folder / "states")
+    saved = latest_checkpoint(folder / "checkpoints")
     assert saved
     return saved
 
@@ -46,11 +51,11 @@ def test_a_loaded_run_takes_the_same_steps(
     optim = OptimConfig(kind=kind, lr=1e-2, weight_decay=0.1)
     whole, other = (make(NOISY, optim, average=average) for _ in range(2))
     go(whole, 0, 3)
-    save_run(tmp_path, 3, whole, lambda: {"mine": [1, None]}, ALONE)
+    save_checkpoint(tmp_path, 3, whole, lambda: {"mine": [1, None]}, ALONE)
     go(other, 2, 4)  # so that there is something to be overwritten
     saved = saved_of(tmp_path)
-    assert (saved.step, saved.facts["mine"]) == (3, [1, None])
-    load_run(saved, other, micro=None)
+    assert (saved.step, saved.metadata["mine"]) == (3, [1, None])
+    load_checkpoint(saved, other, micro=None)
     assert go(other, 3, 6) == go(whole, 3, 6)
     expected, found = all_of(whole), all_of(other)
     assert expected.keys() == found.keys()
@@ -63,8 +68,8 @@ def test_a_loaded_run_has_its_scale(tmp_path: Path) -> None:
     whole.scale = LossScale(2.0**26, calm=7)
     go(whole, 0, 3)
     assert whole.scale.value < 2**26
-    save_run(tmp_path, 3, whole, dict, ALONE)
-    load_run(saved_of(tmp_path), other, micro=None)
+    save_checkpoint(tmp_path, 3, whole, dict, ALONE)
+    load_checkpoint(saved_of(tmp_path), other, micro=None)
     assert go(other, 3, 6) == go(whole, 3, 6)
     assert other.scale == whole.scale
 
@@ -73,9 +78,9 @@ def test_a_fresh_trainer_needs_no_steps_before_it_is_loaded(tmp_path: Path) -> N
     """Optimizers make their moments at the first step, or take them from the state."""
     whole = make(NOISY, average=True)
     go(whole, 0, 2)
-    save_run(tmp_path, 2, whole, dict, ALONE)
+    save_checkpoint(tmp_path, 2, whole, dict, ALONE)
     fresh = make(NOISY, average=True)
-    load_run(saved_of(tmp_path), fresh, micro=None)
+    load_checkpoint(saved_of(tmp_path), fresh, micro=None)
     assert go(fresh, 2, 4) == go(whole, 2, 4)
 
 
@@ -83,15 +88,15 @@ def test_a_state_is_the_same_bytes_when_the_run_is(tmp_path: Path) -> None:
     for name in "ab":
         trainer = make(NOISY, average=True)
         go(trainer, 0, 2)
-        save_run(tmp_path / name, 2, trainer, dict, ALONE)
+        save_checkpoint(tmp_path / name, 2, trainer, dict, ALONE)
     one, two = (saved_of(tmp_path / name).path / TENSORS for name in "ab")
     assert one.read_bytes() == two.read_bytes()
 
 
 def test_the_newest_two_states_are_kept(tmp_path: Path) -> None:
     for step in (3, 5, 9):
-        save_run(tmp_path, step, make(PLAIN), dict, ALONE)
-    names = sorted(path.name for path in (tmp_path / "states").iterdir())
+        save_checkpoint(tmp_path, step, make(PLAIN), dict, ALONE)
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     assert names == ["step-00000005", "step-00000009"]
 
 
@@ -99,9 +104,9 @@ def test_the_newest_two_states_are_kept(tmp_path: Path) -> None:
 def test_a_resumed_run_keeps_its_micro_batch_unless_given_one(
     tmp_path: Path, given: int | None, expected: int
 ) -> None:
-    save_run(tmp_path, 1, make(PLAIN, micro=5), dict, ALONE)
+    save_checkpoint(tmp_path, 1, make(PLAIN, micro=5), dict, ALONE)
     trainer = make(PLAIN, micro=given or 12)
-    load_run(saved_of(tmp_path), trainer, micro=given)
+    load_checkpoint(saved_of(tmp_path), trainer, micro=given)
     assert trainer.micro == expected
 
 
@@ -110,10 +115,10 @@ def test_another_torch_is_warned_of(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", "2.10.1")
-        save_run(tmp_path, 1, make(PLAIN), dict, ALONE)
-        load_run(saved_of(tmp_path), make(PLAIN), micro=None)
+        save_checkpoint(tmp_path, 1, make(PLAIN), dict, ALONE)
+        load_checkpoint(saved_of(tmp_path), make(PLAIN), micro=None)
     assert not caplog.messages
-    load_run(saved_of(tmp_path), make(PLAIN), micro=None)
+    load_checkpoint(saved_of(tmp_path), make(PLAIN), micro=None)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.message == (
@@ -123,18 +128,18 @@ def test_another_torch_is_warned_of(
 
 @pytest.mark.parametrize("other", [PLAIN.replace("32", "64"), PLAIN.replace("depth=2", "depth=3")])
 def test_another_model_is_refused(tmp_path: Path, other: str) -> None:
-    save_run(tmp_path, 1, make(PLAIN, ADAM), dict, ALONE)
+    save_checkpoint(tmp_path, 1, make(PLAIN, ADAM), dict, ALONE)
     with pytest.raises(InputError, match=r"cannot resume: .*step-00000001 holds another model; "):
-        load_run(saved_of(tmp_path), make(other, ADAM), micro=None)
+        load_checkpoint(saved_of(tmp_path), make(other, ADAM), micro=None)
 
 
 def test_other_images_are_refused_with_their_numbers() -> None:
     begun = {"train": {"name": "photos/train", "images": 1200, "hash": "a"}}
-    check_sets(begun, begun)
+    check_datasets(begun, begun)
     for count, said in ((1188, "12 are gone"), (1201, "1 are new"), (1200, "others")):
         now = {"train": {"name": "photos/train", "images": count, "hash": "b"}}
         with pytest.raises(InputError) as caught:
-            check_sets(begun, now)
+            check_datasets(begun, now)
         assert str(caught.value) == (
             f"cannot resume: photos/train had 1,200 images when the run began and has {count:,} "
             f"now ({said}); put back what it had, or use --restart to begin again, or another --out"

@@ -12,7 +12,7 @@ from vitrail.config import InputError, from_dict, read_file
 from vitrail.data.cache import CacheConfig
 from vitrail.data.loader import LoaderConfig
 from vitrail.files import write_whole
-from vitrail.training.checkpoints.checkpoint_files import write_state
+from vitrail.training.checkpoints.checkpoint_files import write_checkpoint
 from vitrail.training.checkpoints.run_folder import prepare_folder
 from vitrail.training.peft import TuneConfig
 from vitrail.training.schedule import ScheduleConfig
@@ -23,7 +23,7 @@ from vitrail.training.train_config import FREE, TrainConfig, free_settings
 def begin(config: TrainConfig) -> None:
     """Begin a run, and save a state."""
     assert prepare_folder(config, restart=False) is None
-    write_state(config.out / "states", 1, {}, lambda new: None)
+    write_checkpoint(config.out / "checkpoints", 1, {}, lambda new: None)
 
 
 BINDING: dict[str, tuple[dict[str, Any], str]] = {
@@ -134,9 +134,9 @@ def test_a_call_that_failed_before_its_first_state_binds_nobody(tmp_path: Path) 
 
 def test_a_first_save_that_was_killed_binds_nobody(tmp_path: Path) -> None:
     prepare_folder(toy(tmp_path), restart=False)
-    (tmp_path / "states" / ".step-00000003.new-01234567").mkdir(parents=True)
+    (tmp_path / "checkpoints" / ".step-00000003.new-01234567").mkdir(parents=True)
     assert prepare_folder(toy(tmp_path, seed=6), restart=False) is None
-    assert list((tmp_path / "states").iterdir()) == []
+    assert list((tmp_path / "checkpoints").iterdir()) == []
 
 
 def test_states_without_settings_are_refused(tmp_path: Path) -> None:

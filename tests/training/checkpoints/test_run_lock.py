@@ -18,14 +18,14 @@ from typing import NoReturn
 import pytest
 
 from vitrail.config import InputError
-from vitrail.training.checkpoints.run_lock import claim
+from vitrail.training.checkpoints.run_lock import run_lock
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from vitrail.training.checkpoints.run_lock import claim
+from vitrail.training.checkpoints.run_lock import run_lock
 
-with claim(Path(sys.argv[1])):
+with run_lock(Path(sys.argv[1])):
     child = os.fork() if "fork" in sys.argv else 0
     if "fork" in sys.argv and not child:
         time.sleep(60)
@@ -46,11 +46,11 @@ def holder(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], i
 
 
 def test_a_new_folder_that_got_nothing_is_removed(tmp_path: Path) -> None:
-    with claim(tmp_path / "new"):
-        assert [path.name for path in (tmp_path / "new").iterdir()] == [".lock"]
+    with run_lock(tmp_path / "new"):
+        assert [path.name for path in (tmp_path / "new").iterdir()] == ["run.lock"]
     assert not (tmp_path / "new").exists()
     (tmp_path / "old").mkdir()
-    with claim(tmp_path / "old"), claim(tmp_path / "used"):
+    with run_lock(tmp_path / "old"), run_lock(tmp_path / "used"):
         (tmp_path / "used" / "config.yaml").touch()
     assert (tmp_path / "old").exists()
     assert (tmp_path / "used" / "config.yaml").exists()
@@ -58,7 +58,7 @@ def test_a_new_folder_that_got_nothing_is_removed(tmp_path: Path) -> None:
 
 def is_free(folder: Path) -> bool:
     try:
-        with claim(folder):
+        with run_lock(folder):
             return True
     except InputError:
         return False
@@ -71,7 +71,7 @@ def lock_fails(*_: object) -> NoReturn:
 def test_a_second_run_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "run"
     with holder(folder) as (process, _):
-        with pytest.raises(InputError) as caught, claim(folder):
+        with pytest.raises(InputError) as caught, run_lock(folder):
             pass
         said = str(caught.value)
         assert re.fullmatch(
@@ -79,7 +79,7 @@ def test_a_second_run_is_refused(tmp_path: Path) -> None:
             r"since (\d{4}-\d\d-\d\d )?\d\d:\d\d; wait for it or choose another --out",
             said,
         )
-        with pytest.raises(InputError, match=re.escape(said)), claim(folder):
+        with pytest.raises(InputError, match=re.escape(said)), run_lock(folder):
             pass  # being refused has not changed who holds it
         assert is_free(tmp_path / "new" / "other")
     assert is_free(folder)
@@ -91,14 +91,14 @@ def test_the_end_of_a_run_frees_its_folder(tmp_path: Path, end: str) -> None:
         assert not is_free(tmp_path)
         process.communicate(timeout=30)
     assert process.returncode == (3 if end else 0)
-    assert (tmp_path / ".lock").read_bytes() == b""
+    assert (tmp_path / "run.lock").read_bytes() == b""
     assert is_free(tmp_path)
 
 
 def test_a_killed_run_stops_nobody(tmp_path: Path) -> None:
     with holder(tmp_path) as (process, _):
         process.kill()
-    assert json.loads((tmp_path / ".lock").read_bytes())["pid"] == process.pid
+    assert json.loads((tmp_path / "run.lock").read_bytes())["pid"] == process.pid
     assert is_free(tmp_path)
 
 
@@ -125,14 +125,14 @@ def test_a_child_that_leaves_the_block_frees_nothing(tmp_path: Path) -> None:
         assert process.stdout
         process.stdout.readline()
         assert not is_free(tmp_path)
-        assert json.loads((tmp_path / ".lock").read_bytes())["pid"] == process.pid
+        assert json.loads((tmp_path / "run.lock").read_bytes())["pid"] == process.pid
     assert (tmp_path / "kept").read_text() == "words\n"
 
 
 def test_one_process_holds_a_folder_once(tmp_path: Path) -> None:
-    with claim(tmp_path):
+    with run_lock(tmp_path):
         assert not is_free(tmp_path)
-        with claim(tmp_path / "other"):
+        with run_lock(tmp_path / "other"):
             assert not is_free(tmp_path / "other")
         assert is_free(tmp_path / "other")
     assert is_free(tmp_path)
@@ -140,10 +140,10 @@ def test_one_process_holds_a_folder_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', "\xff"])
 def test_a_lock_with_any_text_is_understood(tmp_path: Path, text: str) -> None:
-    (tmp_path / ".lock").write_text(text, encoding="latin-1")
-    with (tmp_path / ".lock").open() as file:
+    (tmp_path / "run.lock").write_text(text, encoding="latin-1")
+    with (tmp_path / "run.lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="in use by another process; wait"), claim(tmp_path):
+        with pytest.raises(InputError, match="in use by another process; wait"), run_lock(tmp_path):
             pass
     assert is_free(tmp_path)
 
@@ -151,17 +151,17 @@ def test_a_lock_with_any_text_is_understood(tmp_path: Path, text: str) -> None:
 def test_a_run_of_another_day_has_its_date(tmp_path: Path) -> None:
     start = datetime(2020, 2, 29, 9, 12) + timedelta(seconds=5)
     note = {"pid": 812, "host": "a", "since": start.timestamp()}
-    (tmp_path / ".lock").write_text(json.dumps(note))
-    with (tmp_path / ".lock").open() as file:
+    (tmp_path / "run.lock").write_text(json.dumps(note))
+    with (tmp_path / "run.lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         said = "in use by process 812 on a since 2020-02-29 09:12; wait"
-        with pytest.raises(InputError, match=said), claim(tmp_path):
+        with pytest.raises(InputError, match=said), run_lock(tmp_path):
             pass
 
 
 def test_a_folder_that_cannot_be_held_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="file: cannot hold a run"), claim(tmp_path / "file"):
+    with pytest.raises(InputError, match="file: cannot hold a run"), run_lock(tmp_path / "file"):
         pass
 
 
@@ -174,19 +174,19 @@ class TestWithoutLocks:
 
     def note(self, folder: Path, pid: int, host: str | None = None) -> None:
         note = {"pid": pid, "host": host or socket.gethostname(), "since": 0.0}
-        (folder / ".lock").write_text(json.dumps(note))
+        (folder / "run.lock").write_text(json.dumps(note))
 
     def test_it_is_said(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        with claim(tmp_path):
-            assert json.loads((tmp_path / ".lock").read_bytes())["pid"] == os.getpid()
+        with run_lock(tmp_path):
+            assert json.loads((tmp_path / "run.lock").read_bytes())["pid"] == os.getpid()
         (line,) = caplog.messages
         assert "no file locks here ([Errno 37] No locks available)" in line
-        assert (tmp_path / ".lock").read_bytes() == b""
+        assert (tmp_path / "run.lock").read_bytes() == b""
 
     def test_a_living_process_is_respected(self, tmp_path: Path) -> None:
         self.note(tmp_path, os.getppid())
-        said = rf"process {os.getppid()} on .*; if it has ended, delete {tmp_path}/\.lock"
-        with pytest.raises(InputError, match=said), claim(tmp_path):
+        said = rf"process {os.getppid()} on .*; if it has ended, delete {tmp_path}/run\.lock"
+        with pytest.raises(InputError, match=said), run_lock(tmp_path):
             pass
 
     def test_a_dead_process_is_not(self, tmp_path: Path) -> None:
@@ -202,4 +202,4 @@ class TestWithoutLocks:
     def test_another_machine_is_respected(self, tmp_path: Path) -> None:
         self.note(tmp_path, 2**22, host="elsewhere")
         with pytest.raises(InputError, match="in use by process 4194304 on elsewhere since"):
-            claim(tmp_path).__enter__()
+            run_lock(tmp_path).__enter__()

@@ -16,11 +16,11 @@ from tests.forks import Ended, in_processes
 from vitrail.distributed import process_group
 from vitrail.models import Model, build
 from vitrail.training.checkpoints.sharding import (
-    gathered,
+    full_state_dict,
     load_shards,
     save_shards,
     shard_model,
-    whole_state,
+    unsharded,
 )
 from vitrail.training.dtensor import gather, is_sharded
 from vitrail.training.peft import TuneConfig, adapt
@@ -112,7 +112,7 @@ def test_processes_run_a_gathered_model_each_for_itself() -> None:
             expected = model(images)
         with process_group("cpu") as processes:
             shard_model(model, processes)
-            with gathered(model), torch.inference_mode():
+            with unsharded(model), torch.inference_mode():
                 outputs = [model(images) for _ in range(processes.rank)]
             same = all(torch.equal(output, expected) for output in outputs)
             assert all(map(is_sharded, model.parameters()))
@@ -128,9 +128,9 @@ def test_processes_run_a_gathered_model_each_for_itself() -> None:
 
 def test_a_whole_model_is_left_as_it_is() -> None:
     model, images = make(VIT)
-    with gathered(model):
+    with unsharded(model):
         model(images)
-    assert all(torch.equal(t, model.state_dict()[n]) for n, t in whole_state(model).items())
+    assert all(torch.equal(t, model.state_dict()[n]) for n, t in full_state_dict(model).items())
 
 
 def test_the_first_process_gets_the_whole_state() -> None:
@@ -138,8 +138,8 @@ def test_the_first_process_gets_the_whole_state() -> None:
         model, images = make(VIT)
         with process_group("cpu") as processes:
             shard_model(model, processes)
-            model(images)  # leaves FSDP with gathered weights
-            return {name: tensor.clone() for name, tensor in whole_state(model).items()}
+            model(images)  # leaves FSDP with unsharded weights
+            return {name: tensor.clone() for name, tensor in full_state_dict(model).items()}
 
     first, second = values(in_processes(compute))
     expected = make(VIT)[0].state_dict()

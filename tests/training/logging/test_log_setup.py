@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from vitrail.config import InputError
-from vitrail.training.logging.log_setup import routed_log
+from vitrail.training.logging.log_setup import log_to
 
 log = logging.getLogger("vitrail")
 
@@ -22,7 +22,7 @@ class Gone(io.StringIO):
 
 def test_lines_go_to_the_file_and_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     lines: list[str] = []
-    with routed_log(lines.append):
+    with log_to(lines.append):
         log.info("resuming at step %d", 57)
         log.warning("100 %")
         log.debug("unseen")
@@ -42,13 +42,13 @@ def test_lines_go_to_the_file_and_to_stderr(capsys: pytest.CaptureFixture[str]) 
 
 def test_handlers_and_level_are_restored() -> None:
     before = log.handlers[:], logging.NOTSET
-    with routed_log(lambda line: None):
+    with log_to(lambda line: None):
         assert log.level == logging.INFO
         assert len(log.handlers) == len(before[0]) + 2
     assert (log.handlers, log.level) == before
     log.setLevel(logging.ERROR)
     try:
-        with routed_log(lambda line: None):
+        with log_to(lambda line: None):
             assert log.level == logging.ERROR  # somebody's choice
         assert log.level == logging.ERROR
     finally:
@@ -62,7 +62,7 @@ def test_who_shows_the_log_already_does_not_see_it_twice(
     handler = logging.StreamHandler(sys.stderr)
     logging.getLogger(where).addHandler(handler)
     try:
-        with routed_log(lambda line: None):
+        with log_to(lambda line: None):
             log.warning("once")
     finally:
         logging.getLogger(where).removeHandler(handler)
@@ -72,7 +72,7 @@ def test_who_shows_the_log_already_does_not_see_it_twice(
 def test_a_terminal_that_has_gone_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     monkeypatch.setattr("sys.stderr", Gone())
-    with routed_log(lines.append):
+    with log_to(lines.append):
         log.warning("still kept")
     assert lines[0].endswith("WARNING still kept")
 
@@ -90,7 +90,7 @@ def test_how_a_run_ended_is_kept(
     error: BaseException, told: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines: list[str] = []
-    with pytest.raises(type(error)) as caught, routed_log(lines.append):
+    with pytest.raises(type(error)) as caught, log_to(lines.append):
         raise error
     assert caught.value is error
     first, *rest = lines[0].splitlines()

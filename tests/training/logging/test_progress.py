@@ -8,16 +8,27 @@ import pytest
 import torch
 from rich.console import Console
 
-from vitrail.training.logging.progress import Bar, Figures, Ticker, describe, open_display
-from vitrail.training.logging.throughput import Gauge, Speed, ThroughputMeter, peak_memory
+from vitrail.training.logging.progress import (
+    LinePrinter,
+    ProgressBar,
+    ProgressState,
+    describe,
+    open_progress,
+)
+from vitrail.training.logging.throughput import (
+    Throughput,
+    ThroughputMeter,
+    ThroughputWindow,
+    peak_memory,
+)
 
-FIGURES = Figures(
+FIGURES = ProgressState(
     step=120,
     total=2000,
     epoch=3.21,
     loss=1.2341,
     lr=3e-4,
-    speed=Speed(812.4, 0.012),
+    speed=Throughput(812.4, 0.012),
     memory=1_940_000_000,
     left=753.2,
 )
@@ -41,7 +52,7 @@ def left_on(screen: io.StringIO) -> list[str]:
 
 def test_a_line_tells_all() -> None:
     assert describe(FIGURES) == LINE
-    assert describe(Figures(step=1, total=20_000)) == "step 1/20,000"
+    assert describe(ProgressState(step=1, total=20_000)) == "step 1/20,000"
 
 
 @pytest.mark.parametrize(
@@ -49,7 +60,7 @@ def test_a_line_tells_all() -> None:
     [(0.0, "0.0"), (3.44, "3.4"), (9.94, "9.9"), (10.4, "10"), (12345.6, "12,346")],
 )
 def test_slow_runs_have_digits_too(images: float, shown: str) -> None:
-    figures = Figures(step=1, total=2, speed=Speed(images, 1.0), loss=float("nan"))
+    figures = ProgressState(step=1, total=2, speed=Throughput(images, 1.0), loss=float("nan"))
     assert describe(figures) == f"step 1/2  loss nan  {shown} images/s  data 100 %"
 
 
@@ -71,7 +82,7 @@ def test_a_narrow_line_leaves_out_what_matters_least() -> None:
 @pytest.mark.parametrize(("width", "figures"), [(70, describe(FIGURES, 57)), (130, LINE)])
 def test_a_bar_shows_the_figures(width: int, figures: str) -> None:
     screen = io.StringIO()
-    bar = Bar(2000, 1000, Console(file=screen, force_terminal=True, width=width))
+    bar = ProgressBar(2000, 1000, Console(file=screen, force_terminal=True, width=width))
     assert left_on(screen) == ["━━━━━━╺━━━━━ step 1,000/2,000"]
     bar.show(FIGURES)
     assert left_on(screen) == [f"╸━━━━━━━━━━━ {figures}"]
@@ -84,8 +95,8 @@ def test_what_others_print_stands_above_the_bar(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setattr("sys.stdout", pipe)
     monkeypatch.setenv("TERM", "xterm")
-    bar = open_display(2000, 0)
-    assert isinstance(bar, Bar)
+    bar = open_progress(2000, 0)
+    assert isinstance(bar, ProgressBar)
     print("a [bold]warning[/bold]", file=sys.stderr)  # noqa: T201
     print("a result")  # noqa: T201
     bar.close()
@@ -99,33 +110,33 @@ def test_what_others_print_stands_above_the_bar(monkeypatch: pytest.MonkeyPatch)
 def test_elsewhere_are_plain_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ticker = open_display(2000, 0)
-    assert isinstance(ticker, Ticker)
+    ticker = open_progress(2000, 0)
+    assert isinstance(ticker, LinePrinter)
     ticker.show(FIGURES)
     ticker.close()
     assert capsys.readouterr() == ("", LINE + "\n")
     monkeypatch.setattr("sys.stderr", Terminal())
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(open_display(2000, 0), Ticker)
+    assert isinstance(open_progress(2000, 0), LinePrinter)
 
 
 def test_speed_is_counted_between_readings() -> None:
     pace = ThroughputMeter()
-    gauge, wide = Gauge(pace), Gauge(pace, span=2)
+    gauge, wide = ThroughputWindow(pace), ThroughputWindow(pace, span=2)
     pace.skip(5.0)
     pace.step(10.0, 32, 9.0)  # the first step also sets up, and counts for nothing
     assert gauge.read() is None
     pace.step(12.0, 32, 0.5)
     pace.step(14.0, 32, 0.5)
-    assert gauge.read() == Speed(16.0, 0.25)
-    assert wide.read() == Speed(16.0, 0.25)
+    assert gauge.read() == Throughput(16.0, 0.25)
+    assert wide.read() == Throughput(16.0, 0.25)
     pace.skip(100.0)  # an evaluation
     pace.step(101.0, 64, 0.0)
-    assert gauge.read() == Speed(64.0, 0.0)
-    assert wide.read() == Speed(128 / 5, 1 / 5)
+    assert gauge.read() == Throughput(64.0, 0.0)
+    assert wide.read() == Throughput(128 / 5, 1 / 5)
     pace.step(102.0, 64, 3.0)  # more than there was: clocks differ
-    assert gauge.read() == Speed(64.0, 1.0)
-    assert wide.read() == Speed(64.0, 1.0)  # since the reading before the last
+    assert gauge.read() == Throughput(64.0, 1.0)
+    assert wide.read() == Throughput(64.0, 1.0)  # since the reading before the last
     assert gauge.read() is None
 
 

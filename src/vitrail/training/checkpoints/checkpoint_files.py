@@ -44,7 +44,7 @@ class SavedCheckpoint:
 
     step: int
     path: Path
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
 
 
 class SaveError(InputError):
@@ -55,10 +55,10 @@ class _Damage(Exception):
     """What is wrong with a state, in a few words."""
 
 
-def write_state(
+def write_checkpoint(
     folder: Path,
     step: int,
-    facts: dict[str, Any],
+    metadata: dict[str, Any],
     write: Callable[[Path], None],
     *,
     needs: int = 0,
@@ -72,34 +72,34 @@ def write_state(
     new = folder / f".{final.name}.new-{os.urandom(4).hex()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        clean_states(folder)
+        clean_checkpoints(folder)
         if shutil.disk_usage(folder).free < needs:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         new.mkdir()
         write(new)
-        _seal(new, step, facts)
+        _seal(new, step, metadata)
         for path in (*new.rglob("*"), new):
             sync(path)
         _put(new, final)
     except BaseException as error:
         space = _describe_space(new, needs)
-        clean_states(folder)
+        clean_checkpoints(folder)
         # RuntimeError is what torch says of a full disk.
         if isinstance(error, OSError | RuntimeError | SafetensorError):
             raise SaveError(
                 f"{final}: checkpoint not written: {_shorten(error)}{space}; what was there stays"
             ) from error
         raise
-    return SavedCheckpoint(step, final, facts)
+    return SavedCheckpoint(step, final, metadata)
 
 
-def newest_state(folder: Path) -> SavedCheckpoint | None:
+def latest_checkpoint(folder: Path) -> SavedCheckpoint | None:
     """Find the newest state whose every byte is as it was saved; None where no save ever ended.
 
     Damaged ones are passed over, each with a warning; where all are damaged, that is an error.
     """
     try:
-        states = _find_states(folder)
+        states = _find_checkpoints(folder)
     except OSError as error:
         raise InputError(f"{folder}: cannot be read: {_shorten(error)}") from None
     damaged: dict[int, _Damage] = {}
@@ -122,13 +122,13 @@ def newest_state(folder: Path) -> SavedCheckpoint | None:
     return None
 
 
-def sound_states(folder: Path) -> list[SavedCheckpoint]:
+def valid_checkpoints(folder: Path) -> list[SavedCheckpoint]:
     """Give all states whose every byte is as it was saved, the oldest first.
 
     Damaged ones are left out, each with a warning.
     """
     found: list[SavedCheckpoint] = []
-    for step, path in reversed(_find_states(folder).items()):
+    for step, path in reversed(_find_checkpoints(folder).items()):
         try:
             found.append(_verify(path, step))
         except _Damage as damage:
@@ -136,7 +136,7 @@ def sound_states(folder: Path) -> list[SavedCheckpoint]:
     return found
 
 
-def prune_states(folder: Path, keep: int = 2, *, upto: int | None = None) -> None:
+def prune_checkpoints(folder: Path, keep: int = 2, *, upto: int | None = None) -> None:
     """Delete all states but the newest `keep`; what can't be deleted is only warned of.
 
     A state counts if its manifest and the sizes of its files are right; checksums are not read.
@@ -144,7 +144,7 @@ def prune_states(folder: Path, keep: int = 2, *, upto: int | None = None) -> Non
     """
     kept = 0
     with _tolerate(folder):
-        for step, path in _find_states(folder).items():
+        for step, path in _find_checkpoints(folder).items():
             if upto is not None and step > upto:
                 continue
             if kept < keep:
@@ -156,10 +156,10 @@ def prune_states(folder: Path, keep: int = 2, *, upto: int | None = None) -> Non
                 _delete(doomed)
 
 
-def clean_states(folder: Path) -> None:
+def clean_checkpoints(folder: Path) -> None:
     """Finish or remove what saves left behind that were stopped; what resists is warned of."""
     with _tolerate(folder):
-        for step, path in _find_states(folder).items():
+        for step, path in _find_checkpoints(folder).items():
             if path.name != _name(step):
                 path.rename(folder / _name(step))
                 sync(folder)
@@ -183,7 +183,7 @@ def _name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def _find_states(folder: Path) -> dict[int, Path]:
+def _find_checkpoints(folder: Path) -> dict[int, Path]:
     """Map steps to their states, sound or not, newest first."""
     try:
         names = set(os.listdir(folder))
@@ -200,7 +200,7 @@ def _find_states(folder: Path) -> dict[int, Path]:
     return {step: folder / found[step] for step in sorted(found, reverse=True)}
 
 
-def _seal(new: Path, step: int, facts: dict[str, Any]) -> None:
+def _seal(new: Path, step: int, metadata: dict[str, Any]) -> None:
     """Write the manifest of all files in the folder, with a checksum of itself at its end."""
     assert not (new / MANIFEST).exists()
     files = {
@@ -208,7 +208,7 @@ def _seal(new: Path, step: int, facts: dict[str, Any]) -> None:
         for path in sorted(new.rglob("*"))
         if path.is_file()
     }
-    data = {"version": VERSION, "step": step, "facts": facts, "files": files}
+    data = {"version": VERSION, "step": step, "metadata": metadata, "files": files}
     body = json.dumps(data, indent=2).removesuffix("\n}").encode() + b",\n"
     (new / MANIFEST).write_bytes(body + _end_of(body))
 
@@ -274,7 +274,7 @@ def _verify(path: Path, step: int, *, contents: bool = True) -> SavedCheckpoint:
                 raise _Damage(f"checksum of {name}")
     except OSError as error:
         raise _Damage(f"cannot be read: {_shorten(error)}") from None
-    return SavedCheckpoint(step, path, manifest["facts"])
+    return SavedCheckpoint(step, path, manifest["metadata"])
 
 
 def _check_file(folder: Path, name: str) -> None:

@@ -16,15 +16,19 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.distributed import Processes
-from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, prune_states, write_state
-from vitrail.training.checkpoints.flat_tensors import (
-    flatten_state,
+from vitrail.training.checkpoints.checkpoint_files import (
+    SavedCheckpoint,
+    prune_checkpoints,
+    write_checkpoint,
+)
+from vitrail.training.checkpoints.run_folder import CHECKPOINTS, RESTART_HINT
+from vitrail.training.checkpoints.sharding import load_shards, save_shards
+from vitrail.training.checkpoints.state_dicts import (
+    flatten_state_dict,
     load_tensors,
     save_tensors,
-    unflatten_state,
+    unflatten_state_dict,
 )
-from vitrail.training.checkpoints.run_folder import OTHERWISE, STATES
-from vitrail.training.checkpoints.sharding import load_shards, save_shards
 from vitrail.training.dtensor import is_sharded
 from vitrail.training.loop import Trainer
 from vitrail.training.precision import LossScale
@@ -34,17 +38,17 @@ TENSORS = "tensors.safetensors"
 log = logging.getLogger("vitrail")
 
 
-def save_run(
+def save_checkpoint(
     folder: Path,
     step: int,
     trainer: Trainer,
-    facts: Callable[[], dict[str, Any]],
+    metadata: Callable[[], dict[str, Any]],
     processes: Processes,
 ) -> None:
     """Save a run after a step, in all processes at once; delete all but the newest two states."""
-    optimizer, plain = flatten_state(trainer.optimizer.state_dict())
+    optimizer, plain = flatten_state_dict(trainer.optimizer.state_dict())
     average = trainer.average.state if trainer.average is not None else {}
-    parts = {"model": trainer.model.state_dict(), "optimizer": optimizer, "average": average}
+    parts = {"model": trainer.model.state_dict(), "optimizer": optimizer, "ema": average}
     tensors = {
         f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()
     }
@@ -63,15 +67,15 @@ def save_run(
         save_shards(new, tensors)
 
     def save() -> None:
-        write_state(folder / STATES, step, facts() | own, write, needs=needs)
-        prune_states(folder / STATES, keep=2, upto=step)
+        write_checkpoint(folder / CHECKPOINTS, step, metadata() | own, write, needs=needs)
+        prune_checkpoints(folder / CHECKPOINTS, keep=2, upto=step)
 
     processes.on_main(save, write_part)
 
 
-def load_run(saved: SavedCheckpoint, trainer: Trainer, *, micro: int | None) -> None:
+def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro: int | None) -> None:
     """Put a run back to where it was saved; without a `micro` given, with the one it had."""
-    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}}
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "ema": {}}
     path = saved.path / TENSORS
     whole = path.exists() and not any(map(is_sharded, trainer.model.parameters()))
     tensors = load_tensors(path) if whole else load_shards(saved.path, _places(trainer))
@@ -81,15 +85,19 @@ def load_run(saved: SavedCheckpoint, trainer: Trainer, *, micro: int | None) -> 
     try:
         trainer.model.load_state_dict(parts["model"])
     except RuntimeError:
-        raise InputError(f"cannot resume: {saved.path} holds another model; {OTHERWISE}") from None
-    trainer.optimizer.load_state_dict(unflatten_state(parts["optimizer"], saved.facts["optimizer"]))
+        raise InputError(
+            f"cannot resume: {saved.path} holds another model; {RESTART_HINT}"
+        ) from None
+    trainer.optimizer.load_state_dict(
+        unflatten_state_dict(parts["optimizer"], saved.metadata["optimizer"])
+    )
     if trainer.average is not None:
-        trainer.average.load(parts["average"])
+        trainer.average.load(parts["ema"])
     if trainer.scale is not None:
-        trainer.scale = LossScale(**saved.facts["scale"])
+        trainer.scale = LossScale(**saved.metadata["scale"])
     if micro is None:  # what memory is free now must not change what is computed
-        trainer.micro = saved.facts["micro"]
-    if (version := saved.facts["torch"]) != torch.__version__:
+        trainer.micro = saved.metadata["micro"]
+    if (version := saved.metadata["torch"]) != torch.__version__:
         log.warning("saved by torch %s, resumed by %s: bits may differ", version, torch.__version__)
 
 
@@ -98,7 +106,7 @@ def _places(trainer: Trainer) -> Callable[[str, torch.Size, torch.dtype], Tensor
     average = trainer.average.state if trainer.average is not None else {}
     trained = [each for group in trainer.optimizer.param_groups for each in group["params"]]
     owners = {f"model:{name}": tensor for name, tensor in trainer.model.state_dict().items()}
-    owners |= {f"average:{name}": tensor for name, tensor in average.items()}
+    owners |= {f"ema:{name}": tensor for name, tensor in average.items()}
     owners |= {f"optimizer:state.{number}": each for number, each in enumerate(trained)}
 
     def place(name: str, shape: torch.Size, dtype: torch.dtype) -> Tensor:
@@ -110,7 +118,7 @@ def _places(trainer: Trainer) -> Callable[[str, torch.Size, torch.dtype], Tensor
     return place
 
 
-def check_sets(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def check_datasets(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Refuse to go on with other images; of each split there are name, number and hash."""
     for split, was in old.items():
         now = new[split]
@@ -121,5 +129,5 @@ def check_sets(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         raise InputError(
             f"cannot resume: {now['name']} had {was['images']:,} images when the run began and "
             f"has {now['images']:,} now ({said if change else 'others'}); put back what it had, "
-            f"or {OTHERWISE}"
+            f"or {RESTART_HINT}"
         )

@@ -12,19 +12,19 @@ import yaml
 
 from vitrail.config import InputError, from_dict, read_file, to_dict
 from vitrail.files import write_whole
-from vitrail.training.checkpoints.checkpoint_files import clean_states
+from vitrail.training.checkpoints.checkpoint_files import clean_checkpoints
 from vitrail.training.train_config import TrainConfig, free_settings
 
-STATES, MODEL, CONFIG, RESULT = "states", "model", "config.yaml", "result.json"
-APART, DRAWN = "prediction.safetensors", "predictions.png"
+CHECKPOINTS, MODEL, CONFIG, RESULT = "checkpoints", "model", "config.yaml", "result.json"
+MIM_HEAD, RECONSTRUCTIONS = "mim_head.safetensors", "reconstructions.png"
 BAD_BATCH = "bad_batch_"
-OTHERWISE = "use --restart to begin again, or another --out"
+RESTART_HINT = "use --restart to begin again, or another --out"
 
 
 def check_folder(config: TrainConfig) -> dict[str, Any] | None:
     """Hold a begun run's settings against these; give what a finished run has reached."""
-    path, result, states = (config.out / name for name in (CONFIG, RESULT, STATES))
-    clean_states(states)
+    path, result, states = (config.out / name for name in (CONFIG, RESULT, CHECKPOINTS))
+    clean_checkpoints(states)
     reached = json.loads(result.read_text()) if result.exists() else None
     if reached or (states.exists() and any(states.iterdir())):
         begun = from_dict(TrainConfig, read_file(path))
@@ -46,9 +46,14 @@ def prepare_folder(config: TrainConfig, *, restart: bool) -> dict[str, Any] | No
 def _clear(folder: Path) -> None:
     """Remove what an old run left; its states before its settings, which say what they are of."""
     (folder / RESULT).unlink(missing_ok=True)
-    for name in (STATES, MODEL, "tensorboard"):
+    for name in (CHECKPOINTS, MODEL, "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    for path in (*folder.glob(f"{BAD_BATCH}*"), folder / APART, folder / DRAWN, folder / CONFIG):
+    for path in (
+        *folder.glob(f"{BAD_BATCH}*"),
+        folder / MIM_HEAD,
+        folder / RECONSTRUCTIONS,
+        folder / CONFIG,
+    ):
         path.unlink(missing_ok=True)
 
 
@@ -61,7 +66,7 @@ def check_settings(old: Mapping[str, Any], new: Mapping[str, Any], free: Collect
         if was.get(key) != now.get(key) and not {key, key.partition(".")[0]} & set(free)
     ]
     if changes:
-        raise InputError(f"cannot resume: {', '.join(changes)}; {OTHERWISE}")
+        raise InputError(f"cannot resume: {', '.join(changes)}; {RESTART_HINT}")
 
 
 def _flatten(settings: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:

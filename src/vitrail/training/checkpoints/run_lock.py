@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vitrail.config import InputError, from_dict, to_dict
 
-LOCK = ".lock"
+LOCK = "run.lock"
 
 log = logging.getLogger("vitrail")
 _held: set[int] = set()
@@ -47,7 +47,7 @@ class _Holder:
 
 
 @contextmanager
-def claim(folder: Path) -> Iterator[None]:
+def run_lock(folder: Path) -> Iterator[None]:
     """Hold a run's folder, which is made if need be; refuse it at once while another run does.
 
     A folder that was made and got nothing is removed again. Forked children do not hold it: a data

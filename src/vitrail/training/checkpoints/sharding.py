@@ -17,13 +17,13 @@ from torch.distributed import broadcast
 
 from vitrail.distributed import Processes
 from vitrail.models.model import Model
-from vitrail.training.dtensor import is_sharded, release_gathered
+from vitrail.training.dtensor import is_sharded, reshard
 
 
 def shard_model(model: Model, processes: Processes) -> None:
     """Spread the first process's weights over all, which gather them a block at a time.
 
-    They are gathered as they are, so that autocast gives the numbers it gives for a whole model.
+    They are unsharded as they are, so that autocast gives the numbers it gives for a whole model.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -37,7 +37,7 @@ def shard_model(model: Model, processes: Processes) -> None:
     fully_shard(model, mesh=mesh)
 
 
-def whole_state(model: Model) -> dict[str, Tensor]:
+def full_state_dict(model: Model) -> dict[str, Tensor]:
     """Give a model's tensors whole and on the CPU.
 
     Of a spread model, all processes have to ask, and only the first gets them.
@@ -46,13 +46,13 @@ def whole_state(model: Model) -> dict[str, Tensor]:
         return {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    release_gathered(model)
+    reshard(model)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     return dict(get_model_state_dict(model, options=options))  # pyright: ignore
 
 
 @contextmanager
-def gathered(model: nn.Module) -> Iterator[None]:
+def unsharded(model: nn.Module) -> Iterator[None]:
     """Hold a spread model's weights whole, so that processes may run it each for itself.
 
     All processes have to enter; what is changed in the meantime has no effect.
@@ -69,7 +69,7 @@ def gathered(model: nn.Module) -> Iterator[None]:
             module.unshard()
         yield
     finally:
-        release_gathered(model)
+        reshard(model)
         for module in spread:
             module.set_reshard_after_forward(module is not model, recurse=False)
 

@@ -13,7 +13,7 @@ log = logging.getLogger("vitrail")
 
 
 @contextmanager
-def routed_log(write: Callable[[str], None]) -> Iterator[None]:
+def log_to(write: Callable[[str], None]) -> Iterator[None]:
     """Send the log's lines to `write`, with times, and to stderr until the block ends.
 
     Who shows the log on stderr already is left to do so. An exception that ends the block is

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.training.logging.json_lines import JSONLines, format_row
-from vitrail.training.logging.log_setup import routed_log
+from vitrail.training.logging.log_setup import log_to
 from vitrail.training.logging.loggers import Logger, open_logger
-from vitrail.training.logging.progress import Figures, open_display
-from vitrail.training.logging.throughput import Gauge, ThroughputMeter, peak_memory
+from vitrail.training.logging.progress import ProgressState, open_progress
+from vitrail.training.logging.throughput import ThroughputMeter, ThroughputWindow, peak_memory
 
 METRICS = "metrics.jsonl"
 SPEED = "speed.jsonl"
@@ -74,15 +74,15 @@ class MetricsLogger:
         stack.callback(self._speed.close)
         record = JSONLines(folder / LOG)
         stack.callback(record.close)
-        stack.enter_context(routed_log(record.append))
+        stack.enter_context(log_to(record.append))
         stack.push(self._close_loggers)
         for name in loggers:
             if logger := open_logger(name, folder, self._step):
                 self._loggers[name] = logger
-        self._display = open_display(self._total, self._step)
+        self._display = open_progress(self._total, self._step)
         stack.push(self._close_display)
-        self._line_gauge = Gauge(self._pace)
-        self._shown_gauge = Gauge(self._pace, self._display.span)
+        self._line_gauge = ThroughputWindow(self._pace)
+        self._shown_gauge = ThroughputWindow(self._pace, self._display.span)
         self._next_show = -math.inf
         self._start: tuple[int, float] | None = None
         self._loss, self._loss_step = math.nan, self._step
@@ -170,7 +170,7 @@ class MetricsLogger:
 
     def _show(self, step: int, numbers: dict[str, float], now: float) -> None:
         self._next_show = now + self._display.period
-        figures = Figures(
+        figures = ProgressState(
             step=step,
             total=self._total,
             epoch=numbers.get("epoch"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from vitrail.training.logging.throughput import Speed
+from vitrail.training.logging.throughput import Throughput
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,7 +18,7 @@ _DROPS = ("memory", "data", "epoch", "lr", "images", "loss")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class ProgressState:
     """How far a run is; None is not known."""
 
     step: int
@@ -26,13 +26,13 @@ class Figures:
     epoch: float | None = None
     loss: float | None = None
     lr: float | None = None
-    speed: Speed | None = None
+    speed: Throughput | None = None
     memory: int | None = None
     left: float | None = None
     """Seconds to the end."""
 
 
-def describe(figures: Figures, width: int | None = None) -> str:
+def describe(figures: ProgressState, width: int | None = None) -> str:
     """Write figures on one line, the less important ones left out where it is too narrow."""
     parts = {"step": f"step {figures.step:,}/{figures.total:,}"}
     if figures.epoch is not None:
@@ -56,7 +56,7 @@ def describe(figures: Figures, width: int | None = None) -> str:
     return "  ".join(parts.values())
 
 
-class Ticker:
+class LinePrinter:
     """A plain line now and then, for files and pipes."""
 
     period = 30.0
@@ -64,7 +64,7 @@ class Ticker:
     span = 1
     """How many periods the speed is taken over."""
 
-    def show(self, figures: Figures) -> None:
+    def show(self, figures: ProgressState) -> None:
         """Print the figures."""
         sys.stderr.write(describe(figures) + "\n")
 
@@ -72,7 +72,7 @@ class Ticker:
         """Leave stderr as it was."""
 
 
-class Bar:
+class ProgressBar:
     """A bar with figures beside it; what others write to the terminal appears above it."""
 
     period = 0.5
@@ -92,9 +92,9 @@ class Bar:
         )
         self._task = self._progress.add_task("", total=total)
         self._progress.start()
-        self.show(Figures(step=step, total=total))
+        self.show(ProgressState(step=step, total=total))
 
-    def show(self, figures: Figures) -> None:
+    def show(self, figures: ProgressState) -> None:
         """Draw the figures."""
         text = describe(figures, self._console.width - _BAR - 1)
         self._progress.update(self._task, completed=figures.step, description=text, refresh=True)
@@ -104,11 +104,11 @@ class Bar:
         self._progress.stop()
 
 
-def open_display(total: int, step: int) -> Bar | Ticker:
+def open_progress(total: int, step: int) -> ProgressBar | LinePrinter:
     """Choose what stderr can show."""
     if not sys.stderr.isatty():
-        return Ticker()
+        return LinePrinter()
     from rich.console import Console
 
     console = Console(stderr=True)
-    return Ticker() if console.is_dumb_terminal else Bar(total, step, console)
+    return LinePrinter() if console.is_dumb_terminal else ProgressBar(total, step, console)

@@ -11,7 +11,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Speed:
+class Throughput:
     """The pace of some steps."""
 
     images: float
@@ -20,7 +20,7 @@ class Speed:
     """Part of the time that was spent waiting for data."""
 
 
-class Totals(NamedTuple):
+class _Totals(NamedTuple):
     """What a session's steps have taken so far, all but the first, which also sets up."""
 
     seconds: float = 0.0
@@ -33,13 +33,13 @@ class ThroughputMeter:
 
     def __init__(self) -> None:
         self._last: float | None = None
-        self.totals = Totals()
+        self.totals = _Totals()
 
     def step(self, now: float, images: int, waited: float) -> None:
         """Count a step that ends now."""
         if self._last is not None:
             past = self.totals
-            self.totals = Totals(
+            self.totals = _Totals(
                 past.seconds + now - self._last, past.images + images, past.waited + waited
             )
         self._last = now
@@ -50,14 +50,14 @@ class ThroughputMeter:
             self._last = now
 
 
-class Gauge:
+class ThroughputWindow:
     """Reads a pace: over the time since the reading before, or since the `span`-th before."""
 
     def __init__(self, pace: ThroughputMeter, span: int = 1) -> None:
         self._pace = pace
         self._marks = deque([pace.totals], maxlen=span)
 
-    def read(self) -> Speed | None:
+    def read(self) -> Throughput | None:
         """Give the speed; None while no time has passed."""
         now, then = self._pace.totals, self._marks[0]
         self._marks.append(now)
@@ -65,7 +65,7 @@ class Gauge:
             return None
         seconds = now.seconds - then.seconds
         waiting = min((now.waited - then.waited) / seconds, 1.0)
-        return Speed((now.images - then.images) / seconds, waiting)
+        return Throughput((now.images - then.images) / seconds, waiting)
 
 
 def peak_memory() -> int | None:

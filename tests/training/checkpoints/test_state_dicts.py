@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
-from vitrail.training.checkpoints.flat_tensors import (
-    flatten_state,
+from vitrail.training.checkpoints.state_dicts import (
+    flatten_state_dict,
     load_tensors,
     save_tensors,
-    unflatten_state,
+    unflatten_state_dict,
 )
 
 DTYPES = [
@@ -56,10 +56,10 @@ def same(one: Any, two: Any) -> bool:
 
 
 def pass_through_disk(state: Any, folder: Path) -> Any:
-    tensors, plain = flatten_state(state)
+    tensors, plain = flatten_state_dict(state)
     save_tensors(folder / "state.safetensors", tensors)
     text = json.dumps(plain)
-    return unflatten_state(load_tensors(folder / "state.safetensors"), json.loads(text))
+    return unflatten_state_dict(load_tensors(folder / "state.safetensors"), json.loads(text))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -209,16 +209,16 @@ NESTED = st.recursive(
 @settings(max_examples=100, deadline=None)
 @given(state=st.dictionaries(KEYS, NESTED, max_size=4))
 def test_nested_states_round_trip(state: dict[Any, Any]) -> None:
-    tensors, plain = flatten_state(state)
-    assert same(state, unflatten_state(tensors, json.loads(json.dumps(plain))))
+    tensors, plain = flatten_state_dict(state)
+    assert same(state, unflatten_state_dict(tensors, json.loads(json.dumps(plain))))
 
 
 def test_keys_that_read_alike_stay_apart() -> None:
     one, two, three = torch.zeros(1), torch.ones(1), torch.full((1,), 2.0)
     state = {0: one, "0": two, "a": {"b": two}, "a.b": three}
-    tensors, plain = flatten_state(state)
+    tensors, plain = flatten_state_dict(state)
     assert len(tensors) == 4
-    assert same(state, unflatten_state(tensors, plain))
+    assert same(state, unflatten_state_dict(tensors, plain))
 
 
 def test_names_say_where_a_tensor_belongs() -> None:
@@ -226,10 +226,10 @@ def test_names_say_where_a_tensor_belongs() -> None:
     weight.grad = torch.ones(2)
     optimizer = SGD([weight], lr=0.1, momentum=0.9)
     optimizer.step()
-    tensors, _ = flatten_state(optimizer.state_dict())
+    tensors, _ = flatten_state_dict(optimizer.state_dict())
     assert list(tensors) == ["state.0.momentum_buffer"]
 
 
 def test_what_has_no_place_is_named() -> None:
     with pytest.raises(TypeError, match=r"param_groups\.0\.hook is of <class 'builtin_function"):
-        flatten_state({"param_groups": [{"hook": print}]})
+        flatten_state_dict({"param_groups": [{"hook": print}]})

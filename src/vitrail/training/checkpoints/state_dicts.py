@@ -33,10 +33,10 @@ def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Te
         return {name: file.get_tensor(name).to(device, copy=True) for name in file.keys()}  # noqa: SIM118
 
 
-def flatten_state(state: Mapping[Any, Any]) -> tuple[dict[str, Tensor], Any]:
+def flatten_state_dict(state: Mapping[Any, Any]) -> tuple[dict[str, Tensor], Any]:
     """Take a nested state apart, as of `optimizer.state_dict()`: tensors by name, and plain JSON.
 
-    `unflatten_state` gives it back with all its types: int keys, tuples, None, tensors of no axis.
+    `unflatten_state_dict` restores it with all types: int keys, tuples, None, 0-d tensors.
     """
     tensors: dict[str, Tensor] = {}
 
@@ -60,8 +60,8 @@ def flatten_state(state: Mapping[Any, Any]) -> tuple[dict[str, Tensor], Any]:
     return tensors, plain(state, "")
 
 
-def unflatten_state(tensors: Mapping[str, Tensor], plain: Any) -> Any:
-    """Put together what `flatten_state` took apart."""
+def unflatten_state_dict(tensors: Mapping[str, Tensor], plain: Any) -> Any:
+    """Put together what `flatten_state_dict` took apart."""
 
     def build(value: Any) -> Any:
         if isinstance(value, list):
