@@ -39,7 +39,7 @@ from vitrail.models import build, parse
 from vitrail.predictor import Predictor
 from vitrail.predictor.images import find_images
 from vitrail.weights.checkpoint import Checkpoint, save_folder
-from vitrail.weights.write import convert
+from vitrail.weights.convert import convert
 
 OURS = "vitrail"
 TOP = 5

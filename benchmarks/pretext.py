@@ -32,8 +32,8 @@ from vitrail.models.pretraining.masked import (
     MaskedViT,
     encoder_spec,
 )
-from vitrail.models.pretraining.masking import MaskConfig, draw_corruption
-from vitrail.models.pretraining.patch_targets import distance, targets_of, to_patches
+from vitrail.models.pretraining.masking import MaskConfig, sample_masking
+from vitrail.models.pretraining.patch_targets import make_targets, patchify, prediction_loss
 
 FULL = "classification"
 
@@ -82,17 +82,17 @@ def make_steps(name: str, batch: int) -> dict[str, Callable[[], None]]:
     """Build each contestant, with what takes a step of it."""
     spec = encoder_spec(parse(name))
     images = torch.rand(batch, 3, *spec.image)
-    patches = to_patches(images.permute(0, 2, 3, 1).contiguous(), spec.patch)
+    patches = patchify(images.permute(0, 2, 3, 1).contiguous(), spec.patch)
     keys = torch.arange(batch)
 
     def classify(model: nn.Module) -> Tensor:
         return F.cross_entropy(model(images), keys)
 
     def predict(model: nn.Module, mask: MaskConfig, target: str) -> Tensor:
-        corruption = draw_corruption(keys, spec.grid, mask)
-        true = patches[torch.arange(batch)[:, None], corruption.chosen]
-        wanted = targets_of(true, spec.patch, target)  # type: ignore[arg-type]
-        return distance(model(images, corruption), wanted, target).mean()  # type: ignore[arg-type]
+        masking = sample_masking(keys, spec.grid, mask)
+        true = patches[torch.arange(batch)[:, None], masking.chosen]
+        wanted = make_targets(true, spec.patch, target)  # type: ignore[arg-type]
+        return prediction_loss(model(images, masking), wanted, target).mean()  # type: ignore[arg-type]
 
     light = MaskConfig(ratio=0.75)
     contestants: dict[str, tuple[nn.Module, Callable[[nn.Module], Tensor]]] = {

@@ -29,7 +29,7 @@ from torch import nn
 import vitrail
 from vitrail.models import build
 from vitrail.weights.checkpoint import Checkpoint, save_folder
-from vitrail.weights.write import convert
+from vitrail.weights.convert import convert
 
 ROUNDS = 8
 OURS = "vitrail, timm's file"

@@ -24,7 +24,7 @@ from vitrail.evaluation.significance import mcnemar
 from vitrail.models.cost.total import cost_of
 from vitrail.weights.checkpoint import save_folder
 from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
-from vitrail.weights.load import load, read
+from vitrail.weights.load import load, read_checkpoint
 
 Capture = pytest.CaptureFixture[str]
 CPU = ("--device", "cpu")
@@ -321,7 +321,7 @@ def test_models_are_compared_at_the_size_of_their_images(
 ) -> None:
     """Which need not be that of their positions, as DINOv2's is not."""
     small, large = save_tiny(tmp_path / "small"), tmp_path / "large"
-    bundle = read(str(small))
+    bundle = read_checkpoint(str(small))
     assert bundle.preprocess is not None
     height, width = bundle.preprocess.size
     size = 2 * height, 3 * width

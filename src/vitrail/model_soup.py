@@ -26,7 +26,7 @@ from vitrail.training.checkpoints.state_dicts import load_tensors
 from vitrail.training.peft import plain_state
 from vitrail.training.train_config import TrainConfig
 from vitrail.weights.checkpoint import Checkpoint, Provenance, save_folder
-from vitrail.weights.load import read
+from vitrail.weights.load import read_checkpoint
 
 _BATCH = 64  # images that are measured at a time
 _NOISE = ("dropout", "attention_dropout", "stochastic_depth")  # of training only
@@ -100,12 +100,12 @@ def cook(
 def _read(source: str, *, checkpoints: bool) -> list[tuple[str, Checkpoint]]:
     """Read the models that a source stands for, each with a name."""
     if not checkpoints:
-        return [(source, read(source, hashed=False))]
+        return [(source, read_checkpoint(source, hashed=False))]
     run = Path(source.removeprefix("run:")).expanduser()
     if not (run / CONFIG).is_file():
         raise InputError(f"{source} is no run folder, whose checkpoints could be taken")
     config = from_dict(TrainConfig, read_file(run / CONFIG))
-    kept = read(f"run:{run}")
+    kept = read_checkpoint(f"run:{run}")
     found = []
     for saved in valid_checkpoints(run / CHECKPOINTS):
         if not (saved.path / TENSORS).is_file():

@@ -149,8 +149,8 @@ def test_a_meta_model_is_made_real_with_the_same_values(name: str) -> None:
     for parameter in model.parameters():
         parameter.data.fill_(float("nan"))
     torch.manual_seed(5)
-    wanted.initialize()
+    wanted.init_weights()
     torch.manual_seed(5)
-    model.initialize()
+    model.init_weights()
     for key, value in wanted.state_dict().items():
         assert torch.equal(model.state_dict()[key], value), key

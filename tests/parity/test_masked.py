@@ -9,8 +9,8 @@ from tests.parity import peers
 from tests.parity.test_transformers import BASE, RULES, shape
 from vitrail.models import ViT
 from vitrail.models.pretraining.masked import DecoderConfig, MaskedAutoencoder, MaskedViT
-from vitrail.models.pretraining.masking import MaskConfig, draw_corruption, take
-from vitrail.models.pretraining.patch_targets import distance, targets_of, to_patches
+from vitrail.models.pretraining.masking import MaskConfig, gather_patches, sample_masking
+from vitrail.models.pretraining.patch_targets import make_targets, patchify, prediction_loss
 
 hf_mae = peers.load("transformers.models.vit_mae.modeling_vit_mae")
 hf_vit = peers.load("transformers.models.vit.modeling_vit")
@@ -51,16 +51,16 @@ def test_mae_predicts_as_transformers(dtype: torch.dtype, tolerance: float) -> N
     peers.fill(ours, translated)
 
     images = torch.rand(2, 3, *SPEC.image, dtype=dtype)
-    corruption = draw_corruption(torch.arange(2), SPEC.grid, MaskConfig(ratio=0.75))
+    corruption = sample_masking(torch.arange(2), SPEC.grid, MaskConfig(ratio=0.75))
     noise = torch.zeros(2, 16).scatter(1, corruption.chosen, 1.0) + torch.arange(16) / 100
     with torch.no_grad():
         theirs = peer(images, noise=noise)
         predictions = ours(images, corruption)
     assert theirs.mask.bool().sum() == corruption.chosen.numel()
-    peers.assert_near(predictions, take(theirs.logits, corruption.chosen), tolerance)
-    patches = take(to_patches(images.permute(0, 2, 3, 1), SPEC.patch), corruption.chosen)
-    loss = distance(
-        predictions, targets_of(patches, SPEC.patch, "normalized-pixels"), "normalized-pixels"
+    peers.assert_near(predictions, gather_patches(theirs.logits, corruption.chosen), tolerance)
+    patches = gather_patches(patchify(images.permute(0, 2, 3, 1), SPEC.patch), corruption.chosen)
+    loss = prediction_loss(
+        predictions, make_targets(patches, SPEC.patch, "normalized-pixels"), "normalized-pixels"
     )
     torch.testing.assert_close(loss.mean(), theirs.loss.float(), rtol=1e-5, atol=0)
 
@@ -79,9 +79,9 @@ def test_masked_patches_encode_as_transformers(dtype: torch.dtype, tolerance: fl
     peers.fill(ours, translated)
 
     images = torch.randn(2, 3, *SPEC.image, dtype=dtype)
-    corruption = draw_corruption(torch.arange(2), SPEC.grid, MaskConfig(masked=1, replaced=0))
+    corruption = sample_masking(torch.arange(2), SPEC.grid, MaskConfig(masked=1, replaced=0))
     hidden = torch.zeros(2, 16).scatter(1, corruption.chosen, 1.0).bool()
     with torch.no_grad():
         tokens = peer(images, bool_masked_pos=hidden).last_hidden_state[:, 1:]
-        expected = take(tokens, corruption.chosen) @ head.T + 1
+        expected = gather_patches(tokens, corruption.chosen) @ head.T + 1
         peers.assert_near(ours(images, corruption), expected, tolerance)

@@ -25,7 +25,7 @@ from vitrail.run import TrainConfig, train
 from vitrail.training.optim import OptimConfig
 from vitrail.training.tasks import DeviceBatch, DistillationToken, DistillConfig, LossConfig
 from vitrail.weights.checkpoint import Checkpoint, save_folder
-from vitrail.weights.load import load, read
+from vitrail.weights.load import load, read_checkpoint
 
 PLAIN = Augment(crop="whole", flip=0.0, mixup=0.5)
 
@@ -49,7 +49,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("teacher")
     learns = OptimConfig(lr=1e-2)
     train(student(out / "run", None, length=steps(8), batch=64, optim=learns))
-    bundle = read(str(out / "run"))
+    bundle = read_checkpoint(str(out / "run"))
     assert bundle.preprocess is not None
     odd = replace(bundle.preprocess, mean=(0.3,), std=(0.2,))
     save_folder(replace(bundle, preprocess=odd), out / "odd")
@@ -147,13 +147,13 @@ def reordered(bundle: Checkpoint, order: list[int]) -> Checkpoint:
 
 def test_classes_are_known_by_their_names(teacher: Path, tmp_path: Path) -> None:
     order = [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]
-    save_folder(reordered(read(str(teacher)), order), tmp_path / "other")
+    save_folder(reordered(read_checkpoint(str(teacher)), order), tmp_path / "other")
     losses = [
         first_loss(student(tmp_path / name, DistillConfig(teacher=str(source))))
         for name, source in {"a": teacher, "b": tmp_path / "other"}.items()
     ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
-    save_folder(reordered(read(str(teacher)), order[:9]), tmp_path / "nine")
+    save_folder(reordered(read_checkpoint(str(teacher)), order[:9]), tmp_path / "nine")
     distill = DistillConfig(teacher=str(tmp_path / "nine"))
     said = refusal(train, student(tmp_path / "c", distill))
     assert "tells 9 classes apart, but not '7'; fine-tune it on the data first" in said

@@ -20,9 +20,9 @@ from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import Processes
 from vitrail.models import parse
-from vitrail.models.pretraining.masked import DecoderConfig, PretextConfig, encoder_spec
-from vitrail.models.pretraining.masking import MaskConfig, draw_corruption
-from vitrail.models.pretraining.patch_targets import distance, targets_of, to_patches
+from vitrail.models.pretraining.masked import DecoderConfig, MIMConfig, encoder_spec
+from vitrail.models.pretraining.masking import MaskConfig, sample_masking
+from vitrail.models.pretraining.patch_targets import make_targets, patchify, prediction_loss
 from vitrail.run import Session, TrainConfig, train
 from vitrail.training.loop import Trainer
 from vitrail.training.optim import OptimConfig
@@ -41,7 +41,7 @@ def configure(out: Path, **changes: Any) -> TrainConfig:
         model=MODEL,
         out=out,
         task="masked-patches",
-        pretext=PretextConfig(decoder=LIGHT),
+        pretext=MIMConfig(decoder=LIGHT),
         length=steps,
         batch=16,
         augment=Augment(crop="pad"),
@@ -61,17 +61,17 @@ def rows_of(out: Path) -> list[dict[str, float]]:
 @pytest.mark.parametrize(
     ("task", "pretext"),
     [
-        ("masked-patches", PretextConfig()),
-        ("masked-patches", PretextConfig(target="colors")),
-        ("masked-patches", PretextConfig(target="pixels", distance="absolute")),
+        ("masked-patches", MIMConfig()),
+        ("masked-patches", MIMConfig(target="colors")),
+        ("masked-patches", MIMConfig(target="pixels", distance="absolute")),
         (
             "mae",
-            PretextConfig(mask=MaskConfig(ratio=0.75), target="normalized-pixels", decoder=LIGHT),
+            MIMConfig(mask=MaskConfig(ratio=0.75), target="normalized-pixels", decoder=LIGHT),
         ),
     ],
     ids=["color", "colors", "pixels", "mae"],
 )
-def test_a_run_keeps_its_encoder_apart(tmp_path: Path, task: Any, pretext: PretextConfig) -> None:
+def test_a_run_keeps_its_encoder_apart(tmp_path: Path, task: Any, pretext: MIMConfig) -> None:
     run = train(configure(tmp_path / "run", task=task, pretext=pretext))
     assert run.top1 is None
     rows = rows_of(tmp_path / "run")
@@ -117,24 +117,24 @@ def test_all_that_is_trained_has_a_gradient(tmp_path: Path, task: Any) -> None:
 
 def test_losses_are_those_of_the_chosen_patches(tmp_path: Path) -> None:
     """The task's loss, an image at a time, from the pixels before any mean and std."""
-    config, spec = PretextConfig(target="color"), encoder_spec(parse(MODEL))
+    config, spec = MIMConfig(target="color"), encoder_spec(parse(MODEL))
     batch = EvalBatches(open_data("shapes", split="val"), TINY, batch=5)[0]  # type: ignore[arg-type]
     task = Predict(config, spec, TINY)
     example = task.prepare(batch, torch.device("cpu"))
     logits = torch.randn(5, 8, 512)
     found = task.losses(lambda inputs, corruption: logits, example)  # type: ignore[arg-type]
-    chosen = draw_corruption(example.keys, (4, 4), config.mask).chosen
+    chosen = sample_masking(example.keys, (4, 4), config.mask).chosen
     for number in range(5):
-        patches = to_patches(batch.images[number : number + 1] / 255, (4, 4))
-        true = targets_of(patches[:, chosen[number]], (4, 4), "color")
-        expected = distance(logits[number : number + 1], true, "color")
+        patches = patchify(batch.images[number : number + 1] / 255, (4, 4))
+        true = make_targets(patches[:, chosen[number]], (4, 4), "color")
+        expected = prediction_loss(logits[number : number + 1], true, "color")
         torch.testing.assert_close(found[number : number + 1], expected)
 
 
 def test_a_stopped_run_goes_on_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mask = PretextConfig(mask=MaskConfig(ratio=0.75), target="pixels", decoder=LIGHT)
+    mask = MIMConfig(mask=MaskConfig(ratio=0.75), target="pixels", decoder=LIGHT)
     settings: dict[str, Any] = {"task": "mae", "pretext": mask}
     train(configure(tmp_path / "whole", **settings))
     real = Trainer.step
@@ -162,12 +162,12 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
         (
             {
                 "model": "ViT/5@15,depth=1,width=16,heads=2,mlp=24",
-                "pretext": PretextConfig(target="colors"),
+                "pretext": MIMConfig(target="colors"),
             },
             "sides 4 divides, not 5x5",
         ),
         ({"task": "mae", "model": "R+ViT/8@32,depth=1,width=16,heads=2,mlp=24"}, "a stem sees"),
-        ({"pretext": PretextConfig(mask=MaskConfig(unit=3))}, "unit 3 does not divide"),
+        ({"pretext": MIMConfig(mask=MaskConfig(unit=3))}, "unit 3 does not divide"),
         ({"val": "", "keep": "best"}, "keep best goes by evaluations"),
         ({"evaluate": Duration(0, "steps"), "patience": 2}, "patience goes by evaluations"),
     ],

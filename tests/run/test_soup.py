@@ -14,14 +14,14 @@ from vitrail.config import InputError
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
 from vitrail.model_soup import cook
-from vitrail.models.pretraining.masked import PretextConfig
+from vitrail.models.pretraining.masked import MIMConfig
 from vitrail.run import Run, TrainConfig, train
 from vitrail.training.checkpoints.resume import TENSORS
 from vitrail.training.checkpoints.state_dicts import load_tensors
 from vitrail.training.optim import OptimConfig
 from vitrail.training.peft import TuneConfig
 from vitrail.weights.checkpoint import save_folder
-from vitrail.weights.load import load, read
+from vitrail.weights.load import load, read_checkpoint
 
 LEARNS: dict[str, Any] = {
     "length": steps(8),
@@ -68,7 +68,7 @@ def test_a_uniform_soup_is_the_mean_of_the_files(runs: list[Run], tmp_path: Path
         assert torch.equal(tensor, mean), name
     assert made.chosen == made.candidates == tuple(names(runs[1:3]))
     assert (made.alone, made.top1, made.images) == (None, None, 0)
-    bundle, first = read(str(out)), read(str(runs[1].folder))
+    bundle, first = read_checkpoint(str(out)), read_checkpoint(str(runs[1].folder))
     assert (bundle.classes, bundle.preprocess) == (first.classes, first.preprocess)
     assert bundle.provenance is not None
     assert bundle.provenance.changes == (f"mean of {runs[1].folder}, {runs[2].folder}",)
@@ -119,7 +119,7 @@ def test_checkpoints_of_low_rank_updates_are_plain_models(runs: list[Run], tmp_p
 
 def test_checkpoints_without_labels_are_encoders(tmp_path: Path) -> None:
     config = toy(tmp_path / "run", **{**LEARNS, "length": steps(2), "save": steps(2)})
-    pretext = PretextConfig(target="pixels")
+    pretext = MIMConfig(target="pixels")
     train(replace(config, task="masked-patches", pretext=pretext))
     cook([str(config.out)], tmp_path / "soup", checkpoints=True)  # a single one
     kept, found = (load(str(tmp_path / name)).model.state_dict() for name in ("run", "soup"))
@@ -138,7 +138,7 @@ def test_models_may_differ_in_dropout_alone(runs: list[Run], tmp_path: Path) -> 
     deep = train(other(model=model.replace("depth=2", "depth=3")))
     with pytest.raises(InputError, match=r"depth=3.*, .* is .*depth=2.*models of one shape"):
         cook([str(runs[0].folder), str(deep.folder)], tmp_path / "none")
-    odd = replace(read(str(runs[0].folder)), classes=tuple("abcdefghij"))
+    odd = replace(read_checkpoint(str(runs[0].folder)), classes=tuple("abcdefghij"))
     save_folder(odd, tmp_path / "odd")
     with pytest.raises(InputError, match=r"names other classes than .*models of one task"):
         cook([str(runs[0].folder), str(tmp_path / "odd")], tmp_path / "none")

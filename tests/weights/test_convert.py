@@ -21,10 +21,10 @@ from vitrail.config import InputError
 from vitrail.models import build, parse
 from vitrail.weights.checkpoint import Checkpoint, load_folder, save_folder
 from vitrail.weights.class_names import imagenet_classes
+from vitrail.weights.convert import WRITERS, compare_logits, convert
 from vitrail.weights.formats.keymap import write_table
 from vitrail.weights.formats.torchvision import TORCHVISION
-from vitrail.weights.load import read
-from vitrail.weights.write import WRITERS, compare, convert
+from vitrail.weights.load import read_checkpoint
 
 TINY = "ViT/8@32,depth=2,width=128,heads=2,mlp=96,classes=5"
 REAL = REAL_WEIGHTS
@@ -85,7 +85,7 @@ def test_between_any_two_formats_nothing_is_lost(
         for second in [*(f for f in formats if f != first), "vitrail"]:
             two = tmp_path / f"{first}-{second}-{FILES.get(second, 'folder')}"
             convert(f"file:{one}", two, second)
-            back = read(str(two))
+            back = read_checkpoint(str(two))
             # torchvision's files have no place for the rule that resizes positions.
             rule = {} if "torchvision" not in (first, second) else RULE
             assert replace(back.spec, **rule) == replace(original.spec, **rule)
@@ -98,7 +98,7 @@ def test_big_vision_folds_the_class_tokens_position(tmp_path: Path) -> None:
     original = make(tmp_path / "ours", TINY)
     written = convert(str(tmp_path / "ours"), tmp_path / "b.npz", "bigvision")
     assert written.max_difference <= 1e-5
-    spec = read(f"file:{tmp_path / 'b.npz'}").spec
+    spec = read_checkpoint(f"file:{tmp_path / 'b.npz'}").spec
     assert spec == parse(f"{TINY},class_position=false")
     assert spec != original.spec
 
@@ -140,7 +140,7 @@ def test_a_full_disk_leaves_nothing_behind(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("vitrail.weights.write._finish", full)
+    monkeypatch.setattr("vitrail.weights.convert._finish", full)
     with pytest.raises(InputError, match="could not be written: No space left on device"):
         convert(str(tmp_path / "ours"), tmp_path / "deep" / "out", to)
     assert list((tmp_path / "deep").iterdir()) == []
@@ -163,9 +163,9 @@ def test_load_fits_a_new_task_and_says_how(tmp_path: Path) -> None:
 def test_a_name_is_checked_against_the_file(tmp_path: Path) -> None:
     make(tmp_path / "ours", f"{TINY},activation=gelu")
     convert(str(tmp_path / "ours"), tmp_path / "t.pth", "torchvision")
-    assert read(str(tmp_path / "t.pth"), model=TINY).spec.tokens == 17
+    assert read_checkpoint(str(tmp_path / "t.pth"), model=TINY).spec.tokens == 17
     with pytest.raises(InputError, match="depth 2, not 3"):
-        read(str(tmp_path / "t.pth"), model=TINY.replace("depth=2", "depth=3"))
+        read_checkpoint(str(tmp_path / "t.pth"), model=TINY.replace("depth=2", "depth=3"))
 
 
 def test_numbers_that_are_none_are_named(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_numbers_that_are_none_are_named(tmp_path: Path) -> None:
     state["encoder.layers.encoder_layer_1.mlp.0.weight"][0, :3] = float("nan")
     torch.save(state, tmp_path / "bad.pth")
     with pytest.raises(InputError, match=r"NaN or Inf: blocks\.1\.mlp\.hidden\.weight \(3\)"):
-        read(str(tmp_path / "bad.pth"))
+        read_checkpoint(str(tmp_path / "bad.pth"))
 
 
 def test_a_head_of_zeros_is_said(tmp_path: Path) -> None:
@@ -183,14 +183,14 @@ def test_a_head_of_zeros_is_said(tmp_path: Path) -> None:
     tensors = {name: value.detach() for name, value in model.state_dict().items()}
     save_folder(Checkpoint(spec=model.spec, tensors=tensors), tmp_path / "ours")
     torch.save(_torchvision_names(tmp_path), tmp_path / "zero.pth")
-    provenance = read(str(tmp_path / "zero.pth")).provenance
+    provenance = read_checkpoint(str(tmp_path / "zero.pth")).provenance
     assert provenance is not None
     assert len(provenance.sha256) == 64
     assert any("all zeros" in change for change in provenance.changes)
 
 
 def _torchvision_names(folder: Path) -> dict[str, torch.Tensor]:
-    bundle = read(str(folder / "ours"))
+    bundle = read_checkpoint(str(folder / "ours"))
     return write_table(TORCHVISION.table(bundle.spec), bundle.tensors)
 
 
@@ -275,9 +275,9 @@ def test_compare_sees_a_difference(tmp_path: Path) -> None:
     first = make(tmp_path / "a", TINY)
     torch.manual_seed(7)
     second = make(tmp_path / "b", TINY)
-    assert compare(first, first) == 0
-    assert compare(first, second) > 0.1
+    assert compare_logits(first, first) == 0
+    assert compare_logits(first, second) > 0.1
     zero = {"head.output.weight": torch.zeros(5, 128), "head.output.bias": torch.zeros(5)}
     blind = [replace(bundle, tensors={**bundle.tensors, **zero}) for bundle in (first, second)]
-    assert compare(*blind) > 0.1
+    assert compare_logits(*blind) > 0.1
     assert load_folder(tmp_path / "a").spec == first.spec

@@ -14,15 +14,15 @@ from safetensors.torch import save_file
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build, parse
+from vitrail.weights.adapt import adapt_checkpoint, adapt_to_model
 from vitrail.weights.checkpoint import Checkpoint, save_folder
-from vitrail.weights.fitting import fit, fit_named
+from vitrail.weights.convert import WRITERS, compare_logits, convert
 from vitrail.weights.formats.format import Format
 from vitrail.weights.formats.huggingface.huggingface import HF_VIT
 from vitrail.weights.formats.keymap import Tensors, write_table
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.torchvision import TORCHVISION
-from vitrail.weights.load import SPEC_KEY, load, read
-from vitrail.weights.write import WRITERS, compare, convert
+from vitrail.weights.load import SPEC_KEY, load, read_checkpoint
 
 TINY = "ViT/8@16,depth=1,width=32,heads=2,mlp=32,classes=3,activation=gelu"
 WIDE = "ViT/8@16x24,depth=1,width=64,heads=1,mlp=32,classes=3,activation=gelu"
@@ -52,8 +52,8 @@ def test_a_name_says_what_a_file_leaves_open(format: Format, name: str, tmp_path
     path = tmp_path / "w.pth"
     torch.save(theirs(name, format), path)
     with pytest.raises(InputError, match="name the model"):
-        read(str(path))
-    found = read(str(path), model=name).spec
+        read_checkpoint(str(path))
+    found = read_checkpoint(str(path), model=name).spec
     for field in ("image", "heads", "depth", "classes"):
         assert getattr(found, field) == getattr(parse(name), field)
 
@@ -63,7 +63,7 @@ def test_a_name_with_other_heads_than_we_wrote_is_refused(to: str, tmp_path: Pat
     save_folder(bundle(TINY), tmp_path / "own")
     convert(str(tmp_path / "own"), tmp_path / "out", to)
     with pytest.raises(InputError, match="heads 2, not 4"):
-        read(str(tmp_path / "out"), model=TINY.replace("heads=2", "heads=4"))
+        read_checkpoint(str(tmp_path / "out"), model=TINY.replace("heads=2", "heads=4"))
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,16 @@ def test_a_name_with_other_heads_than_we_wrote_is_refused(to: str, tmp_path: Pat
 def test_a_spec_in_a_file_is_not_trusted(said: str, tmp_path: Path) -> None:
     save_file(theirs(TINY, TIMM), tmp_path / "w.safetensors", metadata={SPEC_KEY: said})
     with pytest.raises(InputError, match=r"w\.safetensors: the spec"):
-        read(str(tmp_path / "w.safetensors"))
+        read_checkpoint(str(tmp_path / "w.safetensors"))
 
 
 def test_an_axial_resnet_is_fitted_to_new_classes() -> None:
     old = bundle("BiT@32,stages=1-1,width=32,heads=4,classes=3")
-    fitted = fit_named(old, old.spec, classes=2)
+    fitted = adapt_to_model(old, old.spec, classes=2)
     assert fitted.spec == replace(old.spec, classes=2)
     assert fitted.build()(torch.zeros(1, 3, 32, 32)).shape == (1, 2)
     with pytest.raises(InputError, match="leave image out"):
-        fit(old, image=(64, 64))
+        adapt_checkpoint(old, image=(64, 64))
 
 
 @pytest.mark.parametrize(
@@ -105,24 +105,24 @@ def test_an_axial_resnet_is_fitted_to_new_classes() -> None:
 def test_a_named_option_that_the_weights_have_not_is_refused(option: str, said: str) -> None:
     named = parse(f"{TINY.removesuffix(',activation=gelu')},{option}")
     with pytest.raises(InputError, match=said):
-        fit_named(bundle(TINY), named, classes=2)
+        adapt_to_model(bundle(TINY), named, classes=2)
 
 
 def test_what_a_name_leaves_open_stays_as_the_weights_have_it() -> None:
     old = bundle(f"{TINY},layer_scale=1e-05,position_resize=timm")
     named = parse("ViT/8@32,depth=1,width=32,heads=2,mlp=32,dropout=0.1,layer_scale=0.1")
-    spec = fit_named(old, named, classes=2).spec
+    spec = adapt_to_model(old, named, classes=2).spec
     assert spec == replace(old.spec, classes=2, image=(32, 32), dropout=0.1)
 
 
 def test_preprocessing_keeps_its_size_unless_another_is_asked_for() -> None:
     """BiT's and DINOv2's images have another size than their files, or their positions, say."""
     old = replace(bundle(TINY), preprocess=IMAGE)
-    assert fit(old, classes=2).preprocess == IMAGE
+    assert adapt_checkpoint(old, classes=2).preprocess == IMAGE
     for size in ((32, 32), (16, 16)):  # which it has already, but was asked for
-        assert fit(old, classes=2, image=size).preprocess == replace(IMAGE, size=size)
+        assert adapt_checkpoint(old, classes=2, image=size).preprocess == replace(IMAGE, size=size)
     gray = replace(IMAGE, mean=(0.5,), std=(0.5,))
-    assert fit(old, channels=1).preprocess == gray
+    assert adapt_checkpoint(old, channels=1).preprocess == gray
 
 
 def test_weights_of_several_types_become_one(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_weights_of_several_types_become_one(tmp_path: Path) -> None:
     assert loaded.provenance is not None
     assert "brought to float32, from float16 and float32" in loaded.provenance.changes
     torch.save({key: value.half() for key, value in mixed.items()}, tmp_path / "half.pth")
-    half = read(str(tmp_path / "half.pth"), model=WIDE)
+    half = read_checkpoint(str(tmp_path / "half.pth"), model=WIDE)
     assert {tensor.dtype for tensor in half.tensors.values()} == {torch.float16}
 
 
@@ -155,7 +155,7 @@ def test_a_conversion_that_fails_leaves_the_older_model(
     for folder in ("old", "new"):
         save_folder(bundle(TINY), tmp_path / folder)
     before: dict[str, Any] = {file.name: file.read_bytes() for file in (tmp_path / "old").iterdir()}
-    monkeypatch.setattr("vitrail.weights.write.TOLERANCE", -1)
+    monkeypatch.setattr("vitrail.weights.convert.TOLERANCE", -1)
     with pytest.raises(InputError, match="other logits"):
         convert(str(tmp_path / "new"), tmp_path / "old", "vitrail")
     assert {file.name: file.read_bytes() for file in (tmp_path / "old").iterdir()} == before
@@ -182,7 +182,7 @@ def test_a_conversion_that_is_stopped_leaves_nothing(
         raise KeyboardInterrupt
 
     save_folder(bundle(TINY), tmp_path / "own")
-    monkeypatch.setattr("vitrail.weights.write.compare", stop)
+    monkeypatch.setattr("vitrail.weights.convert.compare", stop)
     for to in WRITERS:
         with pytest.raises(KeyboardInterrupt):
             convert(str(tmp_path / "own"), tmp_path / "out", to)
@@ -193,6 +193,6 @@ def test_logits_that_are_no_numbers_are_a_difference() -> None:
     """Also where the features, which are compared first, are alike."""
     one, two = bundle(TINY), bundle(TINY)
     two.tensors.update(one.tensors)
-    assert compare(one, two) == 0
+    assert compare_logits(one, two) == 0
     two.tensors["head.output.bias"] = torch.full((3,), float("nan"))
-    assert math.isnan(compare(one, two))
+    assert math.isnan(compare_logits(one, two))

@@ -16,7 +16,7 @@ import pytest
 from tests.shelf import BODY, Shelf, refusal, serving
 from vitrail.models import parse
 from vitrail.weights import sources
-from vitrail.weights.catalogue import CATALOGUE, RECOMMENDED, find
+from vitrail.weights.catalog import CATALOG, RECOMMENDED, find
 from vitrail.weights.sources import resolve
 
 
@@ -332,7 +332,7 @@ def test_the_hub_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert time.monotonic() - start < 15
 
 
-@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.source)
+@pytest.mark.parametrize("entry", CATALOG, ids=lambda entry: entry.source)
 def test_catalogue(entry: Any) -> None:
     spec = parse(entry.model)
     size = entry.preprocess.size
@@ -348,7 +348,7 @@ def test_catalogue(entry: Any) -> None:
 
 
 def test_catalogue_as_a_whole() -> None:
-    assert len({entry.source for entry in CATALOGUE}) == len(CATALOGUE)
+    assert len({entry.source for entry in CATALOG}) == len(CATALOG)
     assert find("google:imagenet21k/ViT-X_16") is None
     # Sizes that the AugReg README states, in MiB, of the files themselves.
     stated = {"Ti/16": 37, "S/32": 118, "S/16": 115, "B/32": 398, "B/16": 391, "L/16": 1243}
@@ -358,7 +358,7 @@ def test_catalogue_as_a_whole() -> None:
         assert entry is not None
         assert entry.megabytes * 1e6 / 2**20 == pytest.approx(mebibytes, abs=1)
     assert len(RECOMMENDED) == 2 * len(stated)
-    scores = {entry.source: entry.top1 for entry in CATALOGUE}
+    scores = {entry.source: entry.top1 for entry in CATALOG}
     assert scores["timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"] == 75.452
     assert scores[RECOMMENDED["google:augreg/R50+L/32@384"]] == 85.99
     assert scores["dinov2:vitg14"] == 86.5

@@ -176,9 +176,9 @@ def _name_model(model: str, weights: str | None, image: str | None) -> str:
     if not model and weights is None:
         raise InputError("no model; give --model, such as ViT-S/16, or a --config that names one")
     if not model:
-        from vitrail.weights.load import read
+        from vitrail.weights.load import read_checkpoint
 
-        model = read(weights or "", hashed=False).spec.name
+        model = read_checkpoint(weights or "", hashed=False).spec.name
     return str(replace(parse(model), image=parse_size(image))) if image else model
 
 

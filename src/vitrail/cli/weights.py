@@ -30,7 +30,7 @@ def convert(
         to: vitrail, npz, bigvision, timm, hf or torchvision.
         model: What the source holds, where its shapes alone don't say.
     """
-    from vitrail.weights.write import convert as write
+    from vitrail.weights.convert import convert as write
 
     written = write(source, out, to, model=model)
     if json:
@@ -55,9 +55,9 @@ def weights_show(
         source: Weights: timm:…, hf:…, google:…, file:…, or a path.
         model: What the source holds, where its shapes alone don't say.
     """
-    from vitrail.weights.load import show
+    from vitrail.weights.load import show_weights
 
-    shown = show(source, model=model)
+    shown = show_weights(source, model=model)
     if json:
         print_json(shown)
         return
@@ -70,16 +70,16 @@ def weights_list(*, json: Json = False) -> None:
 
     Example: vitrail weights list
     """
-    from vitrail.weights.catalogue import CATALOGUE, RECOMMENDED
+    from vitrail.weights.catalog import CATALOG, RECOMMENDED
 
     if json:
         sizes = ("resolution", "megabytes")
-        rows = [{**asdict(e), **{key: getattr(e, key) for key in sizes}} for e in CATALOGUE]
+        rows = [{**asdict(e), **{key: getattr(e, key) for key in sizes}} for e in CATALOG]
         print_json(rows)
         return
     short = {full: name for name, full in RECOMMENDED.items()}
     table = new_table("source", "model", "trained on", "px", "MB", "top-1", "license")
-    for entry in CATALOGUE:
+    for entry in CATALOG:
         top1 = f"{entry.top1:.2f}" if entry.cited else ""
         pixels = "x".join(map(str, sorted(set(entry.resolution))))
         row = (entry.data, pixels, f"{entry.megabytes:,.0f}", top1, entry.license)

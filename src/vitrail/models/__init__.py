@@ -16,7 +16,7 @@ from vitrail.models.spec import spec_to_dict as spec_to_dict
 
 if TYPE_CHECKING:
     from vitrail.models.bit import BiT as BiT
-    from vitrail.models.construct import build as build
+    from vitrail.models.factory import build as build
     from vitrail.models.model import Model as Model
     from vitrail.models.positions import resize_patches as resize_patches
     from vitrail.models.positions import resize_positions as resize_positions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "BiT": "bit",
-    "build": "construct",
+    "build": "factory",
     "Model": "model",
     "resize_patches": "positions",
     "resize_positions": "positions",

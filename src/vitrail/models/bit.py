@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.models.convolution import StdConv
-from vitrail.models.init import initialize_layers
+from vitrail.models.init import init_layers
 from vitrail.models.layers import SelfAttention
 from vitrail.models.model import Model
 from vitrail.models.positions import RelativePositions
@@ -80,7 +80,7 @@ class BiT(Model[BiTSpec]):
                 inputs, grid = 4 * middle, _halved(grid) if stride == 2 else grid
         self.norm = nn.GroupNorm(GROUPS, inputs, spec.norm_eps)
         if not self.norm.weight.is_meta:  # there is nothing to fill, and torch is slow to do it
-            self.initialize()
+            self.init_weights()
 
     def tokens(self, x: Tensor) -> Tensor:
         """Encode images to the cells of the last feature map (batch, cells, channels)."""
@@ -105,9 +105,9 @@ class BiT(Model[BiTSpec]):
             return 1 + int(rest.partition(".")[0])
         return 1 + len(self.blocks) if room in ("norm", "head") else 0
 
-    def initialize(self) -> None:
+    def init_weights(self) -> None:
         """Fill all parameters as the official code does, from torch's random generator."""
-        initialize_layers(self)
+        init_layers(self)
 
 
 def _conv(spec: BiTSpec, inputs: int, outputs: int, kernel: int, stride: int) -> StdConv:

@@ -13,7 +13,7 @@ from vitrail.models.positions import Positions, RelativePositions
 
 
 @torch.no_grad()
-def initialize_layers(root: nn.Module) -> None:
+def init_layers(root: nn.Module) -> None:
     """Fill every layer that the families share; a family fills what is its own."""
     for module in root.modules():
         match module:

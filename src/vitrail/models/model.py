@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.config import InputError
-from vitrail.models.init import initialize_layers
+from vitrail.models.init import init_layers
 from vitrail.models.layers import Head
 from vitrail.models.spec import BiTSpec, ViTSpec
 
@@ -39,7 +39,7 @@ class Model(nn.Module, ABC, Generic[S]):
         """Pool encoded tokens to what the head reads (batch, width)."""
 
     @abstractmethod
-    def initialize(self) -> None:
+    def init_weights(self) -> None:
         """Fill all parameters as the official code does, from torch's random generator."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Model(nn.Module, ABC, Generic[S]):
         self.spec = replace(self.spec, **changes)
         old = next(self.parameters())
         self.head = self.make_head().to(old.device, old.dtype)
-        initialize_layers(self.head)
+        init_layers(self.head)
 
     def make_head(self) -> Head:
         """Make a head as the spec says."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.models.hybrid import Stem
-from vitrail.models.init import initialize_layers, lecun_normal
+from vitrail.models.init import init_layers, lecun_normal
 from vitrail.models.layers import AttentionPool, AxialBlock, Block
 from vitrail.models.model import Model
 from vitrail.models.noise import Dropout
@@ -43,7 +43,7 @@ class ViT(Model[ViTSpec]):
         self.pooling = AttentionPool(spec) if spec.pool == "map" else None
         self.distillation_head = self.make_head() if spec.distilled else None
         if not self.norm.weight.is_meta:  # there is nothing to fill, and torch is slow to do it
-            self.initialize()
+            self.init_weights()
 
     def tokens(self, x: Tensor) -> Tensor:
         """Encode images (batch, channels, height, width) to tokens (batch, tokens, width).
@@ -165,11 +165,11 @@ class ViT(Model[ViTSpec]):
         return 1 + self.spec.depth if room in late else 0
 
     @torch.no_grad()
-    def initialize(self) -> None:
+    def init_weights(self) -> None:
         """Fill all parameters as the official code does, from torch's random generator."""
-        initialize_layers(self)
+        init_layers(self)
         if self.stem is not None:
-            self.stem.initialize()
+            self.stem.init_weights()
         lecun_normal(self.embedding.weight)
         for zero in (self.embedding.bias, self.class_token, self.distillation_token):
             if zero is not None:

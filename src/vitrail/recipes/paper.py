@@ -11,7 +11,7 @@ from vitrail.data.datasets.open import open_data
 from vitrail.data.split import NoSplitError
 from vitrail.data.transforms.augment import Augment
 from vitrail.models import parse
-from vitrail.models.pretraining.masked import PretextConfig
+from vitrail.models.pretraining.masked import MIMConfig
 from vitrail.models.spec import BiTSpec, Size
 from vitrail.protocol import Protocol
 from vitrail.recipes.adding import WARMUP, add_options, base_of
@@ -182,7 +182,7 @@ def masked_patches(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         task="masked-patches",
-        pretext=PretextConfig(),  # Appendix B.1.2: half of the patches, their mean colors
+        pretext=MIMConfig(),  # Appendix B.1.2: half of the patches, their mean colors
         length=Duration(1_000_000, "steps"),  # Appendix B.1.2
         batch=4096,  # Appendix B.1.2
         augment=Augment(),  # vision_transformer, issue 103: as in classification

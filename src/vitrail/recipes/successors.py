@@ -7,7 +7,7 @@ from dataclasses import replace
 from vitrail.config import Duration
 from vitrail.data.transforms.augment import AUGMENTS, Augment, RandAugment
 from vitrail.models import parse
-from vitrail.models.pretraining.masked import PretextConfig
+from vitrail.models.pretraining.masked import MIMConfig
 from vitrail.models.pretraining.masking import MaskConfig
 from vitrail.recipes.adding import WARMUP, add_options, base_of
 from vitrail.run import TrainConfig
@@ -86,7 +86,7 @@ def mae(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         task="mae",
-        pretext=PretextConfig(mask=mask, target="normalized-pixels"),  # Table 1d
+        pretext=MIMConfig(mask=mask, target="normalized-pixels"),  # Table 1d
         length=Duration(800, "epochs"),  # section 4.1
         batch=4096,  # Table 8
         augment=Augment(crop="area", area=(0.2, 1.0), ratio=(3 / 4, 4 / 3)),  # Table 8, its code
@@ -106,7 +106,7 @@ def simmim(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         task="masked-patches",
-        pretext=PretextConfig(mask=mask, target="pixels", distance="absolute"),  # section 3.4
+        pretext=MIMConfig(mask=mask, target="pixels", distance="absolute"),  # section 3.4
         length=Duration(800, "epochs"),  # section 4.1
         batch=2048,  # section 4.1
         augment=Augment(crop="area", area=(0.67, 1.0), ratio=(3 / 4, 4 / 3)),  # section 4.1

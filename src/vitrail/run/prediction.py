@@ -17,7 +17,12 @@ from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.evaluation.best_tracker import EvalResult
 from vitrail.models import parse
 from vitrail.models.model import Model
-from vitrail.models.pretraining.masked import MaskedAutoencoder, MaskedViT, Pretext, encoder_spec
+from vitrail.models.pretraining.masked import (
+    MaskedAutoencoder,
+    MaskedImageModel,
+    MaskedViT,
+    encoder_spec,
+)
 from vitrail.models.vit import ViT
 from vitrail.run.objective import Classification, Exam, Objective
 from vitrail.training.pretext import Predict
@@ -116,7 +121,7 @@ class Prediction:
         provenance: Provenance | None,
     ) -> Checkpoint:
         """Keep the encoder as a model of its own."""
-        assert isinstance(model, Pretext)
+        assert isinstance(model, MaskedImageModel)
         spec, encoder = model.spec, encoder_state(tensors)
         return Checkpoint(spec=spec, tensors=encoder, preprocess=preprocess, provenance=provenance)
 

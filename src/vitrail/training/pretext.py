@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from vitrail.data.batches import Batch
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.models.pretraining.masked import PretextConfig
-from vitrail.models.pretraining.masking import Masking, draw_corruption, take
+from vitrail.models.pretraining.masked import MIMConfig
+from vitrail.models.pretraining.masking import Masking, gather_patches, sample_masking
 from vitrail.models.pretraining.patch_targets import (
-    distance,
-    from_patches,
     image_patches,
-    targets_of,
-    to_patches,
+    make_targets,
+    patchify,
+    prediction_loss,
+    unpatchify,
 )
 from vitrail.models.spec import ViTSpec
 from vitrail.training.tasks import DeviceBatch
@@ -26,9 +26,9 @@ from vitrail.training.tasks import DeviceBatch
 class Predict:
     """Predict the chosen patches of each image; which ones, its key of the step says."""
 
-    def __init__(self, config: PretextConfig, spec: ViTSpec, preprocess: Preprocess) -> None:
+    def __init__(self, config: MIMConfig, spec: ViTSpec, preprocess: Preprocess) -> None:
         self._config, self._spec, self._preprocess = config, spec, preprocess
-        draw_corruption(torch.zeros(1, dtype=torch.long), spec.grid, config.mask)  # or refuse now
+        sample_masking(torch.zeros(1, dtype=torch.long), spec.grid, config.mask)  # or refuse now
 
     def prepare(self, batch: Batch, device: torch.device) -> DeviceBatch:
         """Normalize on the device; the target is the image itself, as it was."""
@@ -38,27 +38,27 @@ class Predict:
 
     def losses(self, model: nn.Module, example: DeviceBatch) -> Tensor:
         """Compare predictions with the patches, those only that the model did not see."""
-        predictions, corruption = self._predict(model, example)
-        return self._distance(predictions, self._true_patches(example, corruption))
+        predictions, masking = self._predict(model, example)
+        return self._distance(predictions, self._true_patches(example, masking))
 
     def judge(self, model: nn.Module, example: DeviceBatch) -> tuple[Tensor, Tensor | None]:
         """Give each image's loss, and the part of its colors that is right, if colors are."""
-        predictions, corruption = self._predict(model, example)
-        patches = self._true_patches(example, corruption)
+        predictions, masking = self._predict(model, example)
+        patches = self._true_patches(example, masking)
         losses = self._distance(predictions, patches)
         if self._config.target not in ("color", "colors"):
             return losses, None
-        classes = targets_of(patches, self._spec.stride, self._config.target)
+        classes = make_targets(patches, self._spec.stride, self._config.target)
         said = predictions.unflatten(-1, (classes.shape[-1], -1)).argmax(-1)
         return losses, (said == classes).flatten(1).double().mean(1)
 
     def show(self, model: nn.Module, example: DeviceBatch) -> Shown:
         """Give images as they are, as the model sees them, and as it predicts them."""
-        predictions, corruption = self._predict(model, example)
+        predictions, masking = self._predict(model, example)
         spec, target = self._spec, self._config.target
-        patches = to_patches(example.targets.float() / 255, spec.stride)
-        true = take(patches, corruption.chosen)
-        places = corruption.chosen[..., None, None].expand_as(true)
+        patches = patchify(example.targets.float() / 255, spec.stride)
+        true = gather_patches(patches, masking.chosen)
+        places = masking.chosen[..., None, None].expand_as(true)
         hidden = patches.scatter(1, places, 0.5)
         guessed = image_patches(predictions, true, spec.stride, target)
         filled = patches.scatter(1, places, guessed.to(patches))
@@ -66,23 +66,25 @@ class Predict:
             example.targets.shape[1] // spec.stride[0],
             example.targets.shape[2] // spec.stride[1],
         )
-        return Shown(*(from_patches(each, grid, spec.stride) for each in (patches, hidden, filled)))
+        return Shown(*(unpatchify(each, grid, spec.stride) for each in (patches, hidden, filled)))
 
     def _predict(self, model: nn.Module, example: DeviceBatch) -> tuple[Tensor, Masking]:
         height, width = example.inputs.shape[2:]
         grid = height // self._spec.stride[0], width // self._spec.stride[1]
         keys = example.keys.to(example.inputs.device)
-        corruption = draw_corruption(keys, grid, self._config.mask)
-        return model(example.inputs, corruption), corruption
+        masking = sample_masking(keys, grid, self._config.mask)
+        return model(example.inputs, masking), masking
 
-    def _true_patches(self, example: DeviceBatch, corruption: Masking) -> Tensor:
-        patches = to_patches(example.targets, self._spec.stride)
-        return take(patches, corruption.chosen).float() / 255
+    def _true_patches(self, example: DeviceBatch, masking: Masking) -> Tensor:
+        patches = patchify(example.targets, self._spec.stride)
+        return gather_patches(patches, masking.chosen).float() / 255
 
     def _distance(self, predictions: Tensor, patches: Tensor) -> Tensor:
         config = self._config
-        targets = targets_of(patches, self._spec.stride, config.target)
-        return distance(predictions, targets, config.target, absolute=config.distance == "absolute")
+        targets = make_targets(patches, self._spec.stride, config.target)
+        return prediction_loss(
+            predictions, targets, config.target, absolute=config.distance == "absolute"
+        )
 
 
 class Shown(NamedTuple):

@@ -22,9 +22,9 @@ from vitrail.training.optim import make_optimizer
 from vitrail.training.precision import autocast_type
 from vitrail.training.tasks import Task
 from vitrail.training.train_config import PreprocessConfig, TrainConfig
+from vitrail.weights.adapt import adapt_to_model
 from vitrail.weights.checkpoint import Checkpoint, Provenance
-from vitrail.weights.fitting import fit_named
-from vitrail.weights.load import read
+from vitrail.weights.load import read_checkpoint
 
 
 def start_weights(config: TrainConfig, classes: int) -> Checkpoint:
@@ -35,7 +35,7 @@ def start_weights(config: TrainConfig, classes: int) -> Checkpoint:
         model = build(spec, classes=classes)
         bundle = Checkpoint(spec=model.spec, tensors=dict(model.state_dict()))
     else:
-        bundle = fit_named(read(config.weights), spec, classes=classes)
+        bundle = adapt_to_model(read_checkpoint(config.weights), spec, classes=classes)
         made = bundle.provenance or made
     made = replace(made, changes=(*made.changes, f"trained on {config.data}"))
     plain = plain_preprocess(bundle.spec.image, bundle.spec.channels)

@@ -11,7 +11,7 @@ from vitrail.data.cache import CacheConfig
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.preprocess import Fit, Interpolation
-from vitrail.models.pretraining.masked import PretextConfig
+from vitrail.models.pretraining.masked import MIMConfig
 from vitrail.training.optim import OptimConfig
 from vitrail.training.peft import TuneConfig
 from vitrail.training.precision import Precision
@@ -59,7 +59,7 @@ class TrainConfig:
     """Part of the training images, of each class alike, that is evaluated on instead; 0: none."""
     task: Literal["classify", "masked-patches", "mae"] = "classify"
     """What is learnt: labels, or, without any, the patches that the model is not shown."""
-    pretext: PretextConfig = field(default_factory=PretextConfig)
+    pretext: MIMConfig = field(default_factory=MIMConfig)
     """Of `masked-patches` and `mae`."""
     length: Duration = field(default=Duration(100, "epochs"))
     batch: int = 512

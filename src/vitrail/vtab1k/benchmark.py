@@ -24,7 +24,7 @@ from vitrail.recipes import finetune, shorten_warmup
 from vitrail.run import TrainConfig, train
 from vitrail.vtab1k.task_images import find_task, open_task, write_list
 from vitrail.vtab1k.vtab_tasks import TASKS, Group, Task
-from vitrail.weights.load import read
+from vitrail.weights.load import read_checkpoint
 
 _TEST = "test.json"
 
@@ -96,7 +96,7 @@ def run_vtab(
     if not data.is_dir():
         raise InputError(f"no folder {data}; expected one with a folder for each task of VTAB")
     chosen = _choose(names)
-    spec = read(model, hashed=False).spec
+    spec = read_checkpoint(model, hashed=False).spec
     name = str(replace(parse(spec.name), image=scale.image)) if scale.image else spec.name
     scores = []
     for number, task in enumerate(chosen, 1):

@@ -78,14 +78,14 @@ class Checkpoint:
         return model.eval()
 
 
-def _make_empty(bundle: Checkpoint) -> ViT | BiT:
+def _make_empty(checkpoint: Checkpoint) -> ViT | BiT:
     """Make the model without memory; refuse weights that are not its own, all misfits at once."""
-    model = build(bundle.spec, device="meta")
-    problems = list(_find_misfits(model.state_dict(), bundle.tensors))
+    model = build(checkpoint.spec, device="meta")
+    problems = list(_find_misfits(model.state_dict(), checkpoint.tensors))
     if problems:
         more = [f"and {len(problems) - 10} more"] if len(problems) > 10 else []
         listed = "; ".join([*problems[:10], *more])
-        raise InputError(f"the weights do not fit {bundle.spec}: {listed}")
+        raise InputError(f"the weights do not fit {checkpoint.spec}: {listed}")
     return model
 
 
@@ -130,20 +130,20 @@ class _Record:
     thresholds: tuple[float, ...] | None = None
 
 
-def save_folder(bundle: Checkpoint, folder: Path) -> None:
+def save_folder(checkpoint: Checkpoint, folder: Path) -> None:
     """Write a model folder; an older model folder of that name is replaced, nothing else is.
 
     One process at a time saves to a folder. Whatever stops it leaves the old folder or the new.
     """
-    _make_empty(bundle)
-    _check_outputs(bundle)
+    _make_empty(checkpoint)
+    _check_outputs(checkpoint)
     folder = folder.resolve()  # so that a link is followed, not replaced
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _settle(folder)
         _check_replaceable(folder)
         try:
-            _swap(_write(bundle, folder), folder)
+            _swap(_write(checkpoint, folder), folder)
         except BaseException:
             with suppress(OSError):
                 _settle(folder)
@@ -153,21 +153,21 @@ def save_folder(bundle: Checkpoint, folder: Path) -> None:
         raise InputError(f"{folder}: could not be saved: {cause}; what was there stays") from None
 
 
-def _write(bundle: Checkpoint, folder: Path) -> Path:
+def _write(checkpoint: Checkpoint, folder: Path) -> Path:
     """Write all beside the folder, on disk and for all that may read the user's files."""
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
-    save_file(separate(bundle.tensors), new / WEIGHTS, metadata={"format": "pt"})
+    save_file(separate(checkpoint.tensors), new / WEIGHTS, metadata={"format": "pt"})
     record = _Record(
-        name=str(bundle.spec),
+        name=str(checkpoint.spec),
         sha256=sha256_of(new / WEIGHTS),
-        parameters=sum(tensor.numel() for tensor in bundle.tensors.values()),
-        classes=bundle.classes,
-        preprocess=bundle.preprocess,
-        provenance=bundle.provenance,
-        activation=bundle.activation,
-        thresholds=bundle.thresholds,
+        parameters=sum(tensor.numel() for tensor in checkpoint.tensors.values()),
+        classes=checkpoint.classes,
+        preprocess=checkpoint.preprocess,
+        provenance=checkpoint.provenance,
+        activation=checkpoint.activation,
+        thresholds=checkpoint.thresholds,
     )
-    data = {"version": VERSION, **to_dict(record), "spec": spec_to_dict(bundle.spec)}
+    data = {"version": VERSION, **to_dict(record), "spec": spec_to_dict(checkpoint.spec)}
     text = json.dumps({**data, "checksum": ""}, indent=2) + "\n"
     sealed = text.replace(_seal(""), _seal(hashlib.sha256(text.encode()).hexdigest()))
     (new / RECORD).write_text(sealed, encoding="utf-8", newline="\n")
@@ -261,7 +261,7 @@ def load_folder(folder: Path) -> Checkpoint:
         record = from_dict(_Record, data)
     except InputError as error:
         raise InputError(f"{place / RECORD}: {error}") from None
-    bundle = Checkpoint(
+    checkpoint = Checkpoint(
         spec=spec,
         tensors=_read_weights(place / WEIGHTS, record),
         classes=record.classes,
@@ -271,12 +271,12 @@ def load_folder(folder: Path) -> Checkpoint:
         provenance=record.provenance,
     )
     try:
-        check_size(spec, {name: tuple(tensor.shape) for name, tensor in bundle.tensors.items()})
-        _make_empty(bundle)
-        _check_outputs(bundle)
+        check_size(spec, {name: tuple(tensor.shape) for name, tensor in checkpoint.tensors.items()})
+        _make_empty(checkpoint)
+        _check_outputs(checkpoint)
     except InputError as error:
         raise InputError(f"{place}: {error}") from None
-    return bundle
+    return checkpoint
 
 
 def _read_record(path: Path) -> dict[str, Any]:
@@ -304,13 +304,13 @@ def _read_weights(path: Path, record: _Record) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_outputs(bundle: Checkpoint) -> None:
-    classes, outputs = bundle.classes, bundle.spec.classes
+def _check_outputs(checkpoint: Checkpoint) -> None:
+    classes, outputs = checkpoint.classes, checkpoint.spec.classes
     if classes is not None and len(classes) != outputs:
-        raise InputError(f"{len(classes)} class names for {outputs} outputs of {bundle.spec}")
-    if (thresholds := bundle.thresholds) is None:
+        raise InputError(f"{len(classes)} class names for {outputs} outputs of {checkpoint.spec}")
+    if (thresholds := checkpoint.thresholds) is None:
         return
-    if bundle.activation != "sigmoid":
+    if checkpoint.activation != "sigmoid":
         raise InputError("thresholds are of a sigmoid model; this one's activation is softmax")
     if len(thresholds) != outputs or not all(0 <= each <= 1 for each in thresholds):
         raise InputError(f"expected {outputs} thresholds in [0, 1], got {[*thresholds][:10]}")

@@ -14,6 +14,7 @@ from vitrail.config import InputError, to_dict
 from vitrail.data import Preprocess
 from vitrail.models import BiT, Spec, ViT, parse, spec_from_dict
 from vitrail.models.spec import Size, ViTSpec
+from vitrail.weights.adapt import adapt_checkpoint
 from vitrail.weights.checkpoint import (
     Activation,
     Checkpoint,
@@ -28,12 +29,11 @@ from vitrail.weights.files.tensor_files import (
     open_weights,
     sha256_of,
 )
-from vitrail.weights.fitting import fit
-from vitrail.weights.formats.all_formats import FORMATS, read_classes, read_preprocess
 from vitrail.weights.formats.format import Format
 from vitrail.weights.formats.keymap import Tensors, read_table
+from vitrail.weights.formats.registry import FORMATS, read_classes, read_preprocess
 from vitrail.weights.sources import Resolved, resolve
-from vitrail.weights.transfer import HeadChange
+from vitrail.weights.transfer import HeadMode
 
 SPEC_KEY = "vitrail.spec"
 """Where files that we write in a peer's format also say the spec, for what the peer can't."""
@@ -61,26 +61,26 @@ def load(
     image: Size | None = None,
     channels: int | None = None,
     patch: Size | None = None,
-    head: HeadChange = "replace",
+    head: HeadMode = "replace",
 ) -> LoadedModel:
     """Load a model in eval mode, fitted to a new task where one is described.
 
     `model` names what the source holds: it is checked, and says what shapes alone can't. A peer's
     file is not hashed for its provenance, which would take longer than loading it; `read` does.
     """
-    bundle = read(source, model=model, hashed=False)
+    checkpoint = read_checkpoint(source, model=model, hashed=False)
     asked = (classes, image, channels, patch)
     if any(value is not None for value in asked):
-        bundle = fit(
-            bundle, classes=classes, image=image, channels=channels, patch=patch, head=head
+        checkpoint = adapt_checkpoint(
+            checkpoint, classes=classes, image=image, channels=channels, patch=patch, head=head
         )
     return LoadedModel(
-        bundle.build(),
-        bundle.classes,
-        bundle.preprocess,
-        bundle.provenance,
-        bundle.activation,
-        bundle.thresholds,
+        checkpoint.build(),
+        checkpoint.classes,
+        checkpoint.preprocess,
+        checkpoint.provenance,
+        checkpoint.activation,
+        checkpoint.thresholds,
     )
 
 
@@ -104,14 +104,14 @@ def _cut_to_patches(
     return replace(preprocess, size=spec.image, crop=crop), (said,)
 
 
-def read(source: str, *, model: str | None = None, hashed: bool = True) -> Checkpoint:
+def read_checkpoint(source: str, *, model: str | None = None, hashed: bool = True) -> Checkpoint:
     """Read all that a source holds: our own folder, or a file of any known format."""
     found = resolve(source)
     if found.path.is_dir():
-        bundle = load_folder(found.path)
+        checkpoint = load_folder(found.path)
         if model is not None:
-            _agree(bundle.spec, parse(model), source, sure=True)
-        return bundle
+            _agree(checkpoint.spec, parse(model), source, sure=True)
+        return checkpoint
     return read_weights(open_weights(found.path), found, model=model, hashed=hashed)
 
 
@@ -239,20 +239,20 @@ def _shorten(error: InputError) -> str:
     return "; ".join(problems[:10]) + more
 
 
-def show(source: str, *, model: str | None = None) -> dict[str, Any]:
+def show_weights(source: str, *, model: str | None = None) -> dict[str, Any]:
     """Say what a source holds, as plain data."""
-    bundle = read(source, model=model)
-    provenance = bundle.provenance
+    checkpoint = read_checkpoint(source, model=model)
+    provenance = checkpoint.provenance
     return {
         "source": source,
         "format": provenance.format if provenance else "vitrail",
-        "spec": str(bundle.spec),
-        "parameters": sum(tensor.numel() for tensor in bundle.tensors.values()),
-        "tensors": len(bundle.tensors),
-        "classes": bundle.spec.classes,
-        "activation": bundle.activation,
-        "thresholds": None if bundle.thresholds is None else list(bundle.thresholds),
-        "preprocess": None if bundle.preprocess is None else to_dict(bundle.preprocess),
+        "spec": str(checkpoint.spec),
+        "parameters": sum(tensor.numel() for tensor in checkpoint.tensors.values()),
+        "tensors": len(checkpoint.tensors),
+        "classes": checkpoint.spec.classes,
+        "activation": checkpoint.activation,
+        "thresholds": None if checkpoint.thresholds is None else list(checkpoint.thresholds),
+        "preprocess": None if checkpoint.preprocess is None else to_dict(checkpoint.preprocess),
         "sha256": provenance.sha256 if provenance else None,
         "changes": list(provenance.changes) if provenance else [],
     }

@@ -23,7 +23,7 @@ from urllib.parse import quote
 from vitrail.config import InputError, suggest
 from vitrail.download import MissingError, cache_folder, fetch, fetch_from_hub
 from vitrail.models.names import parse
-from vitrail.weights.catalogue import CATALOGUE, RECOMMENDED, Published, choose_augreg, find
+from vitrail.weights.catalog import CATALOG, RECOMMENDED, PublishedWeights, choose_augreg, find
 
 GOOGLE = "https://storage.googleapis.com"
 """Google's public storage, where the paper's authors keep their files."""
@@ -59,7 +59,7 @@ class Resolved:
     """What the folder's config.json says; empty without one."""
     preprocessor: dict[str, Any]
     """What the folder's preprocessor_config.json says; empty without one."""
-    published: Published | None
+    published: PublishedWeights | None
     """The checkpoint's record, if it is a known one."""
 
 
@@ -76,7 +76,7 @@ def resolve(source: str, *, cache: Path | None = None) -> Resolved:
         if _find(source):
             return _from_file(source, cache)
     except MissingError as error:
-        near = suggest(source, (record.source for record in CATALOGUE))
+        near = suggest(source, (record.source for record in CATALOG))
         raise InputError(f"{error}{near}") from None
     except OSError as error:
         raise InputError(f"cannot read {source}: {error.strerror}") from None
@@ -112,7 +112,7 @@ def _unreadable(source: str) -> InputError:
     file = f"file:{source} if it is a path"
     with suppress(InputError):
         base = str(parse(source)).partition(",")[0]
-        same = [r.source for r in CATALOGUE if r.model.partition(",")[0] == base]
+        same = [r.source for r in CATALOG if r.model.partition(",")[0] == base]
         each = [next((s for s in same if s.startswith(p)), "") for p in ("google:", "timm:")]
         named = " or ".join(filter(None, each)) or "its source"
         return InputError(f"{source!r} is a model: write {named} for its weights, or {file}")
@@ -218,7 +218,7 @@ def _from_timm(rest: str, cache: Path | None) -> Resolved:
         example = "timm:vit_base_patch16_224.augreg_in21k"
         raise InputError(f"timm:{rest[:60]} is no name of timm's; expected such as {example}")
     if "." not in rest:
-        tagged = [r.source for r in CATALOGUE if r.source.startswith(f"timm:{rest}.")]
+        tagged = [r.source for r in CATALOG if r.source.startswith(f"timm:{rest}.")]
         if len(tagged) > 1:
             raise InputError(f"timm:{rest} has several weights; name one of {', '.join(tagged)}")
         rest = tagged[0].removeprefix("timm:") if tagged else rest
@@ -271,7 +271,7 @@ def _from_google(rest: str, cache: Path | None) -> Resolved:
 def _from_dinov2(rest: str, cache: Path | None) -> Resolved:
     match = re.fullmatch(r"(vit[sblg]14)(_reg)?", rest)
     if not match:
-        names = ", ".join(r.source for r in CATALOGUE if r.source.startswith("dinov2:"))
+        names = ", ".join(r.source for r in CATALOG if r.source.startswith("dinov2:"))
         raise InputError(f"unknown source 'dinov2:{rest[:60]}'; there are: {names}")
     name = f"dinov2_{match[1]}"
     file = f"{name}/{name}{'_reg4' if match[2] else ''}_pretrain.pth"

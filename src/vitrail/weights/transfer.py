@@ -19,10 +19,10 @@ from vitrail.models.positions import resize_grid, resize_patches, resize_positio
 from vitrail.models.spec import BiTSpec, HybridSpec, Size, Spec, ViTSpec
 from vitrail.weights.formats.keymap import Tensors
 
-HeadChange = Literal["replace", "keep", "keep-hidden"]
+HeadMode = Literal["replace", "keep", "keep-hidden"]
 """Put a zero linear layer in the whole head's place, keep the head, or replace its last layer."""
 
-Deed = Literal["resized", "replaced", "dropped", "adapted"]
+Action = Literal["resized", "replaced", "dropped", "adapted"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Change:
     """What was done to one parameter; those not named were kept as they are."""
 
     parameter: str
-    deed: Deed
+    deed: Action
     detail: str
 
 
@@ -56,7 +56,7 @@ def transfer(
     image: Size | None = None,
     channels: int | None = None,
     patch: Size | None = None,
-    head: HeadChange = "replace",
+    head: HeadMode = "replace",
 ) -> Transfer:
     """Fit weights to a new task; what is not named stays as it was.
 
@@ -76,7 +76,7 @@ def _new_spec(
     image: Size | None,
     channels: int | None,
     patch: Size | None,
-    head: HeadChange,
+    head: HeadMode,
 ) -> Spec:
     if patch is not None and not (isinstance(spec, ViTSpec) and not isinstance(spec, HybridSpec)):
         raise InputError(f"{spec.name} has no patches of pixels to resize")
@@ -94,7 +94,7 @@ def _new_spec(
 
 
 def _fit_head(
-    spec: Spec, new: Spec, made: Tensors, classes: int | None, head: HeadChange
+    spec: Spec, new: Spec, made: Tensors, classes: int | None, head: HeadMode
 ) -> list[Change]:
     """Replace the head (and a distillation head) in place; say so also of a head of zeros."""
     weight = made.get("head.output.weight")

@@ -12,7 +12,7 @@ from vitrail.models.pretraining.masked import (
     MaskedViT,
     encoder_spec,
 )
-from vitrail.models.pretraining.masking import MaskConfig, Masking, draw_corruption
+from vitrail.models.pretraining.masking import MaskConfig, Masking, sample_masking
 from vitrail.models.vit import ViT as ViTClass
 
 NAME = "ViT/4@16,depth=2,width=16,heads=2,mlp=24"
@@ -26,7 +26,7 @@ def make_encoder(name: str = NAME) -> ViT:
 
 
 def draw(ratio: float = 0.5, count: int = 3) -> Masking:
-    return draw_corruption(torch.arange(count), (4, 4), MaskConfig(ratio=ratio))
+    return sample_masking(torch.arange(count), (4, 4), MaskConfig(ratio=ratio))
 
 
 def shake(module: nn.Module) -> None:
@@ -50,19 +50,17 @@ def gradient(loss: Tensor, of: Tensor) -> Tensor:
 def test_hidden_patches_have_no_say(kind: str) -> None:
     """What is masked, or left out, can't reach a prediction; what is seen does."""
     images = torch.randn(3, 3, 16, 16, requires_grad=True)
-    corruption = draw_corruption(
-        torch.arange(3), (4, 4), MaskConfig(ratio=0.75, masked=1, replaced=0)
-    )
+    masking = sample_masking(torch.arange(3), (4, 4), MaskConfig(ratio=0.75, masked=1, replaced=0))
     if kind == "mae":
         model = MaskedAutoencoder(make_encoder(), "pixels", LIGHT)
     else:
         model = MaskedViT(make_encoder(), "pixels")
     shake(model)
-    reached = gradient(model(images, corruption).sum(), images).abs().sum(1)
+    reached = gradient(model(images, masking).sum(), images).abs().sum(1)
     patches = reached.unflatten(2, (4, 4)).unflatten(1, (4, 4)).sum(dim=(2, 4)).flatten(1)
     for image in range(3):
-        assert patches[image, corruption.chosen[image]].eq(0).all()
-        assert patches[image, corruption.seen[image]].gt(0).all()
+        assert patches[image, masking.chosen[image]].eq(0).all()
+        assert patches[image, masking.seen[image]].gt(0).all()
 
 
 def test_gradients_reach_everything_that_is_learnt() -> None:
@@ -74,8 +72,8 @@ def test_gradients_reach_everything_that_is_learnt() -> None:
     for model in models:
         shake(model)
         grid = model.spec.grid
-        corruption = draw_corruption(torch.arange(3), grid, MaskConfig(ratio=0.5))
-        model(torch.randn(3, 3, 16, 16), corruption).square().sum().backward()
+        masking = sample_masking(torch.arange(3), grid, MaskConfig(ratio=0.5))
+        model(torch.randn(3, 3, 16, 16), masking).square().sum().backward()
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None, name
             assert parameter.grad.abs().sum() > 0, name

@@ -7,7 +7,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.models.pretraining.masking import MaskConfig, corrupt, draw_corruption, take
+from vitrail.models.pretraining.masking import (
+    MaskConfig,
+    gather_patches,
+    mask_patches,
+    sample_masking,
+)
 
 GRID = (6, 5)
 
@@ -32,7 +37,7 @@ def test_counts_are_exact_for_each_image(
     config = MaskConfig(ratio=ratio, masked=masked, replaced=replaced)
     count = rows * columns
     chosen = round(ratio * count)
-    found = draw_corruption(keys(7, seed), (rows, columns), config)
+    found = sample_masking(keys(7, seed), (rows, columns), config)
     assert found.chosen.shape == (7, chosen)
     assert found.masked == round(masked * chosen)
     assert found.partners.shape[1] == min(round(replaced * chosen), chosen - found.masked)
@@ -46,15 +51,15 @@ def test_counts_are_exact_for_each_image(
 
 def test_a_image_is_corrupted_alike_in_any_batch() -> None:
     many = keys(16)
-    whole = draw_corruption(many, GRID, MaskConfig())
+    whole = sample_masking(many, GRID, MaskConfig())
     for place in (0, 5, 15):
-        alone = draw_corruption(many[place : place + 1], GRID, MaskConfig())
+        alone = sample_masking(many[place : place + 1], GRID, MaskConfig())
         for part, all_of_them in zip(alone[:3], whole[:3], strict=True):
             assert torch.equal(part[0], all_of_them[place])
 
 
 def test_every_patch_is_chosen_and_taken_as_often() -> None:
-    found = draw_corruption(keys(20_000), GRID, MaskConfig(ratio=0.5, masked=0.5, replaced=0.5))
+    found = sample_masking(keys(20_000), GRID, MaskConfig(ratio=0.5, masked=0.5, replaced=0.5))
     count = GRID[0] * GRID[1]
     for places, share in ((found.chosen, 0.5), (found.partners, 7 / count)):
         often = torch.bincount(places.flatten(), minlength=count) / 20_000
@@ -64,8 +69,8 @@ def test_every_patch_is_chosen_and_taken_as_often() -> None:
 
 def test_corrupted_embeddings_are_mask_other_or_their_own() -> None:
     patches, mask = torch.randn(3, 30, 4), torch.randn(4)
-    found = draw_corruption(keys(3), GRID, MaskConfig())
-    result = corrupt(patches, mask, found)
+    found = sample_masking(keys(3), GRID, MaskConfig())
+    result = mask_patches(patches, mask, found)
     expected = patches.clone()
     for image in range(3):
         for order, place in enumerate(found.chosen[image].tolist()):
@@ -76,11 +81,11 @@ def test_corrupted_embeddings_are_mask_other_or_their_own() -> None:
                 expected[image, place] = patches[image, partner]
     assert torch.equal(result, expected)
     assert (found.masked, found.partners.shape[1], found.chosen.shape[1]) == (12, 2, 15)
-    assert torch.equal(take(result, found.seen), take(patches, found.seen))
+    assert torch.equal(gather_patches(result, found.seen), gather_patches(patches, found.seen))
 
 
 def test_units_are_chosen_whole() -> None:
-    found = draw_corruption(keys(50), (8, 4), MaskConfig(ratio=0.5, masked=1, replaced=0, unit=2))
+    found = sample_masking(keys(50), (8, 4), MaskConfig(ratio=0.5, masked=1, replaced=0, unit=2))
     for chosen in found.chosen:
         grid = torch.zeros(32).scatter(0, chosen, 1.0).view(4, 2, 2, 2)  # units down and across
         sums = grid.sum(dim=(1, 3))
@@ -105,6 +110,6 @@ def test_bad_rates_are_refused(settings: dict[str, float], said: str) -> None:
 
 def test_what_the_grid_does_not_allow_is_refused() -> None:
     with pytest.raises(InputError, match="unit 4 does not divide the grid of 6x5"):
-        draw_corruption(keys(1), GRID, MaskConfig(unit=4))
+        sample_masking(keys(1), GRID, MaskConfig(unit=4))
     with pytest.raises(InputError, match="of 4 patches is 0"):
-        draw_corruption(keys(1), (2, 2), MaskConfig(ratio=0.1))
+        sample_masking(keys(1), (2, 2), MaskConfig(ratio=0.1))

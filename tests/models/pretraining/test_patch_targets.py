@@ -10,12 +10,12 @@ from vitrail.models.pretraining.patch_targets import (
     Target,
     class_color,
     color_class,
-    distance,
-    from_patches,
     image_patches,
-    outputs_of,
-    targets_of,
-    to_patches,
+    make_targets,
+    patchify,
+    prediction_loss,
+    target_size,
+    unpatchify,
 )
 
 PATCH = (4, 8)
@@ -23,13 +23,13 @@ PATCH = (4, 8)
 
 def test_patches_are_cut_row_by_row_and_joined_again() -> None:
     images = torch.rand(2, 12, 16, 3)
-    patches = to_patches(images, PATCH)
+    patches = patchify(images, PATCH)
     assert patches.shape == (2, 6, 32, 3)
     for row in range(3):
         for column in range(2):
             cut = images[:, 4 * row : 4 * row + 4, 8 * column : 8 * column + 8]
             assert torch.equal(patches[:, 2 * row + column], cut.flatten(1, 2))
-    assert torch.equal(from_patches(patches, (3, 2), PATCH), images)
+    assert torch.equal(unpatchify(patches, (3, 2), PATCH), images)
 
 
 def test_all_512_colors_have_their_own_class() -> None:
@@ -44,9 +44,9 @@ def test_all_512_colors_have_their_own_class() -> None:
 
 def test_targets_are_those_of_brute_force() -> None:
     images = torch.randint(0, 256, (2, 8, 16, 3)) / 255
-    patches = to_patches(images, PATCH)
-    color = targets_of(patches, PATCH, "color")
-    colors = targets_of(patches, PATCH, "colors")
+    patches = patchify(images, PATCH)
+    color = make_targets(patches, PATCH, "color")
+    colors = make_targets(patches, PATCH, "colors")
     assert (color.shape, colors.shape) == ((2, 4, 1), (2, 4, 16))
     for number in range(4):
         top, left = 4 * (number // 2), 8 * (number % 2)
@@ -56,47 +56,49 @@ def test_targets_are_those_of_brute_force() -> None:
         cells = [part[row : row + 1, 2 * col : 2 * col + 2] for row in range(4) for col in range(4)]
         means = torch.stack([cell.mean(dim=(0, 1)) for cell in cells])
         assert torch.equal(colors[1, number], color_class(means))
-        flat = targets_of(patches, PATCH, "normalized-pixels")[1, number]
+        flat = make_targets(patches, PATCH, "normalized-pixels")[1, number]
         expected = (part.flatten() - part.mean()) / (part.var() + 1e-6).sqrt()
         torch.testing.assert_close(flat, expected)
-    assert torch.equal(targets_of(patches, PATCH, "pixels"), patches.flatten(2))
+    assert torch.equal(make_targets(patches, PATCH, "pixels"), patches.flatten(2))
 
 
 def test_distances_are_means_over_patches() -> None:
     logits, classes = torch.randn(2, 3, 16 * 512), torch.randint(0, 512, (2, 3, 16))
-    found = distance(logits, classes, "colors")
+    found = prediction_loss(logits, classes, "colors")
     chances = logits.view(2, 3, 16, 512).softmax(-1).gather(-1, classes[..., None])
     torch.testing.assert_close(found, -chances.log().mean(dim=(1, 2, 3)))
-    blank = distance(torch.zeros(1, 3, 512), torch.zeros(1, 3, 1, dtype=torch.long), "color")
+    blank = prediction_loss(torch.zeros(1, 3, 512), torch.zeros(1, 3, 1, dtype=torch.long), "color")
     assert blank.item() == pytest.approx(math.log(512))
     said, true = torch.randn(2, 3, 96), torch.randn(2, 3, 96)
-    torch.testing.assert_close(distance(said, true, "pixels"), ((said - true) ** 2).mean((1, 2)))
-    absolute = distance(said, true, "pixels", absolute=True)
+    torch.testing.assert_close(
+        prediction_loss(said, true, "pixels"), ((said - true) ** 2).mean((1, 2))
+    )
+    absolute = prediction_loss(said, true, "pixels", absolute=True)
     torch.testing.assert_close(absolute, (said - true).abs().mean((1, 2)))
 
 
 def test_right_predictions_show_the_image() -> None:
     images = torch.randint(0, 256, (1, 8, 16, 3)) / 255
-    patches = to_patches(images, PATCH)
+    patches = patchify(images, PATCH)
     pixels: tuple[Target, ...] = ("pixels", "normalized-pixels")
     for target in pixels:
-        shown = image_patches(targets_of(patches, PATCH, target), patches, PATCH, target)
+        shown = image_patches(make_targets(patches, PATCH, target), patches, PATCH, target)
         torch.testing.assert_close(shown, patches)
     counts: dict[Target, int] = {"color": 1, "colors": 16}
     for target, parts in counts.items():
-        classes = targets_of(patches, PATCH, target)
+        classes = make_targets(patches, PATCH, target)
         logits = torch.nn.functional.one_hot(classes, 512).float().flatten(2)
         shown = image_patches(logits, patches, PATCH, target)
         assert shown.shape == patches.shape
-        assert torch.equal(targets_of(shown, PATCH, target), classes)
+        assert torch.equal(make_targets(shown, PATCH, target), classes)
         assert classes.shape[2] == parts
 
 
 def test_outputs_and_what_has_none() -> None:
-    assert outputs_of("color", (16, 16), 3) == 512  # Appendix B.1.2
-    assert outputs_of("colors", (16, 16), 3) == 16 * 512  # Appendix B.1.2
-    assert outputs_of("pixels", (16, 16), 3) == 768
+    assert target_size("color", (16, 16), 3) == 512  # Appendix B.1.2
+    assert target_size("colors", (16, 16), 3) == 16 * 512  # Appendix B.1.2
+    assert target_size("pixels", (16, 16), 3) == 768
     with pytest.raises(InputError, match="sides 4 divides, not 14x14"):
-        outputs_of("colors", (14, 14), 3)
+        target_size("colors", (14, 14), 3)
     with pytest.raises(InputError, match="images have 1"):
-        outputs_of("color", (16, 16), 1)
+        target_size("color", (16, 16), 1)

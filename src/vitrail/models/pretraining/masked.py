@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.models.init import initialize_layers, xavier
+from vitrail.models.init import init_layers, xavier
 from vitrail.models.layers import Block
 from vitrail.models.model import Model
 from vitrail.models.positions import sincos_2d
-from vitrail.models.pretraining.masking import MaskConfig, Masking, corrupt, take
-from vitrail.models.pretraining.patch_targets import Target, outputs_of
+from vitrail.models.pretraining.masking import MaskConfig, Masking, gather_patches, mask_patches
+from vitrail.models.pretraining.patch_targets import Target, target_size
 from vitrail.models.spec import HybridSpec, Size, Spec, ViTSpec
 from vitrail.models.vit import ViT
 
@@ -42,7 +42,7 @@ class DecoderConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretextConfig:
+class MIMConfig:
     """What is hidden from the encoder, and what it has to say of it."""
 
     mask: MaskConfig = field(default_factory=MaskConfig)
@@ -54,7 +54,7 @@ class PretextConfig:
     """Of `mae` only."""
 
 
-class Pretext(Model[ViTSpec]):
+class MaskedImageModel(Model[ViTSpec]):
     """An encoder in pre-training: images and their corruption in, predictions out."""
 
     def __init__(self, encoder: ViT) -> None:
@@ -71,17 +71,17 @@ class Pretext(Model[ViTSpec]):
 
     @abstractmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # it does not classify
-        self, x: Tensor, corruption: Masking
+        self, x: Tensor, masking: Masking
     ) -> Tensor:
         """Predict the chosen patches of images (batch, chosen, outputs)."""
 
-    def initialize(self) -> None:
+    def init_weights(self) -> None:
         """Fill all parameters from torch's random generator."""
-        self.encoder.initialize()
-        self.initialize_rest()
+        self.encoder.init_weights()
+        self.init_prediction()
 
     @abstractmethod
-    def initialize_rest(self) -> None:
+    def init_prediction(self) -> None:
         """Fill what stands beside the encoder."""
 
     def layer_of(self, parameter: str) -> int:
@@ -90,33 +90,33 @@ class Pretext(Model[ViTSpec]):
         return self.encoder.layer_of(rest if room == "encoder" else "head")
 
 
-class MaskedViT(Pretext):
+class MaskedViT(MaskedImageModel):
     """BERT's way, the paper's (Appendix B.1.2), and SimMIM's: the encoder gets mask embeddings."""
 
     def __init__(self, encoder: ViT, target: Target) -> None:
         super().__init__(encoder)
         spec = encoder.spec
         self.mask = nn.Parameter(torch.empty(spec.width))
-        self.predict = nn.Linear(spec.width, outputs_of(target, spec.stride, spec.channels))
+        self.predict = nn.Linear(spec.width, target_size(target, spec.stride, spec.channels))
         if not self.mask.is_meta:
-            self.initialize_rest()
+            self.init_prediction()
 
-    def forward(self, x: Tensor, corruption: Masking) -> Tensor:
+    def forward(self, x: Tensor, masking: Masking) -> Tensor:
         """Predict the chosen patches of images (batch, chosen, outputs)."""
         encoder = self.encoder
         patches, grid = encoder.embed_patches(x)
-        tokens = encoder.embed_tokens(corrupt(patches, self.mask, corruption), grid)
+        tokens = encoder.embed_tokens(mask_patches(patches, self.mask, masking), grid)
         encoded = encoder.run_blocks(tokens, grid)[:, self.spec.prefix :]
-        return self.predict(encoder.norm(take(encoded, corruption.chosen)))
+        return self.predict(encoder.norm(gather_patches(encoded, masking.chosen)))
 
     @torch.no_grad()
-    def initialize_rest(self) -> None:
+    def init_prediction(self) -> None:
         """Fill the mask embedding and the prediction from torch's random generator."""
         nn.init.normal_(self.mask, std=0.02)
         xavier(self.predict)
 
 
-class MaskedAutoencoder(Pretext):
+class MaskedAutoencoder(MaskedImageModel):
     """MAE (arXiv 2111.06377): the encoder sees only the other patches, a light decoder all."""
 
     def __init__(self, encoder: ViT, target: Target, decoder: DecoderConfig) -> None:
@@ -141,41 +141,41 @@ class MaskedAutoencoder(Pretext):
         self.mask = nn.Parameter(torch.empty(light.width))
         self.blocks = nn.ModuleList(Block(light, 0.0) for _ in range(light.depth))
         self.norm = nn.LayerNorm(light.width, spec.norm_eps)
-        self.predict = nn.Linear(light.width, outputs_of(target, spec.stride, spec.channels))
+        self.predict = nn.Linear(light.width, target_size(target, spec.stride, spec.channels))
         if not self.mask.is_meta:
-            self.initialize_rest()
+            self.init_prediction()
 
-    def forward(self, x: Tensor, corruption: Masking) -> Tensor:
+    def forward(self, x: Tensor, masking: Masking) -> Tensor:
         """Predict the chosen patches of images (batch, chosen, outputs)."""
         encoder, prefix = self.encoder, self.spec.prefix
         patches, grid = encoder.embed_patches(x)
         tokens = encoder.embed_tokens(patches, grid)
-        seen = take(tokens[:, prefix:], corruption.seen)
+        seen = gather_patches(tokens[:, prefix:], masking.seen)
         seen = torch.cat([tokens[:, :prefix], seen], dim=1)
         encoded = self.enter(encoder.norm(encoder.run_blocks(seen, grid)))
-        return self.decode(encoded, corruption, grid)
+        return self.decode(encoded, masking, grid)
 
-    def decode(self, encoded: Tensor, corruption: Masking, grid: Size) -> Tensor:
+    def decode(self, encoded: Tensor, masking: Masking, grid: Size) -> Tensor:
         """Predict chosen patches from tokens that have the decoder's width."""
         prefix, width = self.spec.prefix, encoded.shape[2]
         encoded = encoded.to(self.mask.dtype)  # autocast's halves would round the blocks' sums
-        places = corruption.seen[..., None].expand(-1, -1, width)
+        places = masking.seen[..., None].expand(-1, -1, width)
         blank = self.mask.expand(len(encoded), grid[0] * grid[1], -1)
         patches = blank.scatter(1, places, encoded[:, prefix:]) + self.positions(grid, encoded)
         x = torch.cat([encoded[:, :prefix], patches], dim=1)
         for block in self.blocks:
             x = self.run_block(block, x)
-        return self.predict(self.norm(take(x[:, prefix:], corruption.chosen)))
+        return self.predict(self.norm(gather_patches(x[:, prefix:], masking.chosen)))
 
     def positions(self, grid: Size, like: Tensor) -> Tensor:
         """Give the decoder's fixed position embeddings (patches, width)."""
         return sincos_2d(grid, like.shape[-1], like.dtype, like.device)
 
     @torch.no_grad()
-    def initialize_rest(self) -> None:
+    def init_prediction(self) -> None:
         """Fill the decoder from torch's random generator."""
-        initialize_layers(self.blocks)
-        initialize_layers(self.norm)
+        init_layers(self.blocks)
+        init_layers(self.norm)
         nn.init.normal_(self.mask, std=0.02)
         xavier(self.enter)
         xavier(self.predict)

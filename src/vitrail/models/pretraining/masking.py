@@ -57,7 +57,7 @@ class Masking(NamedTuple):
     """How many of the chosen ones become the mask embedding."""
 
 
-def draw_corruption(keys: Tensor, grid: Size, config: MaskConfig) -> Masking:
+def sample_masking(keys: Tensor, grid: Size, config: MaskConfig) -> Masking:
     """Choose patches of images with one int64 key each (batch,)."""
     units = grid[0] // config.unit, grid[1] // config.unit
     if (units[0] * config.unit, units[1] * config.unit) != grid:
@@ -93,9 +93,9 @@ def _spread(order: Tensor, units: Size, side: int) -> Tensor:
     return (rows * (units[1] * side) + columns).flatten(1)
 
 
-def corrupt(patches: Tensor, mask: Tensor, corruption: Masking) -> Tensor:
+def mask_patches(patches: Tensor, mask: Tensor, masking: Masking) -> Tensor:
     """Corrupt patch embeddings (batch, patches, width) with a mask embedding (width)."""
-    chosen, partners, masked = corruption.chosen, corruption.partners, corruption.masked
+    chosen, partners, masked = masking.chosen, masking.partners, masking.masked
     replaced = partners.shape[1]
     places = chosen[:, : masked + replaced, None].expand(-1, -1, patches.shape[2])
     others = patches.gather(1, partners[..., None].expand(-1, -1, patches.shape[2]))
@@ -103,6 +103,6 @@ def corrupt(patches: Tensor, mask: Tensor, corruption: Masking) -> Tensor:
     return patches.scatter(1, places, torch.cat([blank, others], dim=1))
 
 
-def take(values: Tensor, places: Tensor) -> Tensor:
+def gather_patches(values: Tensor, places: Tensor) -> Tensor:
     """Take the rows at each image's places (batch, n) of (batch, patches, …)."""
     return values[torch.arange(len(values), device=values.device)[:, None], places]

@@ -21,7 +21,7 @@ _LEVELS = 8  # Appendix B.1.2: 3 bits a channel
 _PARTS = 4  # Appendix B.1.2: 4 x 4 parts a patch
 
 
-def outputs_of(target: Target, patch: Size, channels: int) -> int:
+def target_size(target: Target, patch: Size, channels: int) -> int:
     """Say how many numbers a prediction of one patch has."""
     height, width = patch
     if target in ("pixels", "normalized-pixels"):
@@ -38,7 +38,7 @@ def outputs_of(target: Target, patch: Size, channels: int) -> int:
     return _PARTS**2 * _LEVELS**3
 
 
-def to_patches(images: Tensor, patch: Size) -> Tensor:
+def patchify(images: Tensor, patch: Size) -> Tensor:
     """Cut images (batch, height, width, channels) to (batch, patches, pixels, channels)."""
     batch, height, width, channels = images.shape
     cells = images.view(batch, height // patch[0], patch[0], width // patch[1], patch[1], -1)
@@ -46,13 +46,13 @@ def to_patches(images: Tensor, patch: Size) -> Tensor:
     return cells.reshape(batch, -1, patch[0] * patch[1], channels)
 
 
-def from_patches(patches: Tensor, grid: Size, patch: Size) -> Tensor:
+def unpatchify(patches: Tensor, grid: Size, patch: Size) -> Tensor:
     """Join what `to_patches` cut."""
     cells = patches.view(len(patches), *grid, *patch, -1).permute(0, 1, 3, 2, 4, 5)
     return cells.reshape(len(patches), grid[0] * patch[0], grid[1] * patch[1], -1)
 
 
-def targets_of(patches: Tensor, patch: Size, target: Target) -> Tensor:
+def make_targets(patches: Tensor, patch: Size, target: Target) -> Tensor:
     """Say what is to be predicted of patches (batch, n, pixels, channels) of colors from 0 to 1.
 
     Classes (batch, n, parts) of colors, or numbers (batch, n, outputs).
@@ -87,7 +87,7 @@ def class_color(classes: Tensor) -> Tensor:
     return (torch.stack(levels, dim=-1) + 0.5) / _LEVELS
 
 
-def distance(
+def prediction_loss(
     predictions: Tensor, targets: Tensor, target: Target, *, absolute: bool = False
 ) -> Tensor:
     """Give each image's mean loss over its patches and their parts or pixels, in float32."""

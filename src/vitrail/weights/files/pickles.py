@@ -72,7 +72,7 @@ class Storage:
 
 
 @dataclass(frozen=True)
-class Declared:
+class TensorRecord:
     """A tensor as the pickle describes it."""
 
     shape: tuple[int, ...]
@@ -80,7 +80,7 @@ class Declared:
 
 
 @dataclass
-class Follower:
+class PickleReader:
     """Follows a pickle's instructions, on records only."""
 
     storages: dict[str, Storage] = field(default_factory=dict)
@@ -195,7 +195,7 @@ def _call(name: str, arguments: tuple[Any, ...]) -> Any:
     if name == _TENSOR:
         return _declare(*arguments[:4])
     if name == _PARAMETER:
-        return _expect(arguments[0], Declared)
+        return _expect(arguments[0], TensorRecord)
     if name == _ORDERED:
         return _dict(*arguments)
     if name == _SIZE:
@@ -205,7 +205,7 @@ def _call(name: str, arguments: tuple[Any, ...]) -> Any:
     return _Name(name)
 
 
-def _declare(storage: Any, offset: int, shape: Any, strides: Any) -> Declared:
+def _declare(storage: Any, offset: int, shape: Any, strides: Any) -> TensorRecord:
     """Note a tensor, which must lie within its storage and not repeat parts of it."""
     storage = _expect(storage, Storage)
     if len(shape) > 64:
@@ -218,7 +218,7 @@ def _declare(storage: Any, offset: int, shape: Any, strides: Any) -> Declared:
             f"refused: a tensor of shape {shorten(shape)} says it holds "
             f"{numel * storage.dtype.itemsize:_} bytes, its storage {storage.nbytes:_}"
         )
-    return Declared(shape, storage.dtype)
+    return TensorRecord(shape, storage.dtype)
 
 
 def _dict(pairs: Iterable[Any] = ()) -> dict[Any, Any]:

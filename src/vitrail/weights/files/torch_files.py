@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.weights.files.archives import CHUNK, HEADER_LIMIT, Header, open_zip
-from vitrail.weights.files.pickles import Declared, Follower
+from vitrail.weights.files.pickles import PickleReader, TensorRecord
 
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 """How files begin that torch wrote before version 1.6: its magic number, pickled."""
@@ -57,7 +57,7 @@ def read_torch_zip(path: Path, archive: zipfile.ZipFile) -> Header:
         raise InputError("refused: its members are compressed, which torch never does")
     if members[pickles[0]].file_size > HEADER_LIMIT:
         raise InputError(f"refused: its pickle is over {HEADER_LIMIT:_} bytes")
-    follower = Follower()
+    follower = PickleReader()
     saved = follower.follow(io.BytesIO(archive.read(pickles[0])))
     for key, storage in follower.storages.items():
         member = members.get(f"{room}data/{key}")
@@ -71,7 +71,7 @@ def read_legacy(path: Path) -> Header:
     """Read what a file of torch's old format says that it holds."""
     with path.open("rb") as file:
         stream = io.BytesIO(file.read(HEADER_LIMIT))
-        follower = Follower()
+        follower = PickleReader()
         _magic, _version, _system, saved, keys = (follower.follow(stream) for _ in range(5))
         if not all(isinstance(key, str) for key in keys) or {*keys} != {*follower.storages}:
             raise InputError("the storages that its tensors need are not those that it holds")
@@ -89,7 +89,7 @@ def read_legacy(path: Path) -> Header:
 
 
 def _header(saved: Any, path: Path, *, zipped: bool) -> Header:
-    tensors, ignored = unwrap(saved, Declared)
+    tensors, ignored = unwrap(saved, TensorRecord)
     return Header(
         shapes={name: tensor.shape for name, tensor in tensors.items()},
         dtypes={name: tensor.dtype for name, tensor in tensors.items()},

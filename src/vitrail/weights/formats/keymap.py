@@ -54,10 +54,10 @@ class Entry:
 Table = tuple[Entry, ...]
 """Every parameter of a model, once."""
 
-ImageDataset = str | Part
+TensorSource = str | Part
 """One of the peer's tensors; a bare name stands for our own shape, or an equal share of it."""
 
-Row = tuple[str, *tuple[ImageDataset, ...]]
+Row = tuple[str, *tuple[TensorSource, ...]]
 """One of our parameters, then what it is stacked of."""
 
 
@@ -69,13 +69,13 @@ def make_table(spec: Spec, rows: Iterable[Row], project: str) -> Table:
     """
     shapes = {name: tuple(p.shape) for name, p in build(spec, device="meta").named_parameters()}
     entries = {ours: _entry(ours, shapes[ours], parts) for ours, *parts in rows if ours in shapes}
-    homeless = [name for name in shapes if name not in entries]
-    if homeless:
-        raise InputError(f"{project} has no place for {', '.join(homeless[:5])} of {spec}")
+    unmatched = [name for name in shapes if name not in entries]
+    if unmatched:
+        raise InputError(f"{project} has no place for {', '.join(unmatched[:5])} of {spec}")
     return tuple(entries.values())
 
 
-def _entry(ours: str, shape: Shape, sources: Sequence[ImageDataset]) -> Entry:
+def _entry(ours: str, shape: Shape, sources: Sequence[TensorSource]) -> Entry:
     share = (shape[0] // len(sources), *shape[1:])
     parts = (Part(source, share) if isinstance(source, str) else source for source in sources)
     return Entry(ours, shape, tuple(parts))

@@ -18,7 +18,7 @@ def build(
     """Build a model with fresh weights.
 
     `classes` replaces the spec's (0: no head, `forward` gives features). On the "meta" device
-    nothing is allocated; `to_empty` and `initialize` make such a model real.
+    nothing is allocated; `to_empty` and `init_weights` make such a model real.
     """
     spec = parse(model) if isinstance(model, str) else model
     if classes is not None:

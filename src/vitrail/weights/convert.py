@@ -30,7 +30,7 @@ from vitrail.weights.formats.keymap import Tensors, write_table
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.timm.timm_config import write_config as write_timm_config
 from vitrail.weights.formats.torchvision import TORCHVISION
-from vitrail.weights.load import SPEC_KEY, read
+from vitrail.weights.load import SPEC_KEY, read_checkpoint
 
 TOLERANCE = 1e-5
 """Largest difference of the logits, as a part of the largest logit."""
@@ -53,20 +53,22 @@ def convert(source: str, out: Path, to: str, *, model: str | None = None) -> Con
         raise InputError(f"{out}: is no place for a model; name a file or a folder in it")
     if out.exists() and to != "vitrail":
         raise InputError(f"{out} exists; remove it or choose another name")
-    bundle = read(source, model=model)
+    checkpoint = read_checkpoint(source, model=model)
     if not out.exists():
-        return _convert(bundle, source, out, to)
+        return _convert(checkpoint, source, out, to)
     trial = _part(out)  # an older model of ours stays until the new one has proved right
     try:
-        return replace(_convert(bundle, source, trial, to), files=_write(bundle, out, to))
+        return replace(_convert(checkpoint, source, trial, to), files=_write(checkpoint, out, to))
     finally:
         shutil.rmtree(trial, ignore_errors=True)
 
 
-def _convert(bundle: Checkpoint, source: str, out: Path, to: str) -> ConversionResult:
-    files = _write(bundle, out, to)
+def _convert(checkpoint: Checkpoint, source: str, out: Path, to: str) -> ConversionResult:
+    files = _write(checkpoint, out, to)
     try:
-        difference = compare(bundle, read(f"file:{out}", model=str(bundle.spec)))
+        difference = compare_logits(
+            checkpoint, read_checkpoint(f"file:{out}", model=str(checkpoint.spec))
+        )
         if not difference <= TOLERANCE:
             raise InputError(f"{out} as {to} gives other logits than {source}: {difference:.1e}")
     except BaseException:
@@ -78,11 +80,11 @@ def _convert(bundle: Checkpoint, source: str, out: Path, to: str) -> ConversionR
     return ConversionResult(to, files, difference)
 
 
-def _write(bundle: Checkpoint, out: Path, to: str) -> tuple[Path, ...]:
+def _write(checkpoint: Checkpoint, out: Path, to: str) -> tuple[Path, ...]:
     """Write under a name of its own first; whatever stops it leaves nothing behind."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        return WRITERS[to](bundle, out)
+        return WRITERS[to](checkpoint, out)
     except (OSError, SafetensorError) as error:
         cause = getattr(error, "strerror", None) or error
         raise InputError(f"{out}: could not be written: {cause}") from None
@@ -97,14 +99,14 @@ def _part(out: Path) -> Path:
 
 
 @torch.inference_mode()
-def compare(first: Checkpoint, second: Checkpoint) -> float:
+def compare_logits(first: Checkpoint, second: Checkpoint) -> float:
     """Give the largest difference of two models on random images, relative to their outputs.
 
     Features count beside logits: a head of zeros would hide any difference.
     """
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(2, first.spec.channels, *first.spec.image, generator=generator)
-    one, two = (bundle.build().float() for bundle in (first, second))
+    one, two = (checkpoint.build().float() for checkpoint in (first, second))
     pairs = [(one.features(images), two.features(images)), (one(images), two(images))]
     if any(ours.shape != theirs.shape for ours, theirs in pairs):
         raise InputError(f"{first.spec} and {second.spec} have outputs of other sizes")
@@ -112,18 +114,20 @@ def compare(first: Checkpoint, second: Checkpoint) -> float:
     return torch.stack(parts).max().item()  # as python's max does not, it keeps NaN
 
 
-def _tensors(bundle: Checkpoint, format: Format) -> Tensors:
-    return format.denormalize(write_table(format.table(bundle.spec), bundle.tensors))
+def _tensors(checkpoint: Checkpoint, format: Format) -> Tensors:
+    return format.denormalize(write_table(format.table(checkpoint.spec), checkpoint.tensors))
 
 
-def _write_npz(bundle: Checkpoint, out: Path, format: Format, prefix: str = "") -> tuple[Path, ...]:
-    theirs = _tensors(bundle, format)
+def _write_npz(
+    checkpoint: Checkpoint, out: Path, format: Format, prefix: str = ""
+) -> tuple[Path, ...]:
+    theirs = _tensors(checkpoint, format)
     arrays = {f"{prefix}{key}": _array(value) for key, value in theirs.items()}
     part = _part(out)
     with part.open("wb") as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
     with zipfile.ZipFile(part, "a") as archive:  # where no other reader looks
-        archive.comment = json.dumps({SPEC_KEY: spec_to_dict(bundle.spec)}).encode()
+        archive.comment = json.dumps({SPEC_KEY: spec_to_dict(checkpoint.spec)}).encode()
     _finish(part, out)
     return (out,)
 
@@ -133,46 +137,46 @@ def _array(tensor: Tensor) -> np.ndarray:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
-def _write_google(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
-    published = isinstance(bundle.spec, BiTSpec) and bundle.spec.pool_padding == "zeros"
-    return _write_npz(bundle, out, BIT_TF if published else GOOGLE)
+def _write_google(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
+    published = isinstance(checkpoint.spec, BiTSpec) and checkpoint.spec.pool_padding == "zeros"
+    return _write_npz(checkpoint, out, BIT_TF if published else GOOGLE)
 
 
-def _write_bigvision(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
-    return _write_npz(_fold_class_position(bundle), out, BIGVISION, prefix="params/")
+def _write_bigvision(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
+    return _write_npz(_fold_class_position(checkpoint), out, BIGVISION, prefix="params/")
 
 
-def _fold_class_position(bundle: Checkpoint) -> Checkpoint:
+def _fold_class_position(checkpoint: Checkpoint) -> Checkpoint:
     """Add the class token's position to the token itself, as big_vision does with old files."""
-    spec = bundle.spec
+    spec = checkpoint.spec
     if not isinstance(spec, ViTSpec) or spec.position != "learned-1d" or spec.positioned != 1:
-        return bundle
-    table = bundle.tensors["positions.0.table"]
-    folded = {"class_token": bundle.tensors["class_token"] + table[0]}
+        return checkpoint
+    table = checkpoint.tensors["positions.0.table"]
+    folded = {"class_token": checkpoint.tensors["class_token"] + table[0]}
     folded["positions.0.table"] = table[1:]
-    tensors = {**bundle.tensors, **folded}
-    return replace(bundle, spec=replace(spec, class_position=False), tensors=tensors)
+    tensors = {**checkpoint.tensors, **folded}
+    return replace(checkpoint, spec=replace(spec, class_position=False), tensors=tensors)
 
 
-def _write_timm(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
-    config = write_timm_config(bundle.spec, bundle.preprocess, bundle.classes)
-    return _write_hub_folder(bundle, out, TIMM, {"config.json": config})
+def _write_timm(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
+    config = write_timm_config(checkpoint.spec, checkpoint.preprocess, checkpoint.classes)
+    return _write_hub_folder(checkpoint, out, TIMM, {"config.json": config})
 
 
-def _write_hf(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
-    extra = {"config.json": write_config(bundle.spec, bundle.classes)}
-    if bundle.preprocess is not None:
-        extra["preprocessor_config.json"] = write_preprocess(bundle.preprocess)
-    return _write_hub_folder(bundle, out, format_for(bundle.spec), extra)
+def _write_hf(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
+    extra = {"config.json": write_config(checkpoint.spec, checkpoint.classes)}
+    if checkpoint.preprocess is not None:
+        extra["preprocessor_config.json"] = write_preprocess(checkpoint.preprocess)
+    return _write_hub_folder(checkpoint, out, format_for(checkpoint.spec), extra)
 
 
 def _write_hub_folder(
-    bundle: Checkpoint, out: Path, format: Format, extra: dict[str, dict[str, Any]]
+    checkpoint: Checkpoint, out: Path, format: Format, extra: dict[str, dict[str, Any]]
 ) -> tuple[Path, ...]:
-    theirs = separate(_tensors(bundle, format))
+    theirs = separate(_tensors(checkpoint, format))
     part = _part(out)
     part.mkdir(parents=True, exist_ok=True)
-    metadata = {"format": "pt", SPEC_KEY: json.dumps(spec_to_dict(bundle.spec))}
+    metadata = {"format": "pt", SPEC_KEY: json.dumps(spec_to_dict(checkpoint.spec))}
     save_file(theirs, part / "model.safetensors", metadata=metadata)
     for name, data in extra.items():
         (part / name).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
@@ -180,16 +184,16 @@ def _write_hub_folder(
     return tuple(out / name for name in ("model.safetensors", *extra))
 
 
-def _write_torchvision(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
-    theirs = _tensors(bundle, TORCHVISION)
+def _write_torchvision(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
+    theirs = _tensors(checkpoint, TORCHVISION)
     part = _part(out)
     torch.save(theirs, part)
     _finish(part, out)
     return (out,)
 
 
-def _write_vitrail(bundle: Checkpoint, out: Path) -> tuple[Path, ...]:
-    save_folder(bundle, out)
+def _write_vitrail(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
+    save_folder(checkpoint, out)
     return out / "model.safetensors", out / "model.json"
 
 

@@ -19,7 +19,7 @@ from vitrail.models.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedWeights:
     """One checkpoint that somebody published."""
 
     source: str
@@ -91,8 +91,8 @@ def _record(
     top1: float | None = None,
     cited: str = "",
     license: str = "Apache-2.0",
-) -> Published:
-    return Published(
+) -> PublishedWeights:
+    return PublishedWeights(
         source=source,
         model=model,
         data=data,
@@ -103,7 +103,7 @@ def _record(
     )
 
 
-def _originals() -> Iterator[Published]:
+def _originals() -> Iterator[PublishedWeights]:
     """List the paper's own files; the heads of the ImageNet-21k ones are zero on purpose."""
     hybrid = ("R50+ViT-B/16", "R50+ViT-B_16", 768)
     widths = {"B": 768, "L": 1024}
@@ -139,7 +139,7 @@ _AUGREG = {
 that their names are made of, and the accuracy after it."""
 
 
-def _augreg() -> Iterator[tuple[str, Published]]:
+def _augreg() -> Iterator[tuple[str, PublishedWeights]]:
     """List the recommended AugReg files, each with the short source that stands for it."""
     for name, (size, rules, rate, top1) in _AUGREG.items():
         stem, dash, rest = name.rpartition("+")
@@ -152,7 +152,7 @@ def _augreg() -> Iterator[tuple[str, Published]]:
         yield f"google:augreg/{name}@384", record
 
 
-def _bits() -> Iterator[Published]:
+def _bits() -> Iterator[PublishedWeights]:
     scores = {"50x1": 80.386, "101x1": 82.332, "50x3": 83.982, "101x3": 84.430}
     scores |= {"152x2": 84.468, "152x4": 84.936}
     options = "standardize=timm,pool_padding=zeros"
@@ -190,7 +190,7 @@ _TIMM_VITS = (
 """timm's own measurements of Google's weights, partly of other files than the README's."""
 
 
-def _timms() -> Iterator[Published]:
+def _timms() -> Iterator[PublishedWeights]:
     for name, model, top1 in _TIMM_VITS:
         tag = name.partition(".")[2]
         data = I1K if tag == "sam_in1k" else BOTH if tag.endswith("in1k") else I21K
@@ -200,7 +200,7 @@ def _timms() -> Iterator[Published]:
         yield _record(f"timm:{name}", model + options, data, image, top1, _TIMM)
 
 
-def _hugging_face() -> Iterator[Published]:
+def _hugging_face() -> Iterator[PublishedWeights]:
     options = "activation=gelu,position_resize=huggingface,norm_eps=1e-12"
     for size, letter in (("base", "B"), ("large", "L")):
         for patch, side in ((16, 224), (16, 384), (32, 384)):
@@ -209,7 +209,7 @@ def _hugging_face() -> Iterator[Published]:
             yield _record(source, f"{name},{options}", BOTH, _google(side))
 
 
-def _meta() -> Iterator[Published]:
+def _meta() -> Iterator[PublishedWeights]:
     """List DeiT, MAE and DINOv2; the latter two are encoders, whose accuracy is that of a head."""
     timm = "activation=gelu,position_resize=timm"
     deit = (("tiny", "Ti", 72.2, 74.5), ("small", "S", 79.9, 81.2), ("base", "B", 81.8, 83.4))
@@ -236,7 +236,7 @@ RECOMMENDED: dict[str, str] = {short: record.source for short, record in _augreg
 """`google:augreg/B/16`, the recommended pre-training, and `google:augreg/B/16@384`, its fine-tuning
 to ImageNet, with the file that each stands for."""
 
-CATALOGUE: tuple[Published, ...] = (
+CATALOG: tuple[PublishedWeights, ...] = (
     *_originals(),
     *(record for _, record in _augreg()),
     *_timms(),
@@ -246,10 +246,10 @@ CATALOGUE: tuple[Published, ...] = (
 )
 """The checkpoints that `vitrail weights list` shows; `resolve` reaches many more."""
 
-_BY_SOURCE = {record.source: record for record in CATALOGUE}
+_BY_SOURCE = {record.source: record for record in CATALOG}
 
 
-def find(source: str) -> Published | None:
+def find(source: str) -> PublishedWeights | None:
     """Look a source up, also by its short name or with its file's suffix."""
     source = RECOMMENDED.get(source, source)
     return _BY_SOURCE.get(source.removesuffix(".npz"))

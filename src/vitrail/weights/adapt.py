@@ -9,24 +9,24 @@ from vitrail.data import Preprocess
 from vitrail.models import Spec
 from vitrail.models.spec import Size, ViTSpec
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.transfer import HeadChange, transfer
+from vitrail.weights.transfer import HeadMode, transfer
 
 _FITTED = ("classes", "representation", "head_bias", "image", "channels", "patch")
 
 
-def fit(
-    bundle: Checkpoint,
+def adapt_checkpoint(
+    checkpoint: Checkpoint,
     *,
     classes: int | None = None,
     image: Size | None = None,
     channels: int | None = None,
     patch: Size | None = None,
-    head: HeadChange = "replace",
+    head: HeadMode = "replace",
 ) -> Checkpoint:
     """Fit weights to a new task; the changes are added to their provenance."""
     moved = transfer(
-        bundle.spec,
-        bundle.tensors,
+        checkpoint.spec,
+        checkpoint.tensors,
         classes=classes,
         image=image,
         channels=channels,
@@ -34,28 +34,28 @@ def fit(
         head=head,
     )
     said = tuple(f"{change.deed} {change.parameter}: {change.detail}" for change in moved.changes)
-    provenance = bundle.provenance and replace(
-        bundle.provenance, changes=(*bundle.provenance.changes, *said)
+    provenance = checkpoint.provenance and replace(
+        checkpoint.provenance, changes=(*checkpoint.provenance.changes, *said)
     )
     same_head = classes is None or head == "keep"
     return Checkpoint(
         spec=moved.spec,
         tensors=moved.tensors,
-        classes=bundle.classes if same_head else None,
-        activation=bundle.activation if same_head else "softmax",
-        thresholds=bundle.thresholds if same_head else None,
-        preprocess=bundle.preprocess and _refit(bundle.preprocess, moved.spec, image),
+        classes=checkpoint.classes if same_head else None,
+        activation=checkpoint.activation if same_head else "softmax",
+        thresholds=checkpoint.thresholds if same_head else None,
+        preprocess=checkpoint.preprocess and _refit(checkpoint.preprocess, moved.spec, image),
         provenance=provenance,
     )
 
 
-def fit_named(bundle: Checkpoint, named: Spec, *, classes: int) -> Checkpoint:
+def adapt_to_model(checkpoint: Checkpoint, named: Spec, *, classes: int) -> Checkpoint:
     """Fit weights to a named model's resolution, patch, channels and dropout, and to new classes.
 
     What the name leaves open, such as the form of GELU, stays as the weights have it; what it says
     and no fitting brings about, such as another pooling, is refused.
     """
-    found = bundle.spec
+    found = checkpoint.spec
     shape = ("depth", "width", "heads", "mlp", "stages", "stem_width")
     have = {field.name for field in fields(found)}
     if type(found) is not type(named) or any(
@@ -65,7 +65,9 @@ def fit_named(bundle: Checkpoint, named: Spec, *, classes: int) -> Checkpoint:
     noise = ("dropout", "attention_dropout", "stochastic_depth")
     _refuse_others(found, named, fitted={*shape, *noise, *_FITTED})
     patch = named.patch if isinstance(named, ViTSpec) else None
-    fitted = fit(bundle, classes=classes, image=named.image, channels=named.channels, patch=patch)
+    fitted = adapt_checkpoint(
+        checkpoint, classes=classes, image=named.image, channels=named.channels, patch=patch
+    )
     if not isinstance(named, ViTSpec):
         return fitted
     return replace(fitted, spec=replace(fitted.spec, **{key: getattr(named, key) for key in noise}))
