@@ -182,7 +182,7 @@ def test_a_conversion_that_is_stopped_leaves_nothing(
         raise KeyboardInterrupt
 
     save_folder(bundle(TINY), tmp_path / "own")
-    monkeypatch.setattr("vitrail.weights.convert.compare", stop)
+    monkeypatch.setattr("vitrail.weights.convert.compare_logits", stop)
     for to in WRITERS:
         with pytest.raises(KeyboardInterrupt):
             convert(str(tmp_path / "own"), tmp_path / "out", to)
