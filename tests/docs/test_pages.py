@@ -1,0 +1,146 @@
+"""Every Python snippet and every command of README and docs/ runs, on tiny stand-ins.
+
+A page is read from top to bottom: its Python blocks share their names, its commands their folder.
+What can't be run here says so in the page: <!-- not run: why --> above the block.
+"""
+
+import ast
+import glob
+import io
+import re
+import shutil
+import subprocess
+from contextlib import ExitStack, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.serving import Server, started, until
+from tests.docs.blocks import PAGES, RUN, SHOWN, Block, read_blocks, read_commands
+from tests.docs.stand_ins import adapt_command, adapt_python, make_world
+from tests.material import ROOT
+from vitrail.cli import main
+
+NOT_YET = {
+    "vitrail bench",
+    "from vitrail.protocol import follow",
+    "vitrail soup runs/pets/seed-* --out runs/pets/soup",
+}
+"""First lines of blocks, or commands, that don't run yet; must become empty."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs") / "world"
+    folder.mkdir()
+    make_world(folder)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what exporters' libraries say of others
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_runs(
+    page: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(world, tmp_path / "here")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    with ExitStack() as servers:
+        reader = Reader(servers, tmp_path)
+        for block in read_blocks(page):
+            if block.language not in RUN or block.not_run:
+                continue
+            if block.text.partition("\n")[0] in NOT_YET:
+                continue
+            try:
+                reader.run(block)
+            except BaseException as error:
+                error.add_note(f"{block}:\n{block.text}")
+                raise
+
+
+class Reader:
+    """Somebody who tries what a page says, block after block."""
+
+    def __init__(self, servers: ExitStack, place: Path) -> None:
+        self.servers, self.place = servers, place
+        self.server: Server | None = None
+        self.names: dict[str, Any] = {"__name__": "__main__"}
+
+    def run(self, block: Block) -> None:
+        if block.language == "python":
+            self.run_python(block)
+            return
+        for words, output in read_commands(block):
+            match words:
+                case ["vitrail", "serve", *rest]:
+                    self.serve(adapt_command(rest))
+                case ["vitrail", *rest] if f"vitrail {rest[0]}" not in NOT_YET:
+                    self.call(adapt_command(rest), output)
+                case ["curl", *rest]:
+                    self.curl(rest)
+                case [first, *_] if first != "vitrail":
+                    pytest.fail(f"{words[0]} can't be run here; say why above the block")
+
+    def run_python(self, block: Block) -> None:
+        """Run a block; a comment after an expression that ends with a shape must be true."""
+        code = adapt_python(block.text)
+        lines = code.splitlines()
+        for statement in ast.parse(code).body:
+            lone = ast.Module([statement], [])
+            exec(compile(lone, str(block), "exec"), self.names)
+            said = re.search(r"#.*\((\d+(?:, \d+)+)\)$", lines[(statement.end_lineno or 1) - 1])
+            if said and isinstance(statement, ast.Expr):
+                value = eval(
+                    compile(ast.Expression(statement.value), str(block), "eval"), self.names
+                )
+                assert tuple(value.shape) == tuple(map(int, said[1].split(","))), said[0]
+
+    def call(self, words: list[str], output: str) -> None:
+        """Call the command in this process, as from a shell; what is shown is what it prints."""
+        if words[0] in ("train", "finetune", "vtab"):
+            shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
+        expanded = [file for word in words for file in (sorted(glob.glob(word)) or [word])]
+        with redirect_stdout(io.StringIO()) as printed:
+            try:
+                main(expanded)
+            except SystemExit as stop:
+                if stop.code:
+                    pytest.fail(f"vitrail {' '.join(expanded)} ended with {stop.code}")
+        if output:
+            assert printed.getvalue().split() == output.split()
+
+    def serve(self, words: list[str]) -> None:
+        """Serve until the next server or the end of the page."""
+        self.servers.close()
+        if "--port" in words:
+            del words[(at := words.index("--port")) : at + 2]
+        place = self.place / f"server{len(list(self.place.iterdir()))}"
+        place.mkdir()
+        arguments = started(place, *words, "--workers", "1", "--device", "cpu")
+        self.server = self.servers.enter_context(arguments)
+        until(self.server.healthy)
+
+    def curl(self, words: list[str]) -> None:
+        assert self.server is not None, "no vitrail serve above this"
+        words = [word.replace(":8000", f":{self.server.port}") for word in words]
+        done = subprocess.run(["curl", "-sS", "--fail", *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_block_says_what_it_is(page: Path) -> None:
+    for block in read_blocks(page):
+        assert block.language in RUN | SHOWN, f"{block}: {block.language!r}"
+        if block.language == "yaml":
+            assert yaml.safe_load(block.text)
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"]:
+        if not page.exists():
+            continue
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
