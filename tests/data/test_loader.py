@@ -128,7 +128,6 @@ for _ in Loader(make, range(10**6), LoaderConfig(workers=2, kind="processes")):
 """
 
 
-@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed() -> None:
     parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

@@ -1,7 +1,6 @@
 """The server with too much to do, with slow clients, and for long: it stays quick and small."""
 
 import asyncio
-import os
 import random
 import resource
 import socket
@@ -36,10 +35,6 @@ from tests.deploy.serving import (
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)
 
-SLOW = [
-    pytest.mark.slow,
-    pytest.mark.skipif("VITRAIL_SLOW" not in os.environ, reason="minutes; VITRAIL_SLOW=1 runs it"),
-]
 Ask = Callable[[], tuple[int, dict[str, str], Any] | None]
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -65,7 +60,6 @@ def test_s1_a_flood_is_answered_or_told_to_wait(server: Server) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("VITRAIL_SLOW" not in os.environ, reason="VITRAIL_SLOW=1 runs it")
 def test_s1_ten_thousand_at_once(tmp_path: Path) -> None:
     """With the usual limits: 1.5 s for headers are too few for so many on a busy machine."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -102,7 +96,7 @@ async def keep_asking(
 
 @pytest.mark.parametrize(
     ("nap", "seconds", "share", "soon"),
-    [(0.25, 4.0, 0.5, 0.25), pytest.param(0.05, 30.0, 0.99, 0.05, marks=SLOW)],
+    [(0.25, 4.0, 0.5, 0.25), pytest.param(0.05, 30.0, 0.99, 0.05, marks=pytest.mark.slow)],
 )
 def test_s2_four_times_what_it_can_do(
     tmp_path: Path,
@@ -184,7 +178,7 @@ def misbehave(server: Server, kind: str) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("count", [1_500, pytest.param(20_000, marks=SLOW)])
+@pytest.mark.parametrize("count", [1_500, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_s14_many_requests_leave_nothing_behind(server: Server, count: int) -> None:
     good = image(1)
     headers, body = form(("a", image(2)), ("b", b"no image"))

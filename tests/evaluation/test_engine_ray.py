@@ -26,7 +26,6 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("_quiet")
 def test_rays_answers_are_those_of_one_process(tmp_path: Path) -> None:
     data, model = write_images(tmp_path / "photos"), save_tiny(tmp_path / "model")

@@ -32,15 +32,10 @@ from vitrail.training.optim import OptimConfig
 FULL = {"sharding": "full"}
 GOOD = (0, 0)
 LONG = {"length": steps(50), "evaluate": steps(25), "save": steps(25)}
-SLOW = [
-    pytest.mark.slow,
-    pytest.mark.skipif("VITRAIL_SLOW" not in os.environ, reason="minutes; VITRAIL_SLOW=1 runs it"),
-]
-"""Other processes, and real launchers, of what is tested quickly already."""
 
 
 def slow(*case: object) -> Any:
-    return pytest.param(*case, marks=SLOW)
+    return pytest.param(*case, marks=pytest.mark.slow)
 
 
 def run(config: TrainConfig, count: int = 2, before: Callable[[int], None] | None = None) -> Any:

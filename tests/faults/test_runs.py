@@ -65,7 +65,6 @@ def test_kills_at_random_moments_change_no_byte(tmp_path: Path) -> None:
     kill_often(tmp_path, kills=5, seed=1)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("peace")
 def test_twenty_kills_change_no_byte(tmp_path: Path) -> None:
     kill_often(tmp_path, kills=20, seed=2)

@@ -136,7 +136,6 @@ def check(folder: Path, case: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 @needs_strace
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ["next", "replace", "clean"])
 def test_a_kill_at_any_call_loses_nothing(
     tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture
@@ -153,7 +152,6 @@ def test_a_kill_at_any_call_loses_nothing(
 
 
 @needs_strace
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ["next", "replace"])
 def test_a_full_disk_at_any_call_loses_nothing(
     tmp_path: Path, case: str, caplog: pytest.LogCaptureFixture

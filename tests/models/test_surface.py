@@ -203,7 +203,6 @@ def test_parameter_groups_of_a_vit() -> None:
     assert layers["norm.weight"] == layers["head.output.weight"] == 3
 
 
-@pytest.mark.slow
 @families
 def test_compile_has_no_graph_breaks(name: str) -> None:
     """Trace to one graph and run it, forward and backward; no C++ compiler is needed for that."""
@@ -219,7 +218,6 @@ def test_compile_has_no_graph_breaks(name: str) -> None:
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
 def test_compile_with_checkpointing_and_another_size() -> None:
     torch._dynamo.reset()
     model, x = make(FAMILIES["token"])
