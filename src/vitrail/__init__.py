@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vitrail.inspection import record as record
     from vitrail.models import build as build
     from vitrail.predictor import Predictor as Predictor
+    from vitrail.report import inspect as inspect
     from vitrail.run import TrainConfig as TrainConfig
     from vitrail.run import train as train
     from vitrail.weights.load import load as load
 
 _LAZY = {
+    "inspect": "vitrail.report",
+    "record": "vitrail.inspection",
     "build": "vitrail.models",
     "load": "vitrail.weights.load",
     "Predictor": "vitrail.predictor",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vitrail.config import Duration
 from vitrail.data.transforms.augment import Augment
-from vitrail.report.report import leave_report
+from vitrail.report import leave_report
 from vitrail.run import Run, TrainConfig, train
 from vitrail.training.optim import OptimConfig
 from vitrail.training.schedule import ScheduleConfig

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.inspection.reports import EVIL, save_images, save_model, save_set
-from vitrail.report.report import inspect_model
+from tests.report.tiny_models import EVIL, save_images, save_model, save_set
+from vitrail import inspect
 
 DARK, LIGHT = "rgb(13, 17, 23)", "rgb(255, 255, 255)"
 
@@ -18,8 +18,10 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     images = save_images(place / "images", long)
     data = save_set(place / "set", ("a", "b", "c" * 60))
     model = save_model(place / "model")
-    report = inspect_model(model, images, data=data, split="all", against=model)
-    return report.write(place / "out")[-1]
+    out = place / "out"
+    report = inspect(model, images, data=data, split="all", against=model, out=out)
+    assert report.report is not None
+    return report.report
 
 
 @pytest.mark.parametrize(

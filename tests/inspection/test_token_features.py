@@ -1,4 +1,4 @@
-"""Colors of patches, nearest neighbors, token norms and the logit lens against plain versions."""
+"""Colors of patches, token norms and the logit lens against plain versions."""
 
 import io
 
@@ -13,7 +13,6 @@ from tests.inspection.test_record import MODELS, PLAIN, images, make
 from tests.shelf import refusal
 from vitrail.inspection.token_features import (
     logit_lens,
-    nearest,
     otsu,
     patch_colors,
     patch_tokens,
@@ -101,18 +100,6 @@ def test_patch_tokens_are_the_models_own(name: str) -> None:
         expected = model.tokens(x)[:, model.spec.prefix :]
     torch.testing.assert_close(tokens, expected)
     assert patch_tokens(model, x, layer=0)[0].shape == expected.shape
-
-
-@pytest.mark.parametrize("part", [7, 65_536])
-def test_nearest_are_the_largest_cosines(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitrail.inspection.token_features._PART", part)
-    queries, bank = torch.randn(4, 6), 3 * torch.randn(40, 6)
-    found = nearest(queries, bank, 5)
-    near = torch.cosine_similarity(queries[:, None], bank[None], dim=-1).numpy()
-    order = np.argsort(-near, axis=1)[:, :5]
-    np.testing.assert_array_equal(found.indices, order)
-    np.testing.assert_allclose(found.similarities, np.take_along_axis(near, order, 1), atol=1e-6)
-    assert "41 neighbors of 40 images" in refusal(nearest, queries, bank, 41)
 
 
 def test_norms_are_of_each_token_after_each_block() -> None:

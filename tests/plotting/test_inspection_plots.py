@@ -15,9 +15,11 @@ from PIL import Image
 from vitrail.plotting import inspection_plots as plots
 from vitrail.plotting.canvas import INK, Plot
 from vitrail.plotting.captions import CAPTIONS
-from vitrail.plotting.curves import Curves
+from vitrail.plotting.evaluation_plots import draw_confusion, draw_reliability
+from vitrail.plotting.inspection_plots import Curves
 from vitrail.plotting.tiles import by_row, hide_missing, light, middles, mosaic
 
+BINS = [(0.0, 0, None, None), (0.5, 8, 0.7, 0.6)]
 WILD = ("<script>alert(1)</script>", "$\\frac{", "日本\n猫", "a & b")
 """Names that break HTML, mathematics, fonts and lines."""
 
@@ -32,7 +34,7 @@ def image(height: int = 20, width: int = 30) -> np.ndarray:
 
 def curves() -> Curves:
     steps = np.arange(4.0)
-    return Curves({"train/loss": (steps, 4 - steps), "val/top1": (steps[1:3], steps[1:3] / 4)})
+    return {"train/loss": (steps, 4 - steps), "val/top1": (steps[1:3], steps[1:3] / 4)}
 
 
 def shown_on(axes: Axes) -> np.ndarray:
@@ -59,7 +61,8 @@ EXAMPLES: dict[str, Callable[[], Plot]] = {
     "lens": lambda: plots.draw_lens(noise(3, 4), WILD),
     "curves": lambda: plots.draw_curves(curves()),
     "predictions": lambda: plots.draw_predictions(np.tile(image(), (2, 3, 1))),
-    "confusion": lambda: plots.draw_confusion(np.eye(4, dtype=int), WILD),
+    "confusion": lambda: draw_confusion(np.eye(4, dtype=int), WILD),
+    "reliability": lambda: draw_reliability(BINS, (0.1, 0.05, 0.2), "$x$\nset"),
 }
 
 
@@ -126,10 +129,10 @@ def test_the_lens_follows_the_last_layers_first_classes() -> None:
     assert "first is b, 60%" in plot.alt
 
 
-def test_confusion_is_a_part_of_each_true_class() -> None:
-    plot = plots.draw_confusion(np.array([[3, 1], [0, 0]]), ["a", "b"])
+def test_confusion_is_a_fraction_of_each_true_class() -> None:
+    plot = draw_confusion(np.array([[3, 1], [0, 0]]), ["a", "b"])
     assert np.array_equal(shown_on(plot.axes[0]), [[0.75, 0.25], [0, 0]])
-    assert "75.0% of 4 right" in plot.alt
+    assert "75.0% of 4 correct" in plot.alt
 
 
 def test_norms_take_the_patches_alone() -> None:
@@ -152,7 +155,7 @@ def test_curves_are_drawn_where_they_are() -> None:
     "plot",
     [
         plots.draw_distances({"one layer": np.ones((1, 2))}),
-        plots.draw_curves(Curves({"lr": (np.array([1.0, 2.0]), np.ones(2))})),
+        plots.draw_curves({"lr": (np.array([1.0, 2.0]), np.ones(2))}),
     ],
 )
 def test_layers_and_steps_are_whole_numbers(plot: Plot) -> None:

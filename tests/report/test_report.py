@@ -11,15 +11,16 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.inspection.reports import BIT, EVIL, TINY, save_images, save_model, save_set
+from tests.report.tiny_models import BIT, EVIL, TINY, save_images, save_model, save_set
 from tests.shelf import refusal
 from vitrail.data.transforms.preprocess import plain_preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.distance import attention_distance
-from vitrail.plotting.curves import read_curves
-from vitrail.report.report import Report, _show_training, inspect_model, report_run
-from vitrail.report.subjects import read_subjects
-from vitrail.report.view import open_view
+from vitrail.report import InspectionReport, inspect
+from vitrail.report.report_images import read_images
+from vitrail.report.report_inputs import open_inputs
+from vitrail.report.run_report import write_run_report
+from vitrail.report.run_sections import read_curves, show_training
 from vitrail.run import TrainConfig, train
 
 
@@ -65,13 +66,13 @@ def model(place: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def report(place: Path, model: str) -> Report:
+def report(place: Path, model: str) -> InspectionReport:
     images = save_images(place / "images", "<b>&.png", "plain.png")
     data = save_set(place / "set")
-    return inspect_model(model, images, data=data, split="all", layers=[-1], against=model)
+    return inspect(model, images, data=data, split="all", layers=[-1], against=model)
 
 
-def test_a_page_holds_everything_itself(report: Report) -> None:
+def test_a_page_holds_everything_itself(report: InspectionReport) -> None:
     page = report.html()
     found = read(page)
     images = found.find("img")
@@ -87,27 +88,27 @@ def test_a_page_holds_everything_itself(report: Report) -> None:
     assert (policy["content"] or "").startswith("default-src 'none'")
 
 
-def test_names_come_out_as_text(report: Report) -> None:
+def test_names_come_out_as_text(report: InspectionReport) -> None:
     found = read(report.html())
     assert EVIL in found.text
     assert "<b>&.png" in found.text
     assert "made <here>" in found.text
 
 
-def test_answers_are_the_models_own(report: Report, model: str, place: Path) -> None:
-    part = report.parts[0].data
-    view = open_view(model, [place / "images" / "<b>&.png"])
+def test_predictions_are_the_models_own(report: InspectionReport, model: str, place: Path) -> None:
+    part = report.sections[0].data
+    inputs = open_inputs(model, [place / "images" / "<b>&.png"])
     with torch.no_grad():
-        expected = view.model(view.batches(view.shown)[0]).softmax(-1)[0]
+        expected = inputs.model(inputs.batches(inputs.shown)[0]).softmax(-1)[0]
     values, indices = expected.sort(descending=True)
     assert [row["index"] for row in part["top"]] == indices.tolist()
     assert [row["probability"] for row in part["top"]] == pytest.approx(values.tolist(), abs=1e-6)
-    assert part["top"][0]["label"] == view.classes[int(indices[0])]
+    assert part["top"][0]["label"] == inputs.classes[int(indices[0])]
     assert part["layers"] == [1]
 
 
-def test_the_numbers_are_those_of_the_figures(report: Report) -> None:
-    parts = {part["title"]: part for part in report.data["parts"]}
+def test_the_numbers_are_those_of_the_figures(report: InspectionReport) -> None:
+    parts = {part["title"]: part for part in report.data["sections"]}
     first, second = parts["Attention"]["distances"].values()
     assert first == second  # the model beside itself
     assert np.shape(first) == (2, 2)
@@ -116,36 +117,38 @@ def test_the_numbers_are_those_of_the_figures(report: Report) -> None:
     assert parts["Model card"]["model"].startswith("ViT/4@16")
     keys = [figure["key"] for figure in report.data["figures"]]
     assert len(set(keys)) == len(keys)
-    assert "The data's classes are not the model's" in parts["Mistakes"]["note"]
+    assert "The classes of the data are not the model's" in parts["Mistakes"]["note"]
 
 
-def test_files_stand_beside_the_page(report: Report, tmp_path: Path) -> None:
+def test_files_stand_beside_the_page(report: InspectionReport, tmp_path: Path) -> None:
     written = report.write(tmp_path / "new" / "out")
-    assert written[-1] == tmp_path / "new" / "out" / "report.html"
+    assert written.report == tmp_path / "new" / "out" / "report.html"
+    assert written.numbers is not None
+    assert written.numbers.name == "report.json"
     on_disk = {path for path in (tmp_path / "new" / "out").rglob("*") if path.is_file()}
-    assert set(written) == on_disk
-    assert json.loads(written[-2].read_text()) == json.loads(json.dumps(report.data))
-    assert {path.suffix for path in written[:-2]} == {".png", ".svg"}
+    assert {written.report, written.numbers, *written.figures} == on_disk
+    assert json.loads(written.numbers.read_text()) == json.loads(json.dumps(report.data))
+    assert {path.suffix for path in written.figures} == {".png", ".svg"}
 
 
 def test_a_second_report_is_the_same_and_replaces_the_first(
-    report: Report, model: str, place: Path, tmp_path: Path
+    report: InspectionReport, model: str, place: Path, tmp_path: Path
 ) -> None:
     report.write(tmp_path)
     note = tmp_path / "figures" / "mine.png"
     note.write_text("keep")
-    again = inspect_model(model, [place / "images" / "plain.png"])
+    again = inspect(model, [place / "images" / "plain.png"])
     again.write(tmp_path)
     page = (tmp_path / "report.html").read_bytes()
     assert page == again.html().encode()
     there = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert there == {plot.key for plot in again.plots} | {"mine"}
-    once_more = inspect_model(model, [place / "images" / "plain.png"])
+    once_more = inspect(model, [place / "images" / "plain.png"])
     assert once_more.html().encode() == page
 
 
 def test_what_cannot_be_written_leaves_the_old_report(
-    report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    report: InspectionReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "report.html").write_text("old")
 
@@ -158,7 +161,7 @@ def test_what_cannot_be_written_leaves_the_old_report(
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["report.html"]
 
 
-def test_a_notebook_shows_the_page(report: Report) -> None:
+def test_a_notebook_shows_the_page(report: InspectionReport) -> None:
     (frame,) = read(report._repr_html_()).find("iframe")
     assert frame["srcdoc"] == report.html()
 
@@ -166,14 +169,14 @@ def test_a_notebook_shows_the_page(report: Report) -> None:
 def test_a_mask_lies_on_the_part_that_was_seen(model: str, tmp_path: Path) -> None:
     """Of an upright 24 x 16 image, stretched to the input, all is seen and nothing is turned."""
     (path,) = save_images(tmp_path, "tall.png")
-    report = inspect_model(model, [path])
+    report = inspect(model, [path])
     shown, mask, _ = (axes.images[0].get_array() for axes in report.plots[0].axes)
     assert shown is not None
     assert mask is not None
     assert shown.shape == (24, 16, 3)
     assert mask.shape == (24, 16)
-    view = open_view(model, [path])
-    values = attention_masks(view.model, view.batches(view.shown)[0]).values[0]
+    inputs = open_inputs(model, [path])
+    values = attention_masks(inputs.model, inputs.batches(inputs.shown)[0]).values[0]
     cells = np.asarray(mask).reshape(4, 6, 4, 4).mean((1, 3))
     assert np.unravel_index(cells.argmin(), (4, 4)) == np.unravel_index(values.argmin(), (4, 4))
 
@@ -186,24 +189,24 @@ def test_a_turned_photograph_is_shown_upright(tmp_path: Path) -> None:
     exif[0x0112] = 6
     Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
     preprocess = plain_preprocess((16, 16), 3)
-    (subject,) = read_subjects([tmp_path / "turned.png"], preprocess)
-    assert subject.shown.shape == (32, 16, 3)
-    assert (subject.shown[:4] == 255).all()
-    assert not subject.shown[4:].any()
-    assert (subject.input[0] == 255).all()
+    (image,) = read_images([tmp_path / "turned.png"], preprocess)
+    assert image.pixels.shape == (32, 16, 3)
+    assert (image.pixels[:4] == 255).all()
+    assert not image.pixels[4:].any()
+    assert (image.input[0] == 255).all()
 
 
 def test_large_images_are_shown_small_and_seen_whole(tmp_path: Path) -> None:
     (path,) = save_images(tmp_path, "wide.png", size=(300, 900))
-    (subject,) = read_subjects([path], plain_preprocess((16, 16), 3))
-    assert subject.shown.shape == (107, 320, 3)
-    assert subject.input.shape == (16, 16, 3)
+    (image,) = read_images([path], plain_preprocess((16, 16), 3))
+    assert image.pixels.shape == (107, 320, 3)
+    assert image.input.shape == (16, 16, 3)
 
 
 def test_weights_in_half_precision_are_looked_at_in_full(tmp_path: Path) -> None:
     model = save_model(tmp_path / "model", dtype=torch.float16)
-    report = inspect_model(model, save_images(tmp_path, "a.png"))
-    assert sum(row["probability"] for row in report.parts[0].data["top"]) == pytest.approx(1)
+    report = inspect(model, save_images(tmp_path, "a.png"))
+    assert sum(row["probability"] for row in report.sections[0].data["top"]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -221,11 +224,11 @@ def test_every_kind_of_model_has_a_report(name: str, figures: set[str], tmp_path
     model = save_model(tmp_path / "model", name)
     if "channels=5" in name:
         np.save(tmp_path / "image.npy", np.zeros((16, 16, 5), np.uint8))
-        report = inspect_model(model, [tmp_path / "image.npy"])
+        report = inspect(model, [tmp_path / "image.npy"])
     else:
-        report = inspect_model(model, data=save_set(tmp_path / "set"), split="all", count=9)
+        report = inspect(model, data=save_set(tmp_path / "set"), split="all", count=9)
     assert figures <= {plot.name for plot in report.plots}
-    assert ("no tokens" in report.summary) == (name == BIT)
+    assert ("no tokens" in report.description) == (name == BIT)
 
 
 def test_a_vit_stands_beside_a_hybrid_in_one_plot(tmp_path: Path) -> None:
@@ -234,27 +237,27 @@ def test_a_vit_stands_beside_a_hybrid_in_one_plot(tmp_path: Path) -> None:
         save_model(tmp_path / name, f"{prefix}ViT/{shape}")
         for name, prefix in (("vit", ""), ("hybrid", "R+"))
     )
-    report = inspect_model(vit, save_images(tmp_path, *"abcd"), against=hybrid)
-    numbers = report.data["parts"][4]["distances"]
+    report = inspect(vit, save_images(tmp_path, *"abcd"), against=hybrid)
+    numbers = report.data["sections"][4]["distances"]
     assert list(numbers) == ["ViT/16@64", "R+ViT/16@64"]
     for name, text in (("ViT/16@64", vit), ("R+ViT/16@64", hybrid)):
-        view = open_view(text, [tmp_path / letter for letter in "abcd"])
-        expected = attention_distance(view.model, view.batches(view.shown)).pixels
+        inputs = open_inputs(text, [tmp_path / letter for letter in "abcd"])
+        expected = attention_distance(inputs.model, inputs.batches(inputs.shown)).pixels
         assert np.allclose(numbers[name], expected)
     (plot,) = (plot for plot in report.plots if plot.name == "distances")
     assert len(plot.axes[0].collections) == 2
-    assert "similarity" in report.data["parts"][6]
+    assert "similarity" in report.data["sections"][6]
 
 
-def test_a_model_without_a_head_has_no_answers(tmp_path: Path) -> None:
+def test_a_model_without_a_head_has_no_predictions(tmp_path: Path) -> None:
     model = save_model(tmp_path / "model", classes=None)
-    report = inspect_model(model, save_images(tmp_path, "a.png"))
-    assert "top" not in report.parts[0].data
+    report = inspect(model, save_images(tmp_path, "a.png"))
+    assert "top" not in report.sections[0].data
     assert "lens" not in {plot.name for plot in report.plots}
 
 
 def test_positions_are_shown_before_and_after_resizing(model: str, tmp_path: Path) -> None:
-    report = inspect_model(model, save_images(tmp_path, "a.png"), image=(24, 32))
+    report = inspect(model, save_images(tmp_path, "a.png"), image=(24, 32))
     (plot,) = (plot for plot in report.plots if plot.name == "positions")
     assert "4 by 4 and 6 by 8 tiles" in plot.alt
 
@@ -265,14 +268,14 @@ def test_a_run_leaves_its_page(tmp_path: Path) -> None:
     config = TrainConfig(data="digits", model=name, out=out, loggers=(), batch=32, log=1)
     train(from_text(config))
     before = {path.name for path in out.iterdir()}
-    page = report_run(out)
+    page = write_run_report(out)
     assert page == out / "report.html"
     assert {path.name for path in out.iterdir()} == before | {"report.html"}
     found = read(page.read_text())
     assert "Confusion matrix of 10 classes" in " ".join(i["alt"] or "" for i in found.find("img"))
     curves = read_curves(out)
-    assert curves.values["train/loss"][0].tolist() == [1, 2, 3]
-    assert f"train/loss ends at {curves.values['train/loss'][1][-1]:.4g}" in page.read_text()
+    assert curves["train/loss"][0].tolist() == [1, 2, 3]
+    assert f"train/loss ends at {curves['train/loss'][1][-1]:.4g}" in page.read_text()
 
 
 def test_a_run_without_labels_shows_what_it_predicts(tmp_path: Path) -> None:
@@ -282,18 +285,18 @@ def test_a_run_without_labels_shows_what_it_predicts(tmp_path: Path) -> None:
         data="digits", model=name, out=out, loggers=(), batch=32, log=1, task="masked-patches"
     )
     train(from_text(config))
-    text = report_run(out).read_text()
+    text = write_run_report(out).read_text()
     (shown,) = (i for i in read(text).find("img") if "was predicted" in (i["alt"] or ""))
     assert "6 images" in (shown["alt"] or "")
     assert "val/right ends at" in text
     (out / "reconstructions.png").write_bytes((out / "reconstructions.png").read_bytes()[:60])
-    assert "predictions.png is damaged" in refusal(report_run, out)
+    assert "reconstructions.png is damaged" in refusal(write_run_report, out)
 
 
 def test_a_gradient_that_was_too_large_is_none_of_the_numbers(tmp_path: Path) -> None:
     row = '{"step": 1, "train/loss": 2.0, "norm": "inf"}'
     (tmp_path / "metrics.jsonl").write_text(f"{row}\n")
-    assert _show_training(tmp_path).data == {"last": {"train/loss": 2.0}}
+    assert show_training(tmp_path).data == {"last": {"train/loss": 2.0}}
 
 
 def from_text(config: TrainConfig) -> TrainConfig:
@@ -305,8 +308,8 @@ def from_text(config: TrainConfig) -> TrainConfig:
 
 def test_damaged_metrics_are_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "lr": 0.1}\n{"st')
-    assert "metrics.jsonl: is damaged" in refusal(read_curves, tmp_path)
+    assert "metrics.jsonl is damaged" in refusal(read_curves, tmp_path)
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": "nan"}\n')
-    (values,) = read_curves(tmp_path).values["train/loss"][1:]
+    (values,) = read_curves(tmp_path)["train/loss"][1:]
     assert np.isnan(values).all()
     assert "metrics.jsonl: No such file" in refusal(read_curves, tmp_path / "none")

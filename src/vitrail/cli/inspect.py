@@ -8,9 +8,8 @@ from typing import Annotated
 import tyro
 
 from vitrail.cli.options import Json
-from vitrail.console import print_json, print_line
 
-ImageDataset = Annotated[str | None, tyro.conf.arg(metavar="MODEL")]
+ModelText = Annotated[str | None, tyro.conf.arg(metavar="MODEL")]
 Images = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[IMAGES …]")]
 
 
@@ -22,42 +21,41 @@ def inspect(
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
     split: Annotated[str | None, tyro.conf.arg(metavar="S")] = None,
     layers: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="N …")] = None,
-    against: ImageDataset = None,
+    against: ModelText = None,
     image: Annotated[str | None, tyro.conf.arg(metavar="HxW")] = None,
     count: Annotated[int, tyro.conf.arg(metavar="N")] = 128,
+    device: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
     json: Json = False,
 ) -> None:
-    """Look inside a model: attention, embeddings and features, as one page.
+    """Look inside a model: predictions, attention, embeddings and features on one page.
 
     Example: vitrail inspect runs/photos cat.jpg --out report
 
     Args:
-        model: A run's or model's folder, or weights: timm:…, hf:…, google:…, file:…
-        images: Images to look at, each on its own; a run has its own if none are given.
-        out: The folder for report.html, report.json and figures/.
-        data: A data set to measure on; a few of its images are shown if none are given.
-        split: Which of its splits, or of the run's own data; val unless given.
-        layers: Layers whose heads are drawn, from 0, or from the end: -1; four unless given.
-        against: A second model, to compare attention distances and layers with.
-        image: The images' size for the model, if another than it was trained at.
-        count: How many images of DATA to measure on.
+        model: A run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…
+        images: Image files to show. Default for a run: some of its validation images.
+        out: Folder for report.html, report.json and figures/.
+        data: Dataset to measure on. A few of its images are shown if no files are given.
+        split: Split of DATA, or of the run's own data. Default: val.
+        layers: Layers whose heads are drawn, from 0, or from the end: -1. Default: four layers.
+        against: Second model, to compare attention distances and layers with.
+        image: Input size, if another than the model was trained at.
+        count: Number of images of DATA to measure on.
+        device: cpu, cuda, cuda:1 or mps. Default: the best there is.
     """
-    from vitrail.models.names import parse_size
-    from vitrail.report.report import inspect_model
+    from vitrail.report import inspect as write_report
+    from vitrail.result import print_result
 
-    report = inspect_model(
+    report = write_report(
         model,
         images,
+        out=out,
         data=data,
         split=split,
         layers=layers,
         against=against,
-        image=parse_size(image) if image else None,
+        image=image,
         count=count,
+        device=device,
     )
-    files = [str(path) for path in report.write(out)]
-    *figures, numbers, page = files
-    if json:
-        print_json({"report": page, "numbers": numbers, "figures": figures})
-    else:
-        print_line(f"{page}: {len(report.plots)} figures; PNG, SVG and numbers beside it")
+    print_result(report, json=json)

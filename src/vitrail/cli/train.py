@@ -250,7 +250,7 @@ def _run(config: TrainConfig, flags: CommonFlags) -> None:
         if first:
             print_json(asdict(planned)) if flags.json else print_plan(planned)
         return
-    from vitrail.report.report import leave_report
+    from vitrail.report import leave_report
     from vitrail.run import describe
     from vitrail.run import train as run
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from vitrail.plotting.canvas import Plot
 
 Threshold = float | Literal["otsu"] | None
-
-_PART = 65_536
-"""Rows of a bank that are normalized at once, so that a large one is never copied whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,16 +46,6 @@ class PatchColors:
         file = io.BytesIO()
         Image.fromarray(pixels, "RGBA").save(file, "PNG")
         return file.getvalue()
-
-
-@dataclass(frozen=True, eq=False)
-class Neighbors:
-    """The images of a set that are nearest to each query."""
-
-    indices: np.ndarray
-    """(queries, neighbors), the nearest first."""
-    similarities: np.ndarray
-    """Their cosine similarity (queries, neighbors)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,25 +163,6 @@ def patch_tokens(model: nn.Module, x: Tensor, *, layer: int = -1) -> tuple[Tenso
     if layer in (-1, inner.spec.depth - 1):
         tokens = inner.norm(tokens)
     return tokens[:, inner.spec.prefix :], grid
-
-
-@torch.no_grad()
-def nearest(queries: Tensor, bank: Tensor, count: int = 5) -> Neighbors:
-    """Find the rows of a bank (images, width) nearest to queries (queries, width) by cosine."""
-    if not 1 <= count <= len(bank):
-        raise InputError(f"{count} neighbors of {len(bank)} images; ask for 1 to {len(bank)}")
-    asked = F.normalize(queries.float(), dim=1)
-    best = torch.full((len(asked), 0), 0.0, device=asked.device)
-    places = best.long()
-    for start in range(0, len(bank), _PART):
-        part = F.normalize(bank[start : start + _PART].float(), dim=1)
-        with torch.autocast(asked.device.type, enabled=False):
-            near = torch.cat([best, asked @ part.T], dim=1)
-        numbers = torch.arange(start, start + len(part), device=near.device)
-        indices = torch.cat([places, numbers.expand(len(asked), -1)], dim=1)
-        best, order = near.topk(min(count, near.shape[1]), dim=1)
-        places = indices.gather(1, order)
-    return Neighbors(places.cpu().numpy(), best.cpu().numpy())
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ import io
 import re
 import warnings
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from vitrail.files import write_whole
 from vitrail.plotting.captions import CAPTIONS
 from vitrail.text import printable
 
@@ -144,6 +146,21 @@ def add_legend(axes: Axes, *, above: bool = False) -> None:
     where: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2}
     for text in axes.legend(fontsize=8, **(where if above else {})).get_texts():
         text.set_parse_math(False)
+
+
+def set_title(axes: Axes, title: str) -> None:
+    """Write a title, in which nothing is a formula; each of its lines is made printable."""
+    if title:
+        text = "\n".join(map(printable, title.splitlines()))
+        axes.set_title(text, parse_math=False)
+
+
+def save_plot(plot: Plot, folder: Path, name: str) -> list[Path]:
+    """Write a figure into a folder as PNG and SVG, each whole or not at all."""
+    files = {folder / f"{name}.png": plot.png(), folder / f"{name}.svg": plot.svg().encode()}
+    for path, content in files.items():
+        write_whole(path, content)
+    return list(files)
 
 
 def shorten(name: str, most: int = 24) -> str:

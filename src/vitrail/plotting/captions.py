@@ -1,4 +1,4 @@
-"""What each figure of a report shows, and which figure of the paper it is, in words."""
+"""The title and caption of each figure, and which figure of the paper it is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Caption(NamedTuple):
-    """A figure's title, and what is to be seen in it."""
+    """A figure's title, and what it shows."""
 
     title: str
     text: str
@@ -15,75 +15,79 @@ class Caption(NamedTuple):
 CAPTIONS = {
     "overlays": Caption(
         "Where the model looks",
-        "Attention from the output back to the image, by rollout over all layers: the image, "
-        "the mask (bright: attended more) and the image lit by it. The paper's Figures 6 "
-        "and 14. The scale goes from the least to the 98th of a hundred patches; what the model "
-        "was not shown is black.",
+        "Attention rollout over all layers: the image, the attention mask (bright: attended more) "
+        "and the image lit by the mask, as in the paper's Figures 6 and 14. The scale ends at the "
+        "98th percentile of the patches; black parts were cropped away before the model.",
     ),
     "images": Caption("The image", "As it was given; this model has no attention to show on it."),
     "heads": Caption(
         "Attention by layer and head",
-        "What the output attends to in each layer (down) and head (across), every tile scaled to "
-        "its own largest value. Heads of one layer look at different things.",
+        "What the output attends to in each layer (rows) and head (columns). Each tile is scaled "
+        "to its own maximum. Heads of one layer attend to different things.",
     ),
     "distances": Caption(
         "Mean attention distance",
-        "How far each head looks, in pixels, averaged over images and queries with the attention "
-        "as weight; a dot a head, a line for their mean. Where low layers have both near and far "
-        "dots, some heads look around them and others at the whole image. The paper's Figure 7 "
-        "(right) and Figure 11; a hybrid has few near heads, as its convolutions look around.",
+        "How far each head looks, in pixels: attention-weighted, averaged over images and query "
+        "patches. One dot per head, and a line for their mean. Where low layers have both near and "
+        "far dots, some heads attend locally and others globally. The paper's Figure 7 (right) and "
+        "Figure 11; a hybrid has fewer local heads, since its convolutions are local already.",
     ),
     "filters": Caption(
         "Embedding filters",
-        "The first principal components of the filters that embed a patch, as colors, row by row. "
-        "Trained ones look like a basis for the fine structure in a patch. The paper's Figure 7 "
-        "(left), which shows 28.",
+        "The first principal components of the patch embedding's filters, as colors, row by row. "
+        "After training they look like a basis for the fine structure within a patch. The paper's "
+        "Figure 7 (left) shows 28.",
     ),
     "positions": Caption(
         "Position embeddings",
-        "Each tile is one patch's position: the cosine similarity of its embedding with those of "
-        "all patches. Near patches are alike, and so are those of the same row and column. The "
+        "One tile per patch: the cosine similarity of its position embedding with those of all "
+        "patches. Nearby patches are similar, and so are patches of the same row or column. The "
         "paper's Figure 7 (center) and Figure 10.",
     ),
     "components": Caption(
         "Patch tokens in color",
-        "The last layer's patch tokens by their three first principal components, as red, green "
-        "and blue, the same for all images: like colors are like contents.",
+        "The first three principal components of the last layer's patch tokens as red, green and "
+        "blue, with the same colors in all images: similar colors mean similar content.",
     ),
     "neighbors": Caption(
         "Nearest images",
-        "The images of the data whose representation is nearest, by cosine similarity; the "
-        "image itself stands first.",
+        "The images of the dataset with the most similar features (cosine similarity); the query "
+        "image is on the left.",
     ),
     "similarity": Caption(
         "Similarity of layers",
-        "Linear CKA of the tokens after each layer with those after each other layer, on the same "
-        "images: 1 is the same up to rotation and scale.",
+        "Linear CKA between the tokens after each layer of one model and of the other, on the same "
+        "images. 1 means the same up to rotation and scale.",
     ),
     "norms": Caption(
         "Token norms",
-        "The length of the tokens after each layer: median, the middle 90 % and the largest of the "
-        "patches. Patches far above all others are the outliers that registers cure "
+        "The norm of the tokens after each layer: median, central 90 % and maximum over the "
+        "patches. Patches far above all others are the outliers that registers remove "
         "(arXiv 2309.16588).",
     ),
     "lens": Caption(
-        "What each layer would answer",
-        "The head applied to the output after every layer: probability of the classes that the "
-        "last layer finds most likely (logit lens).",
+        "Prediction after each layer",
+        "The head applied to the output of every layer (logit lens): the probability of the "
+        "classes that the last layer finds most likely.",
     ),
     "curves": Caption(
-        "The run's curves",
-        "Loss, learning rate and, where classes are learnt, accuracy by step, from metrics.jsonl.",
+        "Training curves",
+        "Loss, learning rate and, for classification, accuracy by step, from metrics.jsonl.",
     ),
     "predictions": Caption(
         "What the model predicts",
-        "Held-out images as they are, with the patches that were chosen in gray, and with what "
-        "the model predicts there; of the last evaluation.",
+        "Held-out images, the same with the masked patches in gray, and with the model's "
+        "predictions for these patches, at the last evaluation.",
     ),
     "confusion": Caption(
         "Confusion matrix",
-        "Part of each true class's images (rows) that were given each class (columns); all on "
-        "the diagonal is all right.",
+        "Fraction of each true class's images (rows) that were predicted as each class (columns). "
+        "A perfect model has everything on the diagonal.",
+    ),
+    "reliability": Caption(
+        "Reliability diagram",
+        "Accuracy by confidence, and how many images there are in each bin. On the dashed line, "
+        "the model is as confident as it is accurate.",
     ),
 }
-"""Title and text of every figure that plots.py draws, by its name."""
+"""Title and caption of every figure, by its name."""

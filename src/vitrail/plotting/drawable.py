@@ -1,4 +1,4 @@
-"""Results that have a figure, which a notebook shows."""
+"""Results that draw themselves in a notebook."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Drawable(Result, ABC):
         """Draw the result."""
 
     def _repr_html_(self) -> str | None:
-        """Show the figure in a notebook, or the text where matplotlib is not installed."""
+        """Show the figure in a notebook, or the numbers where matplotlib is not installed."""
         try:
             return self.draw()._repr_html_()
         except ImportError:
-            return None
+            return super()._repr_html_()

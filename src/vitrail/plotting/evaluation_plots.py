@@ -1,119 +1,102 @@
-"""Plots of an evaluation: which classes are taken for which, and how sure the model may be.
-
-PNG to look at, SVG to print; the same numbers give the same bytes.
-"""
+"""Plots of an evaluation: which classes are confused, and how well confidence is calibrated."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.colors import LinearSegmentedColormap
 
-from vitrail.config import InputError
-from vitrail.text import printable
+from vitrail.plotting.canvas import (
+    COLORS,
+    INK,
+    WIDTH,
+    Plot,
+    add_bar,
+    name_ticks,
+    set_title,
+    shorten,
+    styled,
+)
+from vitrail.plotting.canvas import save_plot as save_plot
 
 _NAMED = 60
-"""Up to so many classes have their names at the edge."""
+"""Up to this many classes, names stand at the edges."""
 _COUNTED = 25
-"""Up to so many, their counts in the cells."""
-_BLUE, _RED, _GRAY = "#2b6ca3", "#c44e52", "#888888"
+"""Up to this many classes, counts stand in the cells."""
+_FRACTION = LinearSegmentedColormap.from_list("fraction", (f"{COLORS[0]}00", f"{COLORS[0]}ff"))
+"""From nothing, whatever the page's background, to a full color."""
 
 
-def draw_confusion(matrix: np.ndarray, names: Sequence[str], title: str) -> Figure:
-    """Draw how often which class (row) was taken for which (column), as parts of each row."""
-    rows, columns = matrix.shape
-    shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-    side = 4.0 + (0.2 * rows if rows <= _NAMED else 4.0)
-    figure = Figure(figsize=(side + 1.4, side), layout="constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-    figure.colorbar(image, ax=axes, label="part of the class's images", shrink=0.8)
-    axes.set(xlabel="predicted class", ylabel="class")
-    axes.set_title(title, fontsize=10)
+@styled
+def draw_confusion(counts: np.ndarray, classes: Sequence[str], title: str = "") -> Plot:
+    """Draw how often images of each class (rows) were predicted as each class (columns)."""
+    rows, columns = counts.shape
+    fractions = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+    correct = np.trace(counts) / max(1, counts.sum())
+    alt = f"Confusion matrix of {rows} classes: {correct:.1%} of {counts.sum():,.0f} correct"
+    names = [shorten(name) for name in classes]
+    edge = 0.07 * max(map(len, names), default=0) if rows <= _NAMED else 0.2
+    side = max(WIDTH - edge - 1.4, 0.17 * rows) if rows <= _NAMED else 6.0
+    plot = Plot("confusion", alt, side + edge + (0.8 if title else 0.4), side + edge + 1.4)
+    axes = plot.add_subplot()
+    shown = axes.imshow(fractions, cmap=_FRACTION, vmin=0, vmax=1, interpolation="none")
+    axes.spines[:].set_visible(True)
     if rows <= _NAMED:
-        shown = [_shorten(name) for name in names]
-        axes.set_yticks(range(rows), shown, fontsize=8)
-        axes.set_xticks(range(columns), [*shown, "(other)"][:columns], fontsize=8, rotation=90)
+        name_ticks(axes.yaxis, range(rows), names, size=8)
+        name_ticks(axes.xaxis, range(columns), [*names, "(other)"][:columns], size=8)
     if rows <= _COUNTED:
-        _write_counts(axes, matrix, shares)
-    return figure
+        _write_counts(axes, counts, fractions)
+    axes.set(xlabel="predicted class", ylabel="true class")
+    set_title(axes, title)
+    add_bar(plot, shown, axes, "fraction of the true class")
+    return plot
 
 
-def _write_counts(axes: Axes, matrix: np.ndarray, shares: np.ndarray) -> None:
-    for row, column in zip(*np.nonzero(matrix), strict=True):
-        color = "white" if shares[row, column] > 0.5 else "black"
-        text = f"{matrix[row, column]:,}"
+def _write_counts(axes: Axes, counts: np.ndarray, fractions: np.ndarray) -> None:
+    for row, column in zip(*np.nonzero(counts), strict=True):
+        color = "white" if fractions[row, column] > 0.5 else INK
+        text = f"{counts[row, column]:,.0f}"
         axes.text(column, row, text, ha="center", va="center", fontsize=7, color=color)
 
 
-def _shorten(name: str, most: int = 24) -> str:
-    text = printable(name)
-    text = text if len(text) <= most else f"{text[: most - 1]}…"
-    return text.replace("$", r"\$")  # which would begin a formula
-
-
 def make_title(name: str, said: str) -> str:
-    """Write a plot's title: a set's name, of a long one the end, and what is said of it."""
-    text = printable(name)
-    return f"{text if len(text) <= 40 else f'…{text[-39:]}'}\n{said}".replace("$", r"\$")
+    """Write a plot's title: the end of a dataset's name, and a line about it."""
+    return f"{name if len(name) <= 40 else f'…{name[-39:]}'}\n{said}"
 
 
+@styled
 def draw_reliability(
     bins: Sequence[tuple[float, int, float | None, float | None]],
     ece: tuple[float, float, float],
-    title: str,
-) -> Figure:
-    """Draw how often the model was right by how sure it was, over how many images there are.
+    title: str = "",
+) -> Plot:
+    """Draw accuracy by confidence, above the number of images in each bin.
 
     A bin is its lower edge, its images, their mean confidence and accuracy; the calibration
     error comes with its interval.
     """
-    figure = Figure(figsize=(5.2, 6.2), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-    full = [each for each in bins if each[1]]
-    width = 1 / len(bins)
-    places = [low for low, *_ in full]
-    counts = [count for _, count, *_ in full]
-    sure = [confidence or 0.0 for *_, confidence, _ in full]
-    right = [accuracy or 0.0 for *_, accuracy in full]
-    upper.bar(places, right, width, align="edge", color=_BLUE, edgecolor="white", label="accuracy")
-    gaps = [s - r for s, r in zip(sure, right, strict=True)]
-    upper.bar(
-        places, gaps, width, bottom=right, align="edge", color="none", hatch="////",
-        edgecolor=_RED, label="gap to mean confidence",
-    )  # fmt: skip
-    upper.plot([0, 1], [0, 1], "--", color=_GRAY, label="as sure as right")
     value, low, high = ece
     said = f"calibration error {value:.1%} (95 %: {low:.1%} to {high:.1%})"
-    upper.set(ylim=(0, 1), xlim=(0, 1), ylabel="part that was right")
-    upper.set_title(f"{title}\n{said}", fontsize=10)
-    upper.legend(loc="upper left", fontsize=9, frameon=False)
-    lower.bar(places, counts, width, align="edge", color=_GRAY,
-              edgecolor="white")  # fmt: skip
-    lower.set(xlabel="probability of the most likely class", ylabel="images")
-    return figure
-
-
-def save_plot(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure into a folder as PNG and SVG, each whole or not at all."""
-    written = []
-    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-        path = folder / f"{name}.{kind}"
-        part = folder / f".{name}.new.{kind}"
-        try:
-            with rc_context({"svg.hashsalt": "vitrail", "svg.fonttype": "none"}):
-                FigureCanvasAgg(figure)
-                figure.savefig(part, format=kind, dpi=150, metadata=metadata)
-            part.replace(path)
-        except OSError as error:
-            with suppress(OSError):
-                part.unlink()
-            raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-        written.append(path)
-    return written
+    plot = Plot("reliability", f"Accuracy by confidence: {said}", 5.6)
+    upper, lower = plot.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    full = [each for each in bins if each[1]]
+    width = 1 / len(bins)
+    edges = [edge for edge, *_ in full]
+    counts = [count for _, count, *_ in full]
+    confidences = [confidence or 0.0 for *_, confidence, _ in full]
+    accuracies = [accuracy or 0.0 for *_, accuracy in full]
+    gaps = np.subtract(confidences, accuracies)
+    upper.bar(edges, accuracies, width, align="edge", color=COLORS[0], label="accuracy")
+    upper.bar(
+        edges, gaps, width, bottom=accuracies, align="edge", color="none", hatch="////",
+        edgecolor=COLORS[1], label="gap to mean confidence",
+    )  # fmt: skip
+    upper.plot([0, 1], [0, 1], "--", color=INK, label="perfectly calibrated")
+    upper.set(ylim=(0, 1), xlim=(0, 1), ylabel="accuracy")
+    set_title(upper, f"{title}\n{said}".strip())
+    upper.legend(loc="upper left", fontsize=9)
+    lower.bar(edges, counts, width, align="edge", color=INK)
+    lower.set(xlabel="confidence", ylabel="images")
+    return plot

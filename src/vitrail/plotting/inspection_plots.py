@@ -21,8 +21,10 @@ from vitrail.plotting.canvas import (
     show,
     styled,
 )
-from vitrail.plotting.curves import Curves
 from vitrail.plotting.tiles import by_row, hide_missing, light, middles, mosaic
+
+Curves = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""What a run measured, by name: the steps, and a value at each."""
 
 
 @styled
@@ -222,13 +224,14 @@ def draw_curves(curves: Curves) -> Plot:
         "accuracy": {"val/top1": "top-1", "val/top5": "top-5", "val/right": "colors"},
         "learning rate": {"lr": "rate"},
     }
-    known = {what: lines for what, lines in panels.items() if lines.keys() & curves.values.keys()}
-    plot = Plot("curves", f"Curves by step: {curves.describe()}", 1.6 * len(known) + 0.5)
+    known = {what: lines for what, lines in panels.items() if lines.keys() & curves.keys()}
+    said = ", ".join(f"{name} ends at {values[-1]:.4g}" for name, (_, values) in curves.items())
+    plot = Plot("curves", f"Curves by step: {said}", 1.6 * len(known) + 0.5)
     grid = panes(plot, len(known), 1, sharex=True)[:, 0]
     for axes, (what, lines) in zip(grid, known.items(), strict=True):
         for color, (name, label) in zip(COLORS, lines.items(), strict=False):
-            if name in curves.values:
-                steps, values = curves.values[name]
+            if name in curves:
+                steps, values = curves[name]
                 mark = ".-" if len(steps) < 30 else "-"
                 axes.plot(steps, values, mark, color=color, linewidth=1.2, label=label)
         axes.set_ylabel(what)
@@ -251,25 +254,4 @@ def draw_predictions(sheet: np.ndarray) -> Plot:
     places = (np.arange(3) + 0.5) * width / 3
     axes.set_xticks(places, ("image", "chosen", "predicted"), size=9)
     axes.xaxis.set_tick_params(length=0)
-    return plot
-
-
-@styled
-def draw_confusion(counts: np.ndarray, classes: Sequence[str]) -> Plot:
-    """Draw how often images of each class (rows) were given each class (columns)."""
-    parts = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    right, few = np.trace(counts) / max(1, counts.sum()), len(classes) <= 12
-    alt = f"Confusion matrix of {len(classes)} classes: {right:.1%} of {counts.sum():,.0f} right"
-    plot = Plot("confusion", alt, 4.2 if few else WIDTH)
-    axes = plot.add_subplot()
-    shown = show(axes, parts, "", cmap=MAP, vmin=0, vmax=1)
-    if len(classes) <= 50:
-        for axis in (axes.xaxis, axes.yaxis):
-            name_ticks(axis, range(len(classes)), classes, size=8 if few else 5)
-    if few:
-        for (row, column), count in np.ndenumerate(counts):
-            ink = "white" if parts[row, column] < 0.6 else "black"
-            axes.text(column, row, f"{count:.0f}", ha="center", va="center", size=7, color=ink)
-    axes.set(xlabel="given class", ylabel="true class")
-    add_bar(plot, shown, axes, "part of the true class")
     return plot

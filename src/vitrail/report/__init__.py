@@ -1,1 +1,5 @@
-"""Reports: pages that need nothing else, and their sections."""
+"""Reports: self-contained pages on a model or a run, and their sections."""
+
+from vitrail.report.inspection_report import InspectionReport as InspectionReport
+from vitrail.report.inspection_report import inspect as inspect
+from vitrail.report.run_report import leave_report as leave_report

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitrail.config import InputError, from_dict, read_file
 from vitrail.data.dataset import ImageDataset, ImageStream
-from vitrail.data.datasets.open import check_trainable, open_data
+from vitrail.data.datasets.open import check_trainable, open_data, open_dataset
 from vitrail.data.split import spell
 from vitrail.data.split import split as divide
 from vitrail.training.checkpoints.run_folder import CONFIG
@@ -71,26 +71,24 @@ def _check_stream(stream: ImageStream, config: TrainConfig) -> None:
         )
 
 
+def read_config(run: Path) -> TrainConfig:
+    """Read the settings of a run from its folder."""
+    return from_dict(TrainConfig, read_file(run / CONFIG))
+
+
 def open_run_data(run: Path | TrainConfig, split: str | None = None) -> ImageDataset:
     """Open images of a run's data: by default those that it was validated on.
 
     Without a validation split, they are its training images. `train` and `val` are exactly what
     training used, with `hold_out` and `val_data`; other names are splits of the dataset itself.
     """
-    config = (
-        run if isinstance(run, TrainConfig) else from_dict(TrainConfig, read_file(run / CONFIG))
-    )
+    config = read_config(run) if isinstance(run, Path) else run
     validated = bool(config.hold_out or config.val)
     asked = spell(split or ("val" if validated else "train"))
     if asked == "train" or (asked == "val" and config.hold_out):
-        found = open_data(config.data, split="train")
-        if config.hold_out and isinstance(found, ImageDataset):
-            found = divide(found, config.hold_out, seed=0)[asked == "val"]
-    else:
-        used = config.val if asked == "val" and config.val else asked
-        found = open_data(config.val_data or config.data, split=used)
-    if isinstance(found, ImageDataset):
-        return found
-    raise InputError(
-        f"{found.name} is a stream, whose images can't be chosen; give --data or files"
-    )
+        dataset = open_dataset(config.data, split="train")
+        if not config.hold_out:
+            return dataset
+        return divide(dataset, config.hold_out, seed=0)[asked == "val"]
+    used = config.val if asked == "val" and config.val else asked
+    return open_dataset(config.val_data or config.data, split=used)

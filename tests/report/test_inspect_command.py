@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.inspection.reports import BIT, TINY, save_images, save_model, save_set
 from tests.material import ROOT
+from tests.report.tiny_models import BIT, TINY, save_images, save_model, save_set
 from tests.test_cli import run
 from vitrail.cli.inspect import inspect
 from vitrail.plotting.captions import CAPTIONS
-from vitrail.report.report import leave_report
+from vitrail.report import leave_report
 from vitrail.training.run_data import open_run_data
 
 Capture = pytest.CaptureFixture[str]
@@ -41,7 +41,7 @@ def test_a_report_with_json(place: Path, tmp_path: Path, capsys: Capture) -> Non
     names = {Path(figure).stem for figure in result["figures"]}
     assert {"overlays-0", "heads-0", "lens-0", "distances", "filters", "positions"} <= names
     assert all(Path(path).stat().st_size > 500 for path in result["figures"])
-    assert json.loads((out / "report.json").read_text())["parts"][0]["layers"] == [0, 1]
+    assert json.loads((out / "report.json").read_text())["sections"][0]["layers"] == [0, 1]
 
 
 def test_a_bit_is_reported_as_far_as_it_goes(place: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -59,19 +59,19 @@ def test_a_bit_is_reported_as_far_as_it_goes(place: Path, tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["vit"], "no image to look at; name some files, or give --data"),
+        (["vit"], "no images to inspect; give image files, or --data"),
         (
             ["vit", "a.png", "--split", "test"],
-            "--split test is of --data, which is lacking",
+            "--split requires --data",
         ),
         (["vit", "none.png"], "none.png: No such file or directory"),
         (["vit", "broken.jpg"], "broken.jpg: "),
         (["vit", "set"], "set is a folder; give images, or --data "),
         (["vit", "a.png", "--layers", "2"], "has no attention layer 2; it has 2: 0 to 1"),
-        (["bit", "a.png", "--layers", "0"], "has no tokens that heads could be drawn of"),
+        (["bit", "a.png", "--layers", "0"], "has no attention heads to draw"),
         (["vit", "a.png", "--image", "18"], "does not split into 4x4 patches"),
         (["vit", "--data", "nowhere"], "no folder or data set"),
-        (["vit", "--data", "digits", "--count", "0"], "at least 1 image is measured, not 0"),
+        (["vit", "--data", "digits", "--count", "0"], "count must be at least 1, got 0"),
         (["vit", "a.png", "--against", "none"], "none"),
         (["none", "a.png"], "none"),
     ],
@@ -128,7 +128,7 @@ def test_no_report_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture
     (tmp_path / "result.json").write_text("{}")
     assert leave_report(tmp_path) is None
     (line,) = caplog.messages
-    assert "has no report: " in line
+    assert "no report for " in line
     assert "\n" not in line
 
 
@@ -140,5 +140,5 @@ def test_the_page_of_the_docs_knows_all_options_and_has_its_images() -> None:
     images = re.findall(r"!\[(.+?)\]\((.+?)\)", text)
     assert len(images) == 7
     assert all((docs / path).stat().st_size < 150_000 for _, path in images)
-    drawn = {f"draw_{name}" for name in CAPTIONS} - {"draw_confusion", "draw_images"}
+    drawn = {f"draw_{name}" for name in CAPTIONS} - {"draw_images"}
     assert all(name in text for name in drawn)

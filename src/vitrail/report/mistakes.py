@@ -1,0 +1,104 @@
+"""The mistakes of a classifier: the images themselves, and the classes that it confuses."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+from PIL import Image
+
+from vitrail.data.batches import EvalBatches
+from vitrail.data.dataset import ImageDataset, select
+from vitrail.data.loader import Loader, LoaderConfig
+from vitrail.evaluation.scored import Matching, Predictions, collect, join_answers
+from vitrail.plotting.evaluation_plots import draw_confusion
+from vitrail.report.html_page import ReportSection, escape, table_card
+from vitrail.report.report_images import ReportImage, even_indices, shrink, take_images
+from vitrail.report.report_inputs import BATCH, ReportInputs
+from vitrail.report.sections import count_images
+
+SHOWN, SIDE = 12, 200
+"""Mistaken images that are shown, and the longer side of each in pixels."""
+PAIRS = 10
+"""Confused pairs of classes that are listed."""
+
+
+def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
+    """Predict up to `count` images of a dataset that has the model's classes."""
+    section, dataset = ReportSection("Mistakes"), inputs.dataset
+    if dataset is None or dataset.multilabel or not inputs.classes:
+        return section
+    if dataset.classes != inputs.classes:
+        section.note = "The classes of the data are not the model's, so no prediction is a mistake."
+        return section
+    indices = even_indices(len(dataset), count)
+    found = predict(inputs, select(dataset, indices))
+    predicted, classes = found.top[:, 0], len(inputs.classes)
+    counts = np.bincount(found.labels * classes + predicted, minlength=classes**2)
+    counts = counts.reshape(classes, classes)
+    wrong = np.flatnonzero(predicted != found.labels)
+    wrong = wrong[np.argsort(-found.confidence[wrong], kind="stable")]
+    section.note = (
+        f"{len(wrong):,} of {count_images(len(predicted))} are misclassified"
+        f"{'' if len(indices) == len(dataset) else f', sampled evenly from {len(dataset):,}'}."
+    )
+    mistakes = [
+        {
+            "name": dataset.where(int(indices[found.indices[row]])),
+            "label": inputs.classes[found.labels[row]],
+            "predicted": inputs.classes[predicted[row]],
+            "confidence": float(found.confidence[row]),
+        }
+        for row in wrong[:SHOWN]
+    ]
+    images = take_images(dataset, indices[found.indices[wrong[:SHOWN]]], inputs.preprocess)
+    if mistakes:
+        cards = map(_image_card, images, mistakes)
+        section.cards.append(
+            '<div class="card wide">\n<h3>Mistaken images, the most confident first</h3>\n'
+            f'<div class="images">\n{"".join(cards)}</div>\n</div>'
+        )
+        section.cards.append(_list_pairs(counts, inputs.classes))
+    section.draw(
+        draw_confusion(counts, inputs.classes),
+        images=len(predicted),
+        mistakes=mistakes,
+        confusion=counts.tolist(),
+    )
+    return section
+
+
+def predict(inputs: ReportInputs, dataset: ImageDataset) -> Predictions:
+    """Predict the classes of a dataset's images."""
+    batches = EvalBatches(dataset, inputs.preprocess, batch=BATCH)
+    loader = Loader(batches.__getitem__, range(len(batches)), LoaderConfig())
+    matching = Matching(np.arange(len(inputs.classes)))
+    device = next(inputs.model.parameters()).device
+    return join_answers(collect(inputs.model, loader, inputs.preprocess, matching, device=device))
+
+
+def _image_card(image: ReportImage, mistake: dict[str, str]) -> str:
+    file = io.BytesIO()
+    Image.fromarray(shrink(image.pixels, SIDE)).save(file, "JPEG", quality=85)
+    data = base64.b64encode(file.getvalue()).decode()
+    label, predicted = escape(mistake["label"]), escape(mistake["predicted"])
+    confidence = f"{mistake['confidence']:.1%}"
+    alt = f"{escape(image.short_name)}: {label}, predicted {predicted} with {confidence}"
+    return (
+        f'<figure><img src="data:image/jpeg;base64,{data}" alt="{alt}">\n<figcaption>'
+        f"<p><b>{predicted}</b> {confidence}</p><p>true: {label}</p></figcaption></figure>\n"
+    )
+
+
+def _list_pairs(counts: np.ndarray, classes: tuple[str, ...]) -> str:
+    """List the pairs of classes that are confused most often."""
+    confused = counts * (1 - np.eye(len(counts), dtype=counts.dtype))
+    order = np.argsort(-confused, axis=None, kind="stable")[:PAIRS]
+    pairs = [divmod(int(place), len(classes)) for place in order]
+    rows = {
+        f"{classes[row]} → {classes[column]}": count_images(int(confused[row, column]))
+        for row, column in pairs
+        if confused[row, column]
+    }
+    return table_card("Most often confused (true → predicted)", rows)
