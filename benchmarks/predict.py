@@ -68,7 +68,7 @@ def main(
     images: int = 512,
     rounds: int = 5,
     threads: int | None = None,
-    way: str = "pytorch",
+    backend: str = "pytorch",
     json: Path | None = None,
 ) -> None:
     """Compare how fast vitrail and timm predict a folder of JPEGs.
@@ -81,7 +81,7 @@ def main(
         rounds: Turns that each contestant has.
         threads: Threads of both sides' models; one a core unless given. On a busy machine take
             one: torch's threads spin while they wait for each other, which costs timm's side.
-        way: What computes at ours, as `vitrail predict --way` says.
+        backend: What computes at ours, as `vitrail predict --backend` says.
         json: Write the figures here.
     """
     mend_torchvision()
@@ -91,7 +91,7 @@ def main(
         folder = Path(temporary)
         model = weights or random_weights(folder)
         place = _link(photos, folder / "images", images)
-        steps = prepare(model, place, threads, way)
+        steps = prepare(model, place, threads, backend)
         logits = {name: step() for name, step in steps.items()}  # warm, and compared
         same = {name: _compare(logits[OURS], other) for name, other in logits.items()}
         timings = measure(steps, len(logits[OURS]), rounds)
@@ -132,20 +132,20 @@ def _link(photos: Path | None, folder: Path, count: int) -> Path:
     return folder
 
 
-def prepare(weights: Path, folder: Path, threads: int | None, way: str) -> dict[str, Step]:
+def prepare(weights: Path, folder: Path, threads: int | None, backend: str) -> dict[str, Step]:
     """Build the contestants; a turn gives the logits of all images."""
     predictor = Predictor.load(weights)
     if threads:
-        predictor.pace = replace(predictor.pace, workers=threads, threads=1)
-    predictor = select_backend(predictor, way)
+        predictor.batching = replace(predictor.batching, workers=threads, threads=1)
+    predictor = select_backend(predictor, backend)
     files = find_images([folder])
 
     def ours() -> Tensor:
         outputs = []
-        for answer in predictor.answers(files):
-            assert answer.output is not None
-            predictor.rank(answer.output[None], top=TOP)
-            outputs.append(answer.output)
+        for output in predictor.outputs(files):
+            assert output.values is not None
+            predictor.rank(output.values[None], top=TOP)
+            outputs.append(output.values)
         return torch.stack(outputs)
 
     return {

@@ -76,7 +76,7 @@ def main(
     images: int = 400,
     single: int = 12,
     rounds: int = 4,
-    way: str = "pytorch",
+    backend: str = "pytorch",
     json: Path | None = None,
 ) -> None:
     """Compare servers of the same model.
@@ -89,13 +89,22 @@ def main(
         images: Requests of a turn with many clients.
         single: Requests of a turn with one client.
         rounds: Turns that each contestant has.
-        way: What computes at ours, as `vitrail serve --way` says.
+        backend: What computes at ours, as `vitrail serve --backend` says.
         json: Write the figures here.
     """
     bodies = [_form(data) for data in _read(photos)]
     with tempfile.TemporaryDirectory() as temporary, ExitStack() as stack:
         model = weights or random_weights(Path(temporary))
-        serve = [sys.executable, "-m", "vitrail", "serve", str(model), "--way", way, "--port"]
+        serve = [
+            sys.executable,
+            "-m",
+            "vitrail",
+            "serve",
+            str(model),
+            "--backend",
+            backend,
+            "--port",
+        ]
         peer = [sys.executable, str(Path(__file__).with_name("servers.py"))]
         places = {
             OURS: stack.enter_context(_running(serve)),

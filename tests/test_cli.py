@@ -128,7 +128,7 @@ def test_help_breaks_lines_where_they_are_full(
     """And not where the source does."""
     monkeypatch.setenv("COLUMNS", "200")
     _, out, _ = run(capsys, "predict", "--help")
-    assert "measures, once for a model and a machine, which is fastest" in out
+    assert "measures once per model and machine which is fastest" in out
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

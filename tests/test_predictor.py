@@ -5,7 +5,6 @@ import io
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -28,12 +27,12 @@ from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.overlay import overlay
 from vitrail.models import ViT, build, parse
 from vitrail.models.layers import MLP
-from vitrail.predictor import BatchingConfig, Predictor
-from vitrail.predictor.batching_config import usual_pace
+from vitrail.predictor import BatchingConfig, Prediction, Predictor
+from vitrail.predictor.batching_config import default_batching
 from vitrail.predictor.fused import fuse
 from vitrail.predictor.images import find_images
-from vitrail.predictor.last_block import LastBlock, shorten
-from vitrail.predictor.prediction_files import csv_table
+from vitrail.predictor.last_block import LastBlock, prune_last_block
+from vitrail.predictor.prediction_files import csv_writer
 from vitrail.weights.checkpoint import Checkpoint, save_folder
 from vitrail.weights.load import LoadedModel
 
@@ -56,7 +55,7 @@ def make(spec: str | None = None, preprocess: Preprocess | None = PREPROCESS) ->
 
 @pytest.fixture
 def predictor() -> Predictor:
-    return Predictor(make(), pace=BatchingConfig(micro=3, workers=2, threads=1))
+    return Predictor(make(), batching=BatchingConfig(batch_size=3, workers=2, threads=1))
 
 
 def plain(predictor: Predictor, content: bytes | np.ndarray) -> torch.Tensor:
@@ -91,24 +90,24 @@ def test_top_classes_are_named_with_their_softmax(predictor: Predictor) -> None:
     logits = plain(predictor, photo(40, 60)).double()
     found = predictor.predict(photo(40, 60), top=3)
     order = logits.argsort(descending=True)[:3].tolist()
-    assert [guess.index for guess in found.top] == order
-    assert [guess.label for guess in found.top] == [NAMES[place] for place in order]
+    assert [score.index for score in found.top] == order
+    assert [score.label for score in found.top] == [NAMES[place] for place in order]
     expected = (logits.exp() / logits.exp().sum())[order]
-    assert [guess.probability for guess in found.top] == pytest.approx(expected.tolist(), rel=1e-6)
+    assert [score.probability for score in found.top] == pytest.approx(expected.tolist(), rel=1e-6)
     assert (found.index, found.label) == (order[0], NAMES[order[0]])
     assert len(predictor.predict(photo(40, 60), top=100).top) == 7
-    assert "expected a number from 1 on" in refusal(predictor.predict, photo(8, 8), top=0)
+    assert "top must be at least 1" in refusal(predictor.predict, photo(8, 8), top=0)
 
 
 def test_classes_without_names_are_numbered() -> None:
     nameless = Predictor(make("ViT/8@32,depth=1,width=32,heads=2,mlp=64,classes=3"))
     found = nameless.predict(photo(40, 60))
-    assert sorted(guess.label for guess in found.top) == ["0", "1", "2"]
+    assert sorted(score.label for score in found.top) == ["0", "1", "2"]
 
 
 def test_equal_classes_come_in_their_order(predictor: Predictor) -> None:
     found = predictor.rank(torch.zeros(1, 7), top=4)[0]
-    assert [guess.index for guess in found.top] == [0, 1, 2, 3]
+    assert [score.index for score in found] == [0, 1, 2, 3]
 
 
 @settings(
@@ -183,9 +182,9 @@ def test_one_image_has_one_answer(predictor: Predictor, tmp_path: Path) -> None:
     path = tmp_path / "cat.png"
     path.write_bytes(encode(photo(40, 60), "PNG"))
     for one in (str(path), path.read_bytes(), photo(40, 60)):
-        (answer,) = predictor.answers(one)
-        assert answer.output is not None
-        assert torch.allclose(answer.output, predictor.logits(path), atol=1e-5)
+        (output,) = predictor.outputs(one)
+        assert output.values is not None
+        assert torch.allclose(output.values, predictor.logits(path), atol=1e-5)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -212,25 +211,28 @@ def test_bad_images_are_named_with_the_reason(predictor: Predictor, tmp_path: Pa
     good.write_bytes(encode(photo(40, 60), "PNG"))
     cut.write_bytes(good.read_bytes()[:-60])
     images = [good, cut, gone, tmp_path, b"text", np.zeros((4, 4, 2), np.uint8), good]
-    found = list(predictor.answers(images))
-    assert [answer.error is None for answer in found] == [True, *[False] * 5, True]
-    assert [answer.where for answer in found] == [
+    found = list(predictor.predictions(images))
+    assert [each.error is None for each in found] == [True, *[False] * 5, True]
+    assert [each.path for each in found] == [
         *map(str, (good, cut, gone, tmp_path)), "image 4", "image 5", str(good)
     ]  # fmt: skip
-    kinds = [answer.error.kind for answer in found if answer.error]
+    kinds = [each.error_kind for each in found if each.error]
     assert kinds[:4] == ["truncated", "unreadable", "unreadable", "not an image"]
     with pytest.raises(ImageError, match=r"cut\.png: truncated"):
         predictor.predict([good, cut])
     with pytest.raises(ImageError, match="expected uint8"):
         predictor.predict(np.zeros((4, 4, 3)))
-    assert "no image but a int" in refusal(predictor.predict, [3])
+    assert (
+        "an image must be a path, bytes, a Pillow image, an array or a tensor, got int"
+        in refusal(predictor.predict, [3])
+    )
     assert "no images" in refusal(predictor.predict, [])
 
 
-def test_a_data_set_is_answered_in_order(predictor: Predictor) -> None:
+def test_a_dataset_is_predicted_in_order(predictor: Predictor) -> None:
     digits = open_digits("val")
     some = [digits.read(index) for index in range(20)]
-    answers = [answer.output for answer in predictor.answers_of(digits)]
+    answers = [output.values for output in predictor.outputs(digits)]
     assert len(answers) == len(digits)
     for image, output in zip(some, answers[:20], strict=False):
         assert output is not None
@@ -240,7 +242,7 @@ def test_a_data_set_is_answered_in_order(predictor: Predictor) -> None:
 def test_eval_mode_and_threads_stay(predictor: Predictor) -> None:
     noisy = Predictor(
         make("ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7,dropout=0.5"),
-        pace=BatchingConfig(micro=1, workers=2, threads=1),
+        batching=BatchingConfig(batch_size=1, workers=2, threads=1),
     )
     before = torch.get_num_threads()
     first = noisy.logits(photo(40, 60))
@@ -294,7 +296,7 @@ SHORTENED = [
 @pytest.mark.parametrize(("more", "shorter"), SHORTENED)
 def test_the_last_block_is_for_what_the_head_reads(more: str, shorter: bool) -> None:
     model = make(f"ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7{more}").model.eval()
-    short = shorten(model)
+    short = prune_last_block(model)
     assert isinstance(model, ViT)
     assert isinstance(short, ViT)
     assert isinstance(short.blocks[-1], LastBlock) is shorter
@@ -305,7 +307,7 @@ def test_the_last_block_is_for_what_the_head_reads(more: str, shorter: bool) -> 
         assert (short.encode(x).shape[1] < model.encode(x).shape[1]) is shorter
 
 
-def test_a_twin_hears_nobody_and_follows_no_training() -> None:
+def test_an_inference_copy_has_no_hooks_of_the_model() -> None:
     model, x = make().model.eval(), torch.randn(1, 3, 32, 32)
     fast, heard = fuse(model), list[str]()
     before = fast(x)
@@ -330,7 +332,9 @@ def test_usual_layers_stay_where_there_are_no_others(monkeypatch: pytest.MonkeyP
 def test_models_without_classes_only_embed() -> None:
     bare = Predictor(make("ViT/8@32,depth=1,width=32,heads=2,mlp=64,classes=0"), name="dinov2:x")
     assert bare.embed(photo(9, 9)).shape == (32,)
-    assert refusal(bare.predict, photo(9, 9)).startswith("dinov2:x has no classes")
+    assert refusal(bare.predict, photo(9, 9)) == (
+        "dinov2:x has no classes; use embed to compute features"
+    )
 
 
 def test_a_model_folder_is_loaded_whole(tmp_path: Path) -> None:
@@ -344,15 +348,17 @@ def test_a_model_folder_is_loaded_whole(tmp_path: Path) -> None:
         expected = plain(Predictor(loaded), photo(40, 60))
         assert torch.allclose(predictor.logits(photo(40, 60)), expected, atol=1e-5)
     save_folder(Checkpoint(spec=TINY, tensors=tensors, classes=NAMES), tmp_path / "bare")
-    assert "how its images are prepared" in refusal(Predictor.load, tmp_path / "bare")
+    assert "how images are preprocessed" in refusal(Predictor.load, tmp_path / "bare")
 
 
-def test_pace_follows_the_model() -> None:
-    small, large = usual_pace(parse("ViT-Ti/16")), usual_pace(parse("ViT-L/16@384"))
-    assert (small.micro, large.micro) == (8, 1)
-    assert usual_pace(parse("ViT-Ti/4@32")).micro > small.micro
-    assert usual_pace(parse("BiT-R50x1")).micro >= 1
-    assert "no pace" in refusal(lambda: BatchingConfig(micro=0, workers=1, threads=1))
+def test_batching_follows_the_model() -> None:
+    small, large = default_batching(parse("ViT-Ti/16")), default_batching(parse("ViT-L/16@384"))
+    assert (small.batch_size, large.batch_size) == (8, 1)
+    assert default_batching(parse("ViT-Ti/4@32")).batch_size > small.batch_size
+    assert default_batching(parse("BiT-R50x1")).batch_size >= 1
+    assert "each must be at least 1" in refusal(
+        lambda: BatchingConfig(batch_size=0, workers=1, threads=1)
+    )
 
 
 def test_images_of_folders_are_found(tmp_path: Path) -> None:
@@ -365,7 +371,7 @@ def test_images_of_folders_are_found(tmp_path: Path) -> None:
     assert find_images([tmp_path / "a.webp"] * 2) == [str(tmp_path / "a.webp")] * 2
     assert "did you mean 'a.webp'" in refusal(find_images, [tmp_path / "a.web"])
     (tmp_path / "empty").mkdir()
-    assert "holds no files" in refusal(find_images, [tmp_path / "empty"])
+    assert "has no files" in refusal(find_images, [tmp_path / "empty"])
 
 
 @pytest.mark.skipif(not ODD.exists(), reason="the corpus of odd images is not here")
@@ -373,16 +379,16 @@ def test_images_of_folders_are_found(tmp_path: Path) -> None:
 def test_odd_images_are_answered_or_refused_with_a_reason(predictor: Predictor) -> None:
     with (ODD / "MANIFEST.tsv").open(newline="", encoding="utf-8") as file:
         names = [row["file"] for row in csv.DictReader(file, delimiter="\t")]
-    answers = list(predictor.answers([ODD / name for name in names]))
-    assert len(answers) == len(names) > 280
-    used = [answer for answer in answers if answer.output is not None]
+    outputs = list(predictor.outputs([ODD / name for name in names]))
+    assert len(outputs) == len(names) > 280
+    used = [output for output in outputs if output.values is not None]
     assert len(used) > 100
-    for answer in answers:
-        if answer.output is not None:
-            assert answer.output.isfinite().all()
+    for output in outputs:
+        if output.values is not None:
+            assert output.values.isfinite().all()
         else:
-            assert answer.error is not None
-            assert str(answer.error)
+            assert output.error is not None
+            assert str(output.error)
 
 
 @pytest.mark.skipif(not TINY_WEIGHTS.exists(), reason="the published ViT-Ti/16 is not here")
@@ -398,7 +404,7 @@ def test_published_weights_answer_as_timm_does(tmp_path: Path) -> None:
     found = Predictor.load(TINY_WEIGHTS)
     assert (found.logits(file) - expected).abs().max() < 1e-4
     best = found.predict(file, top=5)
-    assert [guess.index for guess in best.top] == expected.topk(5).indices.tolist()
+    assert [score.index for score in best.top] == expected.topk(5).indices.tolist()
 
 
 @pytest.fixture
@@ -416,13 +422,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_command_prints_a_line_a_image(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_one_line_per_image(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["predict", str(folder / "model"), str(folder / "images"), "--top", "2", "--json"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [Path(row["path"]).name for row in rows] == ["a.png", "b.png", "notes.txt"]
     expected = Predictor.load(folder / "model").predict(photo(40, 60), top=2)
-    for found, guess in zip(rows[0]["top"], expected.top, strict=True):
-        assert found == {**asdict(guess), "probability": pytest.approx(guess.probability, abs=1e-5)}
+    for found, score in zip(rows[0]["top"], expected.top, strict=True):
+        assert found == {
+            **score.to_dict(),
+            "probability": pytest.approx(score.probability, abs=1e-5),
+        }
     assert rows[2] == {"path": rows[2]["path"], "error": "not an image but text"}
 
 
@@ -444,7 +455,7 @@ def test_command_writes_tables(folder: Path, capsys: pytest.CaptureFixture[str])
     assert [row["rank"] for row in rows] == ["1", "2", "3", "1", "2", "3", ""]
     assert rows[-1]["error"] == "not an image but text"
     table = parquet.read_table(folder / "a.parquet").to_pylist()
-    assert [guess["label"] for guess in table[0]["top"]] == [row["label"] for row in rows[:3]]
+    assert [score["label"] for score in table[0]["top"]] == [row["label"] for row in rows[:3]]
     assert (table[2]["top"], table[2]["error"]) == (None, "not an image but text")
     left = {path.name for path in folder.iterdir()}
     assert left == {"model", "images", "a.csv", "a.parquet"}
@@ -455,8 +466,8 @@ def test_command_writes_tables(folder: Path, capsys: pytest.CaptureFixture[str])
     [
         (["MODEL"], "no images given"),
         (["MODEL", "none"], "no file or folder none"),
-        (["MODEL", "IMAGES/notes.txt"], "none could be read"),
-        (["MODEL", "IMAGES", "--top", "0"], "expected a number from 1 on"),
+        (["MODEL", "IMAGES/notes.txt"], "no image could be read"),
+        (["MODEL", "IMAGES", "--top", "0"], "--top 0: expected at least 1"),
         (["MODEL", "IMAGES", "--csv", "a", "--parquet", "a"], "are both a; give two names"),
         (["MODEL", "IMAGES", "--device", "warp"], "unknown device 'warp'"),
         (["MODEL", "IMAGES", "--csv", "/proc/none/a.csv"], "cannot be written"),
@@ -483,8 +494,8 @@ def test_a_table_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
     path.write_text("old")
 
     def stopped() -> None:
-        with csv_table(path) as add:
-            add("a", None, "bad")
+        with csv_writer(path) as add:
+            add(Prediction("a", (), "bad"))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

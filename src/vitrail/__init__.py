@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vitrail.deploy.backends.bench import bench as bench
+    from vitrail.deploy.exporting.export import export as export
+    from vitrail.deploy.predict import predict as predict
+    from vitrail.deploy.serving.server import serve as serve
     from vitrail.inspection import record as record
     from vitrail.models import build as build
     from vitrail.predictor import Predictor as Predictor
@@ -19,6 +23,10 @@ if TYPE_CHECKING:
 _LAZY = {
     "inspect": "vitrail.report",
     "record": "vitrail.inspection",
+    "bench": "vitrail.deploy.backends.bench",
+    "export": "vitrail.deploy.exporting.export",
+    "predict": "vitrail.deploy.predict",
+    "serve": "vitrail.deploy.serving.server",
     "build": "vitrail.models",
     "load": "vitrail.weights.load",
     "Predictor": "vitrail.predictor",

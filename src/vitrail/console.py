@@ -44,6 +44,11 @@ def print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
+def log_line(text: str) -> None:
+    """Write one line about the work to stderr."""
+    sys.stderr.write(f"{text}\n")
+
+
 @contextmanager
 def show_progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """Show a bar on a terminal's stderr, and nothing elsewhere; call with how many are done."""

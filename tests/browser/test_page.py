@@ -71,16 +71,16 @@ def visit(browser: Any, server: Server) -> Iterator[Visit]:
     assert all(url.startswith(opened.address) for url in opened.asked)
 
 
-def test_a_image_is_classified_by_both_models(visit: Visit, server: Server) -> None:
+def test_an_image_is_classified_by_both_models(visit: Visit, server: Server) -> None:
     visit.upload(image(1), f"{EVIL}.png".replace("/", ""))
     page = visit.page
     expected = server.post("/predict", image(1))[2]["images"][0]["top"]
     shown = page.locator(".panel").first.locator(".bars li")
     assert shown.count() == 5
-    for place, guess in enumerate(expected):
+    for place, score in enumerate(expected):
         label, value = shown.nth(place).locator("span").all_inner_texts()
-        assert label == guess["label"]
-        assert value == f"{100 * guess['probability']:.1f} %"
+        assert label == score["label"]
+        assert value == f"{100 * score['probability']:.1f} %"
     assert page.locator("h2").all_inner_texts() == ["one", "two & <b>"]
     assert page.inner_text("#name") == f"{EVIL}.png".replace("/", "")
     assert page.locator("img").count() == 0
@@ -104,12 +104,12 @@ def test_similar_images_are_shown_where_there_is_an_index(visit: Visit, server: 
         assert canvas.evaluate(blank) == 255
     assert {EVIL.replace("/", ""), "ash"} == {each["label"] for each in expected}
     assert page.locator("img").count() == 0
-    assert second.locator(".alike").is_hidden()
+    assert second.locator(".similar").is_hidden()
     first.locator(".strip").focus()  # so that arrow keys move it
     assert page.evaluate("document.activeElement.className") == "strip"
     first.locator(".model").select_option("two & <b>")
     page.wait_for_selector('.panel:first-child h2:text-is("two & <b>")')
-    assert first.locator(".alike").is_hidden()
+    assert first.locator(".similar").is_hidden()
     assert first.locator(".strip li").count() == 0
 
 
@@ -143,7 +143,7 @@ def test_a_finger_chooses_a_patch_and_lets_go_of_it(browser: Any, server: Server
 def test_html_in_a_class_name_is_text(visit: Visit, server: Server) -> None:
     def shown(seed: int) -> list[str]:
         top = server.post("/predict", image(seed))[2]["images"][0]["top"]
-        return [guess["label"] for guess in top]
+        return [score["label"] for score in top]
 
     visit.upload(image(next(seed for seed in range(40) if EVIL in shown(seed))))
     assert EVIL in visit.page.locator(".bars li span").all_inner_texts()
@@ -154,17 +154,17 @@ def test_sliders_and_hovering_change_what_is_seen(visit: Visit) -> None:
     visit.upload(image(2))
     page, panel = visit.page, visit.page.locator(".panel").first
     seen = [visit.pixels()]
-    assert panel.locator(".layer-says").inner_text() == "2 of 2"
+    assert panel.locator(".layer-value").inner_text() == "2 of 2"
     panel.locator(".layer").focus()
     with page.expect_response(lambda answer: "layer=0" in answer.url) as found:
         page.keyboard.press("ArrowLeft")
     assert "weights" in found.value.json()["images"][0]
-    page.wait_for_selector('.panel:first-child .layer-says:text-is("1 of 2")')
+    page.wait_for_selector('.panel:first-child .layer-value:text-is("1 of 2")')
     seen.append(visit.pixels())
     panel.locator(".head").focus()
     with page.expect_response(lambda answer: "head=0" in answer.url):
         page.keyboard.press("ArrowRight")
-    page.wait_for_selector('.panel:first-child .head-says:text-is("1 of 2")')
+    page.wait_for_selector('.panel:first-child .head-value:text-is("1 of 2")')
     seen.append(visit.pixels())
     panel.locator(".view").hover(position={"x": 10, "y": 10})
     assert panel.locator(".patch").inner_text().startswith("The patch at row 1, column 1 attends")
@@ -190,7 +190,7 @@ def test_sliders_and_hovering_change_what_is_seen(visit: Visit) -> None:
 def test_errors_are_said_and_the_next_image_works(visit: Visit) -> None:
     visit.upload(b"this is no image", done="")
     visit.page.wait_for_selector('#error:text-is("not an image but text")')
-    assert visit.page.locator(".look:visible").count() == 0
+    assert visit.page.locator(".attention:visible").count() == 0
     visit.upload(image(3))
     assert visit.page.inner_text("#error") == ""
     visit.said.clear()  # the browser itself reports answers of 422

@@ -18,8 +18,7 @@ from vitrail.config import InputError, to_dict
 from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Fit, Interpolation, Preprocess
 from vitrail.deploy.exporting.export import export
-from vitrail.deploy.exporting.web import RUNTIME, read_runtime
-from vitrail.deploy.exporting.writers import Options
+from vitrail.deploy.exporting.web_export import RUNTIME, read_runtime
 from vitrail.predictor import Predictor
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
@@ -52,7 +51,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
 @pytest.fixture(scope="module")
 def folder(model: Predictor, runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out") / "page"
-    export(model, out, "web", Options(runtime=runtime, quantize="float16-weights", images=8))
+    export(model, out, to="web", runtime=runtime, quantize="float16-weights", images=8)
     return out
 
 
@@ -114,9 +113,9 @@ def test_a_image_is_answered_as_by_the_predictor(
 ) -> None:
     visit.upload(content, f"{EVIL}.png".replace("/", ""))
     expected = model.predict(content).top
-    assert [label for label, _ in visit.shown()] == [guess.label for guess in expected]
-    for (_, value), guess in zip(visit.shown(), expected, strict=True):
-        assert float(value.removesuffix(" %")) == pytest.approx(100 * guess.probability, abs=0.2)
+    assert [label for label, _ in visit.shown()] == [score.label for score in expected]
+    for (_, value), score in zip(visit.shown(), expected, strict=True):
+        assert float(value.removesuffix(" %")) == pytest.approx(100 * score.probability, abs=0.2)
     assert visit.page.inner_text("h2") == "one & <b>"
     assert visit.page.inner_text("#name") == f"{EVIL}.png".replace("/", "")
     assert visit.page.locator("#seen:visible").count() == 1
@@ -163,8 +162,8 @@ SHAPES = [(97, 61), (20, 33), (32, 700), (45, 45)]
 def test_pixels_are_those_of_vitrail(visit: Visit) -> None:
     """Resize in the browser to the bit, by every rule and at odd sizes."""
     script = """async ([pixels, height, width, preprocess]) => {
-        const { fitPixels } = await import("./prepare.js");
-        const { fit } = await import("./fit.js");
+        const { fitPixels } = await import("./preprocess.js");
+        const { fit } = await import("./geometry.js");
         const { before } = fit(height, width, preprocess);
         const channels = preprocess.mean.length;
         const cut = [];
@@ -227,5 +226,5 @@ def test_a_folder_that_is_not_whole_says_so(browser: Any, address: str, folder: 
     page = context.new_page()
     context.route("**/model.json", lambda route: route.fulfill(json=about))
     page.goto(address)
-    page.wait_for_selector("#error:has-text('model.onnx is not whole')")
+    page.wait_for_selector("#error:has-text('model.onnx is incomplete')")
     context.close()

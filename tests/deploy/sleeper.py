@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vitrail.deploy.serving import process
-from vitrail.deploy.serving.wire import pack, read_frame
+from vitrail.deploy.serving.frames import pack_frame, read_frame
 
 BATCH, SECONDS = 8, 0.25
 FACTS = {"model": "sleeper", "classes": 1, "features": 1, "image": [1, 1]}
@@ -21,33 +21,33 @@ NAP = "VITRAIL_TEST_NAP"
 
 def sleep_for_batches() -> None:
     """Do as a model process does, but sleep instead of computing."""
-    orders, voice, lock = sys.stdin.buffer, sys.stdout.buffer, threading.Lock()
+    config, writer, lock = sys.stdin.buffer, sys.stdout.buffer, threading.Lock()
     nap = float(os.environ.get(NAP, SECONDS))
 
-    def say(head: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
+    def write(head: dict[str, Any], blobs: Sequence[bytes] = ()) -> None:
         with lock:
-            voice.writelines(pack(head, blobs))
-            voice.flush()
+            writer.writelines(pack_frame(head, blobs))
+            writer.flush()
 
-    def beat() -> None:
+    def heartbeat() -> None:
         while True:
             try:
-                say({"beat": True})
+                write({"heartbeat": True})
             except (OSError, ValueError):
                 os._exit(0)
             time.sleep(0.5)
 
-    models = read_frame(orders)[0]["models"]
-    facts = {name: {**FACTS, "attention": None, "index": None} for name in models}
-    say({"ready": facts, "micro": dict.fromkeys(models, BATCH)})
-    threading.Thread(target=beat, daemon=True).start()
+    models = read_frame(config)[0]["models"]
+    info = {name: {**FACTS, "attention": None, "index": None} for name in models}
+    write({"ready": info, "batch_size": dict.fromkeys(models, BATCH)})
+    threading.Thread(target=heartbeat, daemon=True).start()
     while True:
         try:
-            _, images = read_frame(orders)
+            _, images = read_frame(config)
         except EOFError:
             return
         time.sleep(nap)
-        say({"good": [True] * len(images)}, [json.dumps({"top": []}).encode()] * len(images))
+        write({"good": [True] * len(images)}, [json.dumps({"top": []}).encode()] * len(images))
 
 
 if __name__ == "__main__":

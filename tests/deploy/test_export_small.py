@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,12 @@ from tests.test_predictor import NAMES, make
 from vitrail.cli import main
 from vitrail.deploy.backends.engines import open_onnx
 from vitrail.deploy.exporting import export as export_room
-from vitrail.deploy.exporting import web as web_room
+from vitrail.deploy.exporting import web_export as web_room
 from vitrail.deploy.exporting import writers as writers_room
 from vitrail.deploy.exporting.export import export
-from vitrail.deploy.exporting.packing import pack_weights
-from vitrail.deploy.exporting.web import read_runtime
-from vitrail.deploy.exporting.writers import Options, Quantize
+from vitrail.deploy.exporting.pack_weights import pack_weights
+from vitrail.deploy.exporting.web_export import read_runtime
+from vitrail.deploy.exporting.writers import ExportConfig, Quantize
 from vitrail.predictor import Predictor
 
 onnx = pytest.importorskip("onnx")
@@ -59,7 +58,7 @@ def test_a_quantized_model_is_small_and_near(
     predictor: Predictor, data: str, tmp_path: Path, quantize: Quantize, apart: float, ratio: float
 ) -> None:
     out = tmp_path / "small.onnx"
-    written = export(predictor, out, "onnx", Options(quantize=quantize, loss=0.2), data=data)
+    written = export(predictor, out, to="onnx", quantize=quantize, max_changed=0.2, data=data)
     assert (written.quantize, written.checked, written.bytes) == (quantize, 20, out.stat().st_size)
     assert written.agreement >= 0.8
     assert 0 < written.max_difference < apart
@@ -134,13 +133,13 @@ def test_what_loses_too_much_is_not_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     (tmp_path / "a.onnx").write_text("old")
-    monkeypatch.setattr(Predictor, "load", lambda source: predictor)
+    monkeypatch.setattr(Predictor, "load", lambda source, device: predictor)
     arguments = ["export", "any", str(tmp_path / "a.onnx"), "--to", "onnx", "--data", data]
     with pytest.raises(SystemExit, match="2"):
         main([*arguments, "--quantize", "int8-weights"])
     said = capsys.readouterr().err
     assert "of 20 images" in said
-    assert "more than --loss 0.01; nothing was written; --quantize float16-weights loses" in said
+    assert "more than --max-changed 0.01; nothing was written; try --quantize float16-w" in said
     assert (tmp_path / "a.onnx").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -162,20 +161,20 @@ def test_a_page_takes_the_smallest_that_answers_well(
     predictor: Predictor, data: str, tmp_path: Path, runtime: Path, coarse: list[str]
 ) -> None:
     out = tmp_path / "page"
-    written = export(predictor, out, "web", Options(runtime=runtime), data=data)
+    written = export(predictor, out, to="web", runtime=runtime, data=data)
     assert coarse == ["int8-weights", "float16-weights"]
     assert written.quantize == "float16-weights"
     names = {file.name for file in written.files}
     assert names == {
-        "index.html", "page.css", "icon.svg", "bars.js", "intake.js", "web.js", "worker.js",
-        "prepare.js", "fit.js", "resize.js", "model.json", "model.onnx", "onnxruntime.js",
-        "onnxruntime.wasm",
+        "index.html", "app.css", "icon.svg", "bars.js", "image_input.js", "web_main.js",
+        "model_worker.js", "preprocess.js", "geometry.js", "resize.js", "model.json",
+        "model.onnx", "onnxruntime.js", "onnxruntime.wasm",
     }  # fmt: skip
     about = json.loads((out / "model.json").read_text(encoding="utf-8"))
     assert about["classes"] == list(NAMES)
     assert about["bytes"]["model.onnx"] == (out / "model.onnx").stat().st_size
     assert "/" not in about["name"]  # no path of this machine
-    assert "is there already" in refusal(export, predictor, out, "web", Options(runtime=runtime))
+    assert "is there already" in refusal(export, predictor, out, to="web", runtime=runtime)
 
 
 def test_a_full_disk_leaves_no_page(
@@ -185,7 +184,7 @@ def test_a_full_disk_leaves_no_page(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(writers_room, "write_page", full)
-    said = refusal(export, predictor, tmp_path / "page", "web", Options(runtime=runtime, loss=0.9))
+    said = refusal(export, predictor, tmp_path / "page", to="web", runtime=runtime, max_changed=0.9)
     assert "page: cannot be written: No space left" in said
     assert [path.name for path in tmp_path.iterdir()] == ["node_modules"]
 
@@ -194,7 +193,7 @@ def test_a_runtime_that_is_another_is_refused(runtime: Path, tmp_path: Path) -> 
     assert set(read_runtime(runtime)) == {"onnxruntime.js", "onnxruntime.wasm"}
     assert set(read_runtime(runtime / "dist")) == {"onnxruntime.js", "onnxruntime.wasm"}
     (runtime / "dist" / "ort-wasm-simd-threaded.wasm").write_bytes(b"another")
-    assert "is not that of onnxruntime-web 1.30.0" in refusal(read_runtime, runtime)
+    assert "is not the file of onnxruntime-web 1.30.0" in refusal(read_runtime, runtime)
     assert "has no ort.wasm.bundle.min.mjs" in refusal(read_runtime, tmp_path)
 
 
@@ -208,42 +207,41 @@ def test_an_npm_that_fails_says_what_to_do(
     monkeypatch.setattr(shutil, "which", lambda name: str(npm))
     said = refusal(read_runtime, None)
     assert ("npm error code E404" if "E404" in script else "exit code 1") in said
-    assert "by --runtime" in said
+    assert ": --runtime FOLDER" in said
     npm.write_text("#!/bin/sh\necho no archive > a.tgz\n")
     assert "damaged" in refusal(read_runtime, None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert "install npm, or name a folder" in refusal(read_runtime, None)
+    assert "install npm, or give a folder" in refusal(read_runtime, None)
 
 
 @pytest.mark.parametrize(
     ("to", "options", "said"),
     [
-        ("pt2", Options(quantize="int8"), "--quantize is for onnx and web"),
-        ("onnx", Options(quantize="int8"), "name some by --data"),
-        ("onnx", Options(runtime=Path("x")), "--runtime is for web"),
-        ("web", Options(form="uint8-nchw"), "--input is for other programs"),
-        ("web", Options(any_size=True), "--any-size is for onnx and openvino"),
-        ("web", Options(runtime=Path("nowhere")), "has no ort.wasm.bundle.min.mjs"),
+        ("pt2", {"quantize": "int8"}, "--quantize requires --to onnx or web"),
+        ("onnx", {"quantize": "int8"}, "for calibration: --data"),
+        ("onnx", {"runtime": Path("x")}, "--runtime requires --to web"),
+        ("web", {"input": "uint8-nchw"}, "--input can't be used with --to web"),
+        ("web", {"any_size": True}, "--any-size requires --to onnx or openvino"),
+        ("web", {"runtime": Path("nowhere")}, "has no ort.wasm.bundle.min.mjs"),
     ],
 )
 def test_what_does_not_go_together(
-    predictor: Predictor, tmp_path: Path, to: str, options: Options, said: str
+    predictor: Predictor, tmp_path: Path, to: str, options: Any, said: str
 ) -> None:
-    assert said in refusal(export, predictor, tmp_path / "out", to, options)
+    assert said in refusal(export, predictor, tmp_path / "out", to=to, **options)
     assert not list(tmp_path.iterdir())
-    assert "expected 0 <= loss < 1" in refusal(Options, loss=1.0)
+    assert "max_changed must be in [0, 1), got 1.0" in refusal(ExportConfig, max_changed=1.0)
 
 
 def test_logits_that_are_no_numbers_are_seen(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(job: Any, part: Path) -> Any:
+    def write(context: Any, part: Path) -> Any:
         part.write_text("wrong")
-        return lambda x: job.deployed(x) * torch.nan
+        return lambda x: context.module(x) * torch.nan
 
     monkeypatch.setitem(export_room.WRITERS, "pt2", write)
-    assert "by inf" in refusal(export, predictor, tmp_path / "a.pt2", "pt2")
-    headless = SimpleNamespace(**vars(predictor))
-    headless.model = SimpleNamespace(spec=SimpleNamespace(classes=0))
-    quantized = Options(quantize="int8-weights")
-    assert "no classes" in refusal(export, headless, tmp_path / "a.onnx", "onnx", quantized)
+    assert "by inf" in refusal(export, predictor, tmp_path / "a.pt2", to="pt2")
+    headless = make("ViT/8@32,depth=1,width=32,heads=2,mlp=64,classes=0")
+    options = {"to": "onnx", "quantize": "int8-weights"}
+    assert "has no classes" in refusal(export, headless, tmp_path / "a.onnx", **options)

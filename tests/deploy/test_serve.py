@@ -21,10 +21,9 @@ import torch
 from tests.deploy.serving import PREPROCESS, Server, form, image, save_model, started
 from tests.shelf import refusal
 from vitrail.cli import main
-from vitrail.cli.serve import name_models
 from vitrail.data.transforms.apply import normalize
 from vitrail.deploy.serving import server as server_room
-from vitrail.deploy.serving.server import ServeConfig
+from vitrail.deploy.serving.serve_config import ServeConfig, name_models
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.record import record
@@ -57,18 +56,18 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield running
 
 
-def test_a_image_gets_the_predictors_answer(server: Server, predictor: Predictor) -> None:
+def test_an_image_gets_the_predictors_answer(server: Server, predictor: Predictor) -> None:
     expected = predictor.predict(image(1), top=3)
     for headers, body in (({}, image(1)), form(("a.png", image(1)))):
         status, kinds, told = server.post("/predict?top=3", body, **headers)
         assert (status, told["model"]) == (200, "first")
         assert kinds["content-type"] == "application/json"
         top = told["images"][0]["top"]
-        assert [(guess["index"], guess["label"]) for guess in top] == [
-            (guess.index, guess.label) for guess in expected.top
+        assert [(score["index"], score["label"]) for score in top] == [
+            (score.index, score.label) for score in expected.top
         ]
-        values = [guess["probability"] for guess in top]
-        assert values == pytest.approx([guess.probability for guess in expected.top], abs=1e-6)
+        values = [score["probability"] for score in top]
+        assert values == pytest.approx([score.probability for score in expected.top], abs=1e-6)
 
 
 def test_several_images_stay_in_order_and_a_bad_one_says_why(
@@ -255,9 +254,9 @@ def test_a_key_is_asked_for_and_sigterm_loses_nothing(models: Path, tmp_path: Pa
     options = ["--host", "0.0.0.0", "--api-key-file", str(key), "--workers", "1"]
     with started(tmp_path, str(models / "first"), *options, "--queue", "1000") as server:
         warning = server.log.read_text()
-        assert "warning: 0.0.0.0 can be reached from other machines" in warning
+        assert "warning: other machines can reach 0.0.0.0, anyone with the API key" in warning
         assert KEY not in warning
-        for path in ("/", "/page.js", "/health"):
+        for path in ("/", "/main.js", "/health"):
             assert server.ask("GET", path)[0] == 200
         for path in ("/models", "/metrics", "/openapi.json"):
             assert server.ask("GET", path)[0] == 401
@@ -309,16 +308,28 @@ def test_models_are_named(tmp_path: Path) -> None:
     [
         (["nowhere", "--workers", "1"], "vitrail: no file or folder 'nowhere'"),
         (["x", "--port", "70000"], "--port 70000: expected 0 to 65535"),
-        (["x", "--workers", "0"], "--workers 0: expected 1 or more"),
-        (["x", "--queue", "0"], "--queue 0: expected above 0, at most 65536"),
-        (["x", "--max-megabytes", "inf"], "--max-megabytes inf: expected above 0, at most 256"),
-        (["x", "--max-megapixels", "nan"], "--max-megapixels nan: expected above 0, at most 100"),
-        (["x", "--max-megapixels", "150"], "--max-megapixels 150: expected above 0, at most 100"),
-        (["x", "--answer-seconds", "inf"], "--answer-seconds inf: expected above 0, at most 3600"),
-        (["x", "--allow-host", "a:80"], "--allow-host a:80: expected a name alone"),
-        (["x", "--host", "a" * 64], "can't serve at aaaa"),
+        (["x", "--workers", "0"], "--workers 0: expected at least 1"),
+        (["x", "--queue", "0"], "--queue 0: expected more than 0 and at most 65536"),
+        (
+            ["x", "--max-megabytes", "inf"],
+            "--max-megabytes inf: expected more than 0 and at most 256",
+        ),
+        (
+            ["x", "--max-megapixels", "nan"],
+            "--max-megapixels nan: expected more than 0 and at most 100",
+        ),
+        (
+            ["x", "--max-megapixels", "150"],
+            "--max-megapixels 150: expected more than 0 and at most 100",
+        ),
+        (
+            ["x", "--answer-seconds", "inf"],
+            "--answer-seconds inf: expected more than 0 and at most 3600",
+        ),
+        (["x", "--allow-host", "a:80"], "--allow-host a:80: expected a host name"),
+        (["x", "--host", "a" * 64], "can't listen on aaaa"),
         (["x", "--api-key-file", "/nowhere/key"], "No such file or directory"),
-        (["x", "--host", "no.such.host.invalid"], "can't serve at no.such.host.invalid"),
+        (["x", "--host", "no.such.host.invalid"], "can't listen on no.such.host.invalid"),
     ],
 )
 def test_bad_orders_get_one_line(
@@ -335,7 +346,7 @@ def test_bad_orders_get_one_line(
 def test_a_request_never_has_more_images_than_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be told to try again for ever."""
     asked: list[ServeConfig] = []
-    monkeypatch.setattr(server_room, "serve", lambda config, started: asked.append(config))
+    monkeypatch.setattr(server_room, "run_server", lambda config, started: asked.append(config))
     main(["serve", "x", "--queue", "8"])
     main(["serve", "x", "--queue", "8", "--max-images", "3"])
     assert [config.limits.images for config in asked] == [8, 3]

@@ -27,11 +27,11 @@ UPWARDS = [
     "%uff0e%uff0e/", "..%00/", ".%2e/", "/%2e%2e/", "..//",
 ]  # fmt: skip
 """One folder up, as people have written it to get past those who look for ../"""
-TARGETS = ["etc/passwd", "pyproject.toml", "photos/cat/00.png", "page.js%00.png", "windows/win.ini"]
+TARGETS = ["etc/passwd", "pyproject.toml", "photos/cat/00.png", "main.js%00.png", "windows/win.ini"]
 ODDITIES = [
-    "//etc/passwd", "/etc/passwd", "///etc/passwd", "%2fetc%2fpasswd", "%00", "%0a", "page.js%00",
+    "//etc/passwd", "/etc/passwd", "///etc/passwd", "%2fetc%2fpasswd", "%00", "%0a", "main.js%00",
     "~root", "~/.ssh/id_rsa", "file:///etc/passwd", "C:/windows/win.ini", "C:%5cwindows", "$HOME",
-    "\\\\host\\share", "./page.js/..", "page/../app.py", ".git/config", "|id", "*", "page.js%0a",
+    "\\\\host\\share", "./main.js/..", "page/../app.py", ".git/config", "|id", "*", "main.js%0a",
 ]  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def test_s6_no_path_leads_out(server: Server) -> None:
     assert len(set(texts)) >= 200
     secrets = [b"root:", b"[project]", b"PNG", b"JFIF"]
     for text in texts:
-        for prefix in ("/", "/similar/", "/models/", "/page.js/", ""):
+        for prefix in ("/", "/similar/", "/models/", "/main.js/", ""):
             line = f"GET {prefix}{text} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
             answer = read_all(server.raw(line.encode()))
             assert status_of(answer) in (400, 404, 422), (prefix, text, answer[:80])

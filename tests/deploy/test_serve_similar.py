@@ -23,8 +23,8 @@ from tests.deploy.serving import (
     started,
 )
 from tests.shelf import refusal
-from vitrail.cli.serve import name_indices
-from vitrail.deploy.serving.similar import SIDE, Similar
+from vitrail.deploy.serving.serve_config import name_indices
+from vitrail.deploy.serving.similarity_index import SIDE, SimilarityIndex
 from vitrail.predictor import Predictor
 
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
@@ -150,19 +150,19 @@ def test_an_index_of_something_else_is_refused(
 ) -> None:
     other = save_model(tmp_path / "other", SMALL.replace("depth=2", "depth=3"))
     index = embed(other, place / "photos", tmp_path / "i.parquet")
-    told = refusal(Similar, str(index), predictor)
+    told = refusal(SimilarityIndex, str(index), predictor)
     assert f"i.parquet was made by another model, {other}; make it with: vitrail embed " in told
     index = embed(place / "model", place / "photos", index, "--features", "class-token")
-    assert "holds class-token features; expected pre-logits" in refusal(
-        Similar, str(index), predictor
+    assert "has class-token features; expected pre-logits" in refusal(
+        SimilarityIndex, str(index), predictor
     )
     moved = (tmp_path / "photos").resolve()
     (place / "photos").rename(moved)
     try:
-        told = refusal(Similar, str(place / "index.safetensors"), predictor)
+        told = refusal(SimilarityIndex, str(place / "index.safetensors"), predictor)
     finally:
         moved.rename(place / "photos")
-    assert "its images aren't there: " in told
+    assert "its images are missing: " in told
     command = [sys.executable, "-m", "vitrail", "serve", str(place / "model"), "--port", "0"]
     command += ["--workers", "1", "--index", str(index)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -174,16 +174,16 @@ def test_an_index_of_something_else_is_refused(
 def test_images_that_are_no_files(tmp_path: Path, predictor: Predictor, place: Path) -> None:
     """Of sets that hold pixels or few channels, too, and where images were added since."""
     index = embed(place / "model", Path("digits"), tmp_path / "i.parquet", "--split", "test")
-    similar = Similar(str(index), predictor)
+    similar = SimilarityIndex(str(index), predictor)
     small = Image.open(io.BytesIO(similar.thumbnail(3)))
     assert (small.size, small.mode) == ((8, 8), "RGB")
     (found,) = similar.find(predictor.embed([image(1)]), 2)
     assert found[0]["similarity"] >= found[1]["similarity"]
-    before = Similar(str(place / "index.safetensors"), predictor)
+    before = SimilarityIndex(str(place / "index.safetensors"), predictor)
     added = place / "photos" / "cat" / "000.png"
     added.write_bytes(image(77))
     try:
-        after = Similar(str(place / "index.safetensors"), predictor)
+        after = SimilarityIndex(str(place / "index.safetensors"), predictor)
         for row in range(COUNT):
             assert after.thumbnail(row) == before.thumbnail(row)
     finally:
@@ -198,5 +198,5 @@ def test_indices_are_named() -> None:
     }
     assert name_indices(("../p=q/x.parquet",), models) == {"a": "../p=q/x.parquet"}
     assert "no model is called 'c'; there are: a, b" in refusal(name_indices, ("c=x",), models)
-    assert "'a' has an index already, x" in refusal(name_indices, ("x", "a=y"), models)
+    assert "'a' already has an index, x" in refusal(name_indices, ("x", "a=y"), models)
     assert json.dumps(name_indices((), models)) == "{}"

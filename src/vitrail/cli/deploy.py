@@ -1,20 +1,23 @@
-"""Commands that put a model to use: predicting, exporting, measuring what is fastest."""
+"""Commands that use a model: predict, export, bench and serve."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from vitrail.cli.options import Json
-from vitrail.config import InputError
-from vitrail.console import new_table, print_json, print_line, print_renderable, show_progress
+from vitrail.console import print_json, print_line
+from vitrail.result import print_result
+
+if TYPE_CHECKING:
+    from vitrail.deploy.serving.serve_config import ServeConfig
+    from vitrail.predictor import Prediction
 
 Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+Device = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 
 
 def predict(
@@ -26,81 +29,43 @@ def predict(
     top: int = 5,
     csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     parquet: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
-    way: str = "pytorch",
-    device: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
-    json: Annotated[bool, tyro.conf.arg(help="Print JSON, a line an image.")] = False,
+    backend: str = "pytorch",
+    device: Device = None,
+    json: Annotated[bool, tyro.conf.arg(help="Print JSON, one line per image.")] = False,
 ) -> None:
-    """Name what images show, the most likely classes first.
+    """Classify images.
 
     Example: vitrail predict runs/photos holiday/ --top 3 --csv holiday.csv
 
-    Images that can't be read are listed with the reason; only where none can, the exit code is 2.
+    Unreadable images are listed with the reason. The exit code is 2 only if no image can be read.
 
     Args:
-        model: A run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, or a path.
-        images: Files, or folders, of which all files are taken that are not hidden.
-        top: How many classes of each image.
-        csv: Write a CSV there, a row a class of an image.
-        parquet: Write a Parquet file there, a row an image.
-        way: What computes: pytorch, onnxruntime or openvino; auto measures, once for a model and
-            a machine, which is fastest. The answers are the same.
-        device: cpu, cuda:1, mps; the best there is unless given.
+        model: A run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…, a path.
+        images: Files or folders; a folder stands for all files in it that are not hidden.
+        top: Number of classes per image.
+        csv: Write a CSV file with one row per class of an image.
+        parquet: Write a Parquet file with one row per image.
+        backend: pytorch, onnxruntime, openvino, or auto, which measures once per model and machine
+            which is fastest. Predictions are the same.
+        device: cpu, cuda:1, mps. Default: the best one.
     """
-    from vitrail.deploy.backends.selection import check_way, select_backend
-    from vitrail.predictor import Predictor
-    from vitrail.predictor.images import find_images
-    from vitrail.predictor.prediction_files import csv_table, parquet_table
-    from vitrail.text import printable
+    from vitrail.deploy.predict import predict as run
 
-    if not images:
-        raise InputError("no images given; name files or a folder")
-    files = find_images(images)
-    if top < 1:
-        raise InputError(f"--top {top}: expected a number from 1 on")
-    if csv is not None and csv == parquet:
-        raise InputError(f"--csv and --parquet are both {csv}; give two names")
-    check_way(way)
-    predictor = select_backend(Predictor.load(model, device=device), way, say=_say)
-    table = new_table("image", "class", "probability", justify="left")
-    unread: list[tuple[str, str]] = []
-    with ExitStack() as stack:
-        report = stack.enter_context(show_progress("predicting", len(files)))
-        rows = [stack.enter_context(csv_table(csv))] if csv else []
-        rows += [stack.enter_context(parquet_table(parquet))] if parquet else []
-        for done, answer in enumerate(predictor.answers(files), 1):
-            found, error = None, None
-            if answer.output is not None:
-                found = predictor.rank(answer.output[None], top=top)[0]
-            else:
-                error = str(answer.error)
-                unread.append((answer.where, error))
-            for add in rows:
-                add(answer.where, found, error)
-            if json:
-                result = {"error": error} if found is None else asdict(found)
-                print_json({"path": answer.where, **result})
-            elif found is not None and not rows:
-                for rank, guess in enumerate(found.top):
-                    shown = ("" if rank else printable(answer.where), printable(guess.label))
-                    table.add_row(*shown, f"{guess.probability:.1%}")
-            report(done)
-        if len(unread) == len(files):
-            where, error = unread[0]
-            more = f", and {len(files) - 1:,} more" if len(files) > 1 else ""
-            raise InputError(f"none could be read: {printable(where)}: {error}{more}")
+    def show(prediction: Prediction) -> None:
+        if json:
+            print_json(prediction.to_dict())
+
+    result = run(
+        model, images, top=top, csv=csv, parquet=parquet, backend=backend, device=device,
+        keep=not (json or csv or parquet), on_prediction=show,
+    )  # fmt: skip
     if json:
         return
-    if not rows:
-        print_renderable(table)
     for path in (csv, parquet):
         if path:
-            print_line(f"{path}: {len(files) - len(unread):,} of {len(files):,} images")
-    for where, error in unread:
-        print_line(f"not read: {printable(where)}: {error}")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+            print_line(f"{path}: {result.images:,} of {result.images + len(result.unreadable):,} "
+                       "images")  # fmt: skip
+    print_result(result)
 
 
 def export(
@@ -112,55 +77,42 @@ def export(
     any_size: bool = False,
     aot: bool = False,
     quantize: Literal["int8", "int8-weights", "float16-weights"] | None = None,
-    loss: float = 0.01,
+    max_changed: float = 0.01,
     images: int = 256,
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
     runtime: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
     json: Json = False,
 ) -> None:
-    """Write a model for other programs, checked against PyTorch first.
+    """Export a model to another format, checked against PyTorch.
 
     Example: vitrail export runs/photos photos.onnx --to onnx --data photos/
 
     Example: vitrail export runs/photos page --to web --data photos/
 
     Args:
-        model: A run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, or a path.
+        model: A run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…, a path.
         out: The file (onnx, pt2, executorch) or folder (openvino, web) to write.
-        to: onnx, openvino, pt2, executorch, or web, a page that runs the model in the browser.
-        input: Normalized images, or bytes of 0 to 255 that are normalized inside, with the
-            channels first or last; of the model's size always.
-        any_size: Take images of any height and width that the patch divides.
-        aot: Compile a pt2 ahead of time, for this kind of processor.
-        quantize: Make an onnx smaller: int8 computes in it, calibrated on the data; int8-weights
-            and float16-weights keep weights so and compute in float32. A page has int8-weights, or
-            float16-weights where those lose too much.
-        loss: Part of the images that may get another answer from a quantized model.
-        images: How many a quantized model is checked on.
-        data: The images to check on, such as a folder; drawn ones unless given.
-        runtime: Where onnxruntime-web's files are, for a page; npm gets them unless given.
+        to: onnx, openvino, pt2, executorch, or web: a page that runs the model in the browser.
+        input: Normalized images, or uint8 images that are normalized inside, with channels first or
+            last.
+        any_size: Accept any height and width that are multiples of the patch size.
+        aot: Compile a pt2 ahead of time for this kind of CPU.
+        quantize: Make an ONNX file smaller: int8 computes in int8, calibrated on the data;
+            int8-weights and float16-weights store weights so and compute in float32. A web page has
+            int8-weights, or float16-weights if those change too much.
+        max_changed: Largest fraction of images whose top-1 may change by quantization.
+        images: Number of images to check a quantized model on.
+        data: The images to check on, e.g. a folder. Default: drawn shapes.
+        runtime: A folder with the files of onnxruntime-web, for a web page. Default: npm downloads
+            them.
     """
-    from vitrail.deploy.exporting.export import export as write
-    from vitrail.deploy.exporting.writers import Options
-    from vitrail.predictor import Predictor
+    from vitrail.deploy.exporting.export import export as run
 
-    options = Options(
-        form=input, any_size=any_size, aot=aot, quantize=quantize, loss=loss, images=images,
-        runtime=runtime,
+    result = run(
+        model, out, to=to, input=input, any_size=any_size, aot=aot, quantize=quantize,
+        max_changed=max_changed, images=images, data=data, runtime=runtime,
     )  # fmt: skip
-    written = write(Predictor.load(model, device="cpu"), out, to, options, data=data)
-    if json:
-        print_json({**asdict(written), "files": [str(file) for file in written.files]})
-        return
-    for file in written.files:
-        print_line(str(file))
-    kind = f"{written.format}, {written.quantize}" if written.quantize else written.format
-    print_line(f"{kind}: {written.bytes / 1e6:.1f} MB")
-    print_line(
-        f"{written.agreement:.1%} of {written.checked} images of {written.images} get "
-        f"PyTorch's answer, at {' and '.join(written.sizes)}; logits differ by "
-        f"{written.max_difference:.1e} at most"
-    )
+    print_result(result, json=json)
 
 
 def bench(
@@ -168,60 +120,95 @@ def bench(
     *,
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
     split: str = "val",
-    ways: Annotated[tuple[str, ...], tyro.conf.arg(metavar="WAY")] = (),
+    backends: Annotated[tuple[str, ...], tyro.conf.arg(metavar="BACKEND")] = (),
     images: int = 64,
     rounds: int = 3,
-    loss: float = 0.01,
+    max_changed: float = 0.01,
     merge: float = 0.08,
     json: Json = False,
 ) -> None:
-    """Measure which way to run a model is fastest here, and what it costs.
+    """Measure which backend runs a model fastest on this CPU.
 
     Example: vitrail bench runs/photos --data photos/
 
     Args:
-        model: A run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, or a path.
-        data: The images to measure on, and to calibrate int8; drawn ones unless given.
-        split: Which of them are measured on; the training split calibrates.
-        ways: Some of pytorch, compiled, onnxruntime, openvino, merged and int8; all unless given.
-        images: How many are measured on.
-        rounds: Turns that each way has.
-        loss: Part of the images that may get another answer, or one wrong more.
-        merge: Part of the patches that token merging takes away in each layer.
+        model: A run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…, a path.
+        data: The images to measure on and to calibrate int8. Default: drawn shapes.
+        split: The split to measure on; the training split calibrates int8.
+        backends: Some of pytorch, compiled, onnxruntime, openvino, merged and int8. Default: all.
+        images: Number of images to measure on.
+        rounds: Number of turns per backend.
+        max_changed: Largest fraction of images whose top-1 may change or lose accuracy.
+        merge: Fraction of the patches that token merging removes in each layer.
     """
-    from vitrail.deploy.backends.backends import BACKENDS
-    from vitrail.deploy.backends.bench import Settings
-    from vitrail.deploy.backends.bench import bench as measure
-    from vitrail.predictor import Predictor
+    from vitrail.deploy.backends.bench import bench as run
 
-    settings = Settings(
-        ways=ways or tuple(BACKENDS),
-        images=images,
-        rounds=rounds,
-        loss=loss,
-        merge=merge,
-        split=split,
-    )
-    predictor = Predictor.load(model, device="cpu")
-    with show_progress("measuring", rounds) as report:
-        found = measure(predictor, data, settings, report=report)
-    if json:
-        print_json(asdict(found))
-        return
-    columns = ("images / s", "ratio", "p50 ms", "p90", "p99", "MiB", "top-1", "as pytorch")
-    table = new_table("way", "pace", *columns)
-    for row in found.rows:
-        latency = (f"{each:.1f}" for each in row.latency)
-        memory = "" if row.memory is None else f"{row.memory:.0f}"
-        accuracy = "" if row.accuracy is None else f"{row.accuracy:.1%}"
-        speed = (f"{row.speed:.1f}", f"{row.ratio:.2f}")
-        table.add_row(
-            row.way, str(row.pace), *speed, *latency, memory, accuracy, f"{row.agreement:.1%}"
-        )
-    print_renderable(table)
-    for row in found.rows:
-        print_line(f"{row.way} {row.pace}: {row.verdict}")
-    print_line("A pace is the images at once x workers x threads of each.")
-    print_line(f"Measured on {found.images}.")
-    for way, reason in found.absent.items():
-        print_line(f"not measured: {way}: {reason}")
+    result = run(
+        model, data=data, split=split, backends=backends, images=images, rounds=rounds,
+        max_changed=max_changed, merge=merge,
+    )  # fmt: skip
+    print_result(result, json=json)
+
+
+def serve(
+    models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL")],
+    *,
+    index: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE")] = (),
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    backend: str = "pytorch",
+    device: Device = None,
+    api_key_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    allow_host: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = (),
+    max_megabytes: float = 10.0,
+    max_megapixels: float = 50.0,
+    max_images: int = 16,
+    queue: int = 256,
+    receive_seconds: float = 8.0,
+    answer_seconds: float = 30.0,
+    json: Annotated[bool, tyro.conf.arg(help="Print the address as JSON once it serves.")] = False,
+) -> None:
+    """Serve models over HTTP, with a page that shows what they attend to.
+
+    Example: vitrail serve runs/photos other=timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k
+
+    Uploads are held in memory only, and are neither stored nor logged. SIGTERM and Ctrl-C finish
+    the accepted requests and end with exit code 0.
+
+    Args:
+        models: Run folders, model folders, or weights: timm:…, hf:…, google:…, file:…, a path.
+            NAME=MODEL sets the name for clients. Default: the last part of the path.
+        index: Features written by vitrail embed, for finding similar images: of the first model, or
+            NAME=FILE of another.
+        host: The address to listen on; 0.0.0.0 accepts connections from other machines.
+        port: 0 takes any free port.
+        workers: Number of model processes. Default: one per core.
+        backend: pytorch, onnxruntime, openvino, or auto, which measures once per model and machine
+            which is fastest. Predictions are the same.
+        device: cpu, cuda:1, mps. Default: the best one.
+        api_key_file: A file with the API key that clients must send. Default: VITRAIL_API_KEY.
+        allow_host: Further host names of the server, e.g. that of a proxy.
+        max_megabytes: Largest request.
+        max_megapixels: Largest image.
+        max_images: Most images per request; never more than --queue.
+        queue: Images that may wait; more are refused with 503.
+        receive_seconds: Time for a client to send its headers and to start its body.
+        answer_seconds: Time after which a request gets 504.
+    """
+    from vitrail.deploy.serving.server import serve as run
+
+    def started(address: str, config: ServeConfig) -> None:
+        named = list(config.models)
+        if json:
+            print_json({"address": address, "models": named, "workers": config.workers})
+        else:
+            print_line(f"serving {', '.join(named)} at {address} (Ctrl-C stops)")
+        sys.stdout.flush()
+
+    run(
+        models, index=index, host=host, port=port, workers=workers, backend=backend, device=device,
+        api_key_file=api_key_file, allow_host=allow_host, max_megabytes=max_megabytes,
+        max_megapixels=max_megapixels, max_images=max_images, queue=queue,
+        receive_seconds=receive_seconds, answer_seconds=answer_seconds, on_start=started,
+    )  # fmt: skip

@@ -25,12 +25,11 @@ from vitrail import __version__
 from vitrail.cli.compare import compare
 from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
-from vitrail.cli.deploy import bench, export, predict
+from vitrail.cli.deploy import bench, export, predict, serve
 from vitrail.cli.evaluate import evaluate
 from vitrail.cli.features import embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models
-from vitrail.cli.serve import serve
 from vitrail.cli.soup import soup
 from vitrail.cli.train import MORE, CommonFlags, finetune, train
 from vitrail.cli.vtab import vtab

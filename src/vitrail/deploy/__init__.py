@@ -1,1 +1,1 @@
-"""Models where they are needed: exported, made faster on the machine at hand, measured."""
+"""Deployment: prediction from the command line, export, faster backends, and a server."""

@@ -1,8 +1,8 @@
-"""The same model for inference: nothing that no one reads, and on a processor oneDNN's layers.
+"""The same model for inference: nothing that is never read, and oneDNN's layers on a CPU.
 
-Their weights are packed once, and bias and GELU are done in the product's own pass, for a second
-copy of the weights. The operators are those that torch's own compiler uses; where they are missing,
-torch's usual layers stay.
+Their weights are packed once, and bias and GELU are fused into the matrix product, at the cost of a
+second copy of the weights. These are the operators that torch's own compiler uses; where they are
+missing, torch's usual layers stay.
 """
 
 from __future__ import annotations
@@ -14,15 +14,20 @@ from torch import Tensor, nn
 
 from vitrail.models import BiT, ViT
 from vitrail.models.layers import MLP, Block
-from vitrail.predictor.last_block import LastBlock, ReadAttention, shorten, twin_of
+from vitrail.predictor.last_block import (
+    LastBlock,
+    ReadAttention,
+    inference_copy,
+    prune_last_block,
+)
 
 _GELU = {"gelu": "none", "gelu-tanh": "tanh"}
-"""oneDNN's word for each form of GELU."""
-_ROWS = 1024  # tokens for which weights are laid out; any other number runs too
+"""oneDNN's name for each form of GELU."""
+_ROWS = 1024  # number of tokens that the weights are laid out for; any other number runs too
 
 
 class _Dense(nn.Module):
-    """A dense layer, with a GELU behind it if asked."""
+    """A linear layer, optionally followed by GELU."""
 
     def __init__(self, layer: nn.Linear, gelu: str | None = None) -> None:
         super().__init__()
@@ -31,14 +36,14 @@ class _Dense(nn.Module):
         self.bias = None if layer.bias is None else layer.bias.detach()
         self.run = operators._linear_pointwise
         self.after = ("none", [None], "") if gelu is None else ("gelu", [None], gelu)
-        self(torch.zeros(1, layer.in_features))  # where it can't run, that shows now
+        self(torch.zeros(1, layer.in_features))  # fails now if it can't run
 
     def forward(self, x: Tensor) -> Tensor:
         return self.run(x, self.packed, self.bias, *self.after)
 
 
 class _FusedMLP(nn.Module):
-    """A norm and two dense layers; what stands between them is fused where oneDNN knows it."""
+    """A norm and two linear layers; the activation is fused where oneDNN knows it."""
 
     def __init__(self, mlp: MLP) -> None:
         super().__init__()
@@ -50,34 +55,26 @@ class _FusedMLP(nn.Module):
         return self.output(self.activate(self.hidden(self.norm(x))))
 
 
-def fuse(model: ViT | BiT) -> ViT | BiT:
-    """Give a twin that computes the same logits and features faster.
-
-    It keeps the weights of this moment.
-    """
-    return _pack(shorten(model))
-
-
-def pack(model: ViT | BiT) -> ViT | BiT:
-    """Give a twin with packed layers, all of whose blocks are whole."""
-    return _pack(twin_of(model))
-
-
 @torch.no_grad()
-def _pack(twin: ViT | BiT) -> ViT | BiT:
-    """Put oneDNN's layers into a twin's blocks, for float32 on a processor."""
-    parameter = next(twin.parameters())
+def fuse(model: ViT | BiT, *, prune: bool = True) -> ViT | BiT:
+    """Make an inference copy that computes the same logits and features faster.
+
+    It keeps the current weights. The layers are oneDNN's for float32 on a CPU; without `prune`, the
+    last block stays complete.
+    """
+    copy = prune_last_block(model) if prune else inference_copy(model)
+    parameter = next(copy.parameters())
     suited = parameter.device.type == "cpu" and parameter.dtype == torch.float32
-    if not (suited and isinstance(twin, ViT) and torch.backends.mkldnn.is_available()):
-        return twin
+    if not (suited and isinstance(copy, ViT) and torch.backends.mkldnn.is_available()):
+        return copy
     try:
-        for block in [part for part in twin.modules() if isinstance(part, Block | LastBlock)]:
+        for block in [part for part in copy.modules() if isinstance(part, Block | LastBlock)]:
             attention: Any = block.attention
-            # The MLP first: what fails leaves a block whole.
+            # The MLP first: if it fails, the block is unchanged.
             block.mlp = _FusedMLP(block.mlp)  # pyright: ignore[reportAttributeAccessIssue]
             attention.output = _Dense(attention.output)
             if not isinstance(attention, ReadAttention):
                 attention.qkv = _Dense(attention.qkv)
     except (AttributeError, RuntimeError, NotImplementedError):  # another torch's operators
         pass
-    return twin.eval()
+    return copy.eval()

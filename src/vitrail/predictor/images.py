@@ -1,4 +1,4 @@
-"""Images as people have them: paths, files' bytes, Pillow images, arrays and tensors."""
+"""Images in every form: paths, encoded bytes, Pillow images, arrays and tensors."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs  # Python 3.13's
 
 ImageLike = str | Path | bytes | Image.Image | np.ndarray | Tensor
-"""A path; an encoded file; a Pillow image; uint8 pixels, as an array (height, width[, channels])
-or a tensor (channels, height, width); or, as a tensor of floating point, the model's own input."""
+"""A path; an encoded file's bytes; a Pillow image; uint8 pixels as an array (height, width[,
+channels]) or a tensor (channels, height, width); or the model's own input as a float tensor."""
 
 
 def is_one(images: ImageLike | Iterable[ImageLike]) -> TypeIs[ImageLike]:
-    """Tell one image from many; arrays and tensors with a fourth axis are many."""
+    """Tell one image from many; arrays and tensors with four axes are many."""
     if isinstance(images, np.ndarray | Tensor):
         return images.ndim < 4
     return isinstance(images, str | Path | bytes | Image.Image)
 
 
-def prepare(image: ImageLike, preprocess: Preprocess) -> Tensor:
-    """Make evaluation's input of an image: uint8 (height, width, channels).
+def preprocess_image(image: ImageLike, preprocess: Preprocess) -> Tensor:
+    """Preprocess an image as in evaluation: uint8 (height, width, channels).
 
-    A tensor of floating point stays as it is: (channels, height, width), normalized already.
-    ImageError where an image can't be used, with no word on which one it is.
+    A float tensor stays as it is: (channels, height, width), already normalized. Raises ImageError
+    if the image can't be used; its message does not name the image.
     """
     if isinstance(image, Tensor) and image.is_floating_point():
         return _check_input(image, preprocess.channels)
@@ -50,12 +50,12 @@ def prepare(image: ImageLike, preprocess: Preprocess) -> Tensor:
         return torch.from_numpy(eval_image(content, preprocess))
     except ImageError:
         raise
-    except InputError as error:  # of pixels, with which a data set would be refused as a whole
+    except InputError as error:  # pixels for which a whole dataset would be refused
         raise ImageError(str(error), "wrong channels") from None
 
 
 def read_content(image: ImageLike, channels: int) -> Content:
-    """Read an image to what the data room takes: an encoded file, or pixels."""
+    """Read an image to an encoded file or pixels, as datasets give them."""
     if isinstance(image, bytes):
         return image
     if isinstance(image, str | Path):
@@ -64,7 +64,7 @@ def read_content(image: ImageLike, channels: int) -> Content:
         except OSError as error:
             raise ImageError(error.strerror or str(error), "unreadable") from None
         except ValueError:  # a NUL in the name
-            raise ImageError("no file can have this name", "unreadable") from None
+            raise ImageError("not a valid file name", "unreadable") from None
     if isinstance(image, Image.Image):
         return _from_pillow(image, channels)
     if isinstance(image, Tensor):
@@ -73,28 +73,30 @@ def read_content(image: ImageLike, channels: int) -> Content:
         image = image.cpu().numpy()
     if not isinstance(image, np.ndarray):
         kinds = "a path, bytes, a Pillow image, an array or a tensor"
-        raise InputError(f"no image but a {type(image).__name__}; expected {kinds}")
+        raise InputError(f"an image must be {kinds}, got {type(image).__name__}")
     return _check_pixels(image)
 
 
 def _from_pillow(image: Image.Image, channels: int) -> np.ndarray:
-    """Take a Pillow image as its file would be taken: upright, deep levels scaled."""
+    """Convert a Pillow image as its file would be: upright, 16-bit levels scaled."""
     LIMITS.check_pixels(image.height, image.width)
-    orientation = 1 if image.format == "TIFF" else noted_orientation(image.info)  # Pillow turns it
+    orientation = (
+        1 if image.format == "TIFF" else noted_orientation(image.info)
+    )  # Pillow has turned it
     try:
         return turn(to_array(image, channels), orientation)
-    except OSError as error:  # a file that is opened but not read yet, and is cut short
+    except OSError as error:  # an opened file that turns out to be truncated
         raise ImageError(" ".join(str(error).split())[:80], "truncated") from None
 
 
 def _check_pixels(pixels: np.ndarray) -> np.ndarray:
     if pixels.dtype != np.uint8:
-        text = f"an array of {pixels.dtype}; expected uint8, from 0 to 255"
+        text = f"an array of {pixels.dtype}; expected uint8 from 0 to 255"
         raise ImageError(text, "unsupported format")
     if pixels.ndim == 2:
         pixels = pixels[..., None]
     if pixels.ndim != 3 or min(pixels.shape) < 1:
-        text = f"an array of {pixels.shape}; expected (height, width) or (height, width, channels)"
+        text = f"an array of shape {pixels.shape}; expected (height, width[, channels])"
         raise ImageError(text, "unsupported format")
     LIMITS.check_pixels(*pixels.shape[:2])
     return np.ascontiguousarray(pixels)
@@ -102,19 +104,19 @@ def _check_pixels(pixels: np.ndarray) -> np.ndarray:
 
 def _check_input(tensor: Tensor, channels: int) -> Tensor:
     if tensor.ndim != 3 or tensor.shape[0] != channels:
-        text = f"a tensor of {tuple(tensor.shape)}; expected ({channels}, height, width)"
+        text = f"a tensor of shape {tuple(tensor.shape)}; expected ({channels}, height, width)"
         raise ImageError(text, "wrong channels")
     return tensor.detach()
 
 
 def find_images(paths: Sequence[str | Path]) -> list[str]:
-    """List the files of paths: of a folder, all in it and below that are not hidden."""
+    """List files; a folder stands for all files in and below it that are not hidden."""
     found: list[str] = []
     for path in map(Path, paths):
         if path.is_dir():
             inside = find_files(path)
             if not inside:
-                raise InputError(f"the folder {show(path)} holds no files")
+                raise InputError(f"the folder {show(path)} has no files")
             found += [os.path.join(path, os.fsdecode(file)) for file in inside]
         elif os.path.lexists(path):
             found.append(str(path))

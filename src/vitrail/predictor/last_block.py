@@ -1,9 +1,9 @@
-"""The last block for those tokens alone that the head reads: a ViT's layers but one.
+"""The last block for only those tokens that the head reads.
 
-With a class token, nothing reads what the last block makes of the patches. What is left of it are
-their part in the class token's attention, and for that no key or value of theirs is needed either:
-a query goes through the keys' weights once instead of every token, and the values' weights are
-applied to what was mixed. The logits are the same but for rounding.
+With a class token, nothing reads the last block's output for the patches. They only take part in
+the class token's attention, and that needs none of their keys or values either: the query goes
+through the key weights once instead of every token, and the value weights are applied to the
+weighted sum. The logits are the same up to rounding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vitrail.models.positions import RelativePositions
 
 
 class ReadAttention(nn.Module):
-    """Self-attention of the first `count` tokens to all."""
+    """Self-attention from the first `count` tokens to all tokens."""
 
     def __init__(self, attention: SelfAttention, count: int) -> None:
         super().__init__()
@@ -29,12 +29,12 @@ class ReadAttention(nn.Module):
         self.key = key.view(heads, -1, width) * (width // heads) ** -0.5
         self.value = value.view(heads, -1, width).mT
         bias = attention.qkv.bias
-        # The keys' bias adds the same to all of a query's products, which a softmax does not see.
+        # The key bias adds the same number to all logits of a query: softmax ignores it.
         parts = (None, None, None) if bias is None else bias.detach().chunk(3)
         self.query_bias, _, self.value_bias = parts
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix all tokens of x (batch, tokens, width) for the first ones (batch, count, width)."""
+        """Attend to x (batch, tokens, width) from its first tokens: (batch, count, width)."""
         x = self.norm(x)
         batch, _, width = x.shape
         heads, size, _ = self.key.shape
@@ -49,7 +49,7 @@ class ReadAttention(nn.Module):
 
 
 class LastBlock(nn.Module):
-    """A block that gives the first `count` tokens only; it shares the other's weights."""
+    """A block that returns only the first `count` tokens; it shares the weights of `block`."""
 
     def __init__(self, block: Block, count: int) -> None:
         super().__init__()
@@ -58,31 +58,31 @@ class LastBlock(nn.Module):
         self.mlp, self.after1, self.after2 = block.mlp, block.after1, block.after2
 
     def forward(self, x: Tensor, relative: RelativePositions | None = None) -> Tensor:
-        """Encode x (batch, tokens, width) to the tokens that are read (batch, count, width)."""
-        assert relative is None, "such a block is left whole"
+        """Encode x (batch, tokens, width) to the first tokens (batch, count, width)."""
+        assert relative is None, "blocks with relative positions are not pruned"
         x = x[:, : self.count] + self.after1(self.attention(x))
         return x + self.after2(self.mlp(x))
 
 
-def twin_of(model: ViT | BiT) -> ViT | BiT:
-    """Give the same weights in other modules, in eval mode, which nobody's hooks hear."""
-    twin = build(model.spec, device="meta")
-    twin.load_state_dict(model.state_dict(), assign=True)
-    return twin.eval()
+def inference_copy(model: ViT | BiT) -> ViT | BiT:
+    """Give the same weights in new modules, in eval mode and without the model's hooks."""
+    copy = build(model.spec, device="meta")
+    copy.load_state_dict(model.state_dict(), assign=True)
+    return copy.eval()
 
 
 @torch.no_grad()
-def shorten(model: ViT | BiT) -> ViT | BiT:
-    """Give a twin whose last block is for the tokens alone that the head reads.
+def prune_last_block(model: ViT | BiT) -> ViT | BiT:
+    """Make an inference copy whose last block computes only the tokens that the head reads.
 
-    Its logits and features are the model's; its `tokens` are not. Where the head reads all tokens,
-    or attention is of another kind, it is all of the model. It keeps the weights of this moment.
+    Its logits and features equal the model's; its `tokens` do not. If the head reads all tokens, or
+    the block has another kind of attention, nothing is pruned. It keeps the current weights.
     """
-    twin = twin_of(model)
-    if not isinstance(twin, ViT):
-        return twin
-    spec, last = twin.spec, twin.blocks[-1]
-    relative = any(isinstance(table, RelativePositions) for table in twin.positions)
+    copy = inference_copy(model)
+    if not isinstance(copy, ViT):
+        return copy
+    spec, last = copy.spec, copy.blocks[-1]
+    relative = any(isinstance(table, RelativePositions) for table in copy.positions)
     if spec.pool == "token" and isinstance(last, Block) and not (spec.qk_norm or relative):
-        twin.blocks[-1] = LastBlock(last, 2 if spec.distilled else 1).eval()
-    return twin
+        copy.blocks[-1] = LastBlock(last, 2 if spec.distilled else 1).eval()
+    return copy

@@ -1,4 +1,4 @@
-"""Predictions as files for other programs: CSV, a row a guess, and Parquet, a row an image."""
+"""Predictions as files: CSV with one row per class, Parquet with one row per image."""
 
 from __future__ import annotations
 
@@ -14,45 +14,47 @@ from vitrail.files import replacing
 from vitrail.predictor.predictions import Prediction
 from vitrail.text import printable
 
-Row = Callable[[str, Prediction | None, str | None], None]
-"""What takes an image's path, its prediction, or else why there is none."""
-
-COLUMNS = ("path", "rank", "index", "label", "probability", "error")
-_TOGETHER = 4096  # rows of a Parquet file that are written at once
+COLUMNS = ("path", "rank", "index", "label", "probability", "predicted", "error")
+_ROWS_PER_WRITE = 4096
 
 
 @contextmanager
-def csv_table(path: Path) -> Iterator[Row]:
-    """Write a CSV, whole or not at all: a row a guess, with one row for an unreadable image."""
+def csv_writer(path: Path) -> Iterator[Callable[[Prediction], None]]:
+    """Write a CSV file, complete or not at all; an unreadable image gets one row."""
     with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(COLUMNS)
 
-        def add(where: str, found: Prediction | None, error: str | None) -> None:
-            where = printable(where)
-            if found is None:
-                writer.writerow((where, "", "", "", "", error))
-                return
-            for rank, guess in enumerate(found.top, 1):
-                row = (where, rank, guess.index, guess.label, f"{guess.probability:.6g}", "")
-                writer.writerow(row)
+        def add(prediction: Prediction) -> None:
+            name = printable(prediction.path)
+            if prediction.error is not None:
+                writer.writerow((name, *[""] * 5, prediction.error))
+            for rank, score in enumerate(prediction.top, 1):
+                flag = "" if score.predicted is None else str(score.predicted).lower()
+                probability = f"{score.probability:.6g}"
+                writer.writerow((name, rank, score.index, score.label, probability, flag, ""))
 
         yield add
         file.flush()
 
 
 @contextmanager
-def parquet_table(path: Path) -> Iterator[Row]:
-    """Write a Parquet file, whole or not at all: a row an image, its guesses a list."""
+def parquet_writer(path: Path) -> Iterator[Callable[[Prediction], None]]:
+    """Write a Parquet file, complete or not at all; an image's classes are a list."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
         raise InputError("Parquet needs pyarrow: pip install 'vitrail[data]'") from None
-    guess = pa.struct(
-        [("index", pa.int64()), ("label", pa.string()), ("probability", pa.float64())]
+    score = pa.struct(
+        [
+            ("index", pa.int64()),
+            ("label", pa.string()),
+            ("probability", pa.float64()),
+            ("predicted", pa.bool_()),
+        ]
     )
-    fields = [("path", pa.string()), ("top", pa.list_(guess)), ("error", pa.string())]
+    fields = [("path", pa.string()), ("top", pa.list_(score)), ("error", pa.string())]
     schema = pa.schema(fields)
     rows: list[dict[str, Any]] = []
     with replacing(path) as part, pq.ParquetWriter(part, schema) as writer:
@@ -61,10 +63,11 @@ def parquet_table(path: Path) -> Iterator[Row]:
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             rows.clear()
 
-        def add(where: str, found: Prediction | None, error: str | None) -> None:
-            top = None if found is None else [asdict(guess) for guess in found.top]
-            rows.append({"path": printable(where), "top": top, "error": error})
-            if len(rows) == _TOGETHER:
+        def add(prediction: Prediction) -> None:
+            failed = prediction.error is not None
+            top = None if failed else [asdict(each) for each in prediction.top]
+            rows.append({"path": printable(prediction.path), "top": top, "error": prediction.error})
+            if len(rows) == _ROWS_PER_WRITE:
                 flush()
 
         yield add

@@ -1,10 +1,11 @@
-"""The predictor, which the command, the server, export and reports share."""
+"""The predictor, shared by predict, serve, export, bench and reports."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -22,26 +23,27 @@ from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import choose_device
 from vitrail.models import BiT, ViT
-from vitrail.predictor.batching_config import BatchingConfig, usual_pace
+from vitrail.predictor.batching_config import BatchingConfig, default_batching
 from vitrail.predictor.fused import fuse
-from vitrail.predictor.images import ImageLike, is_one, prepare, read_content
-from vitrail.predictor.last_block import twin_of
-from vitrail.predictor.predictions import Answer, Prediction, rank
+from vitrail.predictor.images import ImageLike, is_one, preprocess_image, read_content
+from vitrail.predictor.last_block import inference_copy
+from vitrail.predictor.predictions import ClassScore, ModelOutput, Prediction, rank
+from vitrail.weights.checkpoint import Activation
 from vitrail.weights.load import LoadedModel, load
 
 if TYPE_CHECKING:
     from vitrail.inspection.attention import Method
 
 Engine = Callable[[Tensor], Tensor]
-"""What computes logits (n, classes) of normalized images (n, channels, height, width)."""
+"""Computes logits (n, classes) from normalized images (n, channels, height, width)."""
 _Item = tuple[str, Callable[[], ImageLike]]
 
 
 class Predictor:
-    """A model with its preprocessing and class names, in eval mode; several threads may use it.
+    """A model with its preprocessing and class names, in eval mode and safe to share by threads.
 
-    An image's answer is the same alone and in any batch, up to 1e-5. The weights are those of the
-    first answer; a model that is trained on needs a new predictor.
+    An image's prediction is the same alone and in any batch, up to 1e-5. The weights are those of
+    the first prediction; after more training, make a new predictor.
     """
 
     def __init__(
@@ -51,43 +53,55 @@ class Predictor:
         name: str = "model",
         device: str | torch.device | None = None,
         engine: Engine | None = None,
-        pace: BatchingConfig | None = None,
+        batching: BatchingConfig | None = None,
     ) -> None:
-        """Take `engine` to compute the logits instead of the model, as `optimize` finds them."""
+        """Wrap a loaded model on a device, the best by default; `engine` computes the logits."""
         if loaded.preprocess is None:
             raise InputError(
-                f"{name} does not say how its images are prepared; give a source that does, "
-                "such as timm:… or google:…, or a model folder"
+                f"{name} does not say how images are preprocessed; use a source that does (timm:…, "
+                "google:…, a model folder)"
             )
         self.device = choose_device(device)
         self.name = name
-        """What a message calls the model."""
+        """What messages call the model."""
         self.model: ViT | BiT = loaded.model.eval().to(self.device, torch.float32)
         self.preprocess: Preprocess = loaded.preprocess
         self.classes = loaded.classes
-        """The names of the head's outputs; None where the weights came without."""
-        self.pace = pace or usual_pace(self.model.spec, on_gpu=self.device.type != "cpu")
-        self._engine = engine
-        self._listening = threading.Lock()
+        """Names of the head's outputs; None if the weights came without."""
+        self.activation: Activation = loaded.activation
+        self.thresholds = loaded.thresholds
+        on_gpu = self.device.type != "cpu"
+        self.batching = batching or default_batching(self.model.spec, on_gpu=on_gpu)
+        self._engine, self._loaded = engine, loaded
+        self._hooking = threading.Lock()
 
     @classmethod
     def load(
         cls,
-        source: str | Path,
+        source: ModelLike,
         *,
         model: str | None = None,
         device: str | torch.device | None = None,
     ) -> Predictor:
-        """Load a run's or a model's folder, or weights: timm:…, hf:…, google:…, file:…, a path.
+        """Load a run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…, a path.
 
-        `model` names what the source holds, where its shapes alone don't say.
+        A model or predictor that is loaded already is taken as it is. `model` names the
+        architecture where the shapes of the source don't determine it.
         """
+        if isinstance(source, Predictor):
+            return source
+        if isinstance(source, ViT | BiT):
+            source = LoadedModel(source, None, None, None)
+        if isinstance(source, LoadedModel):
+            return cls(source, name=source.model.spec.name, device=device)
         return cls(load(str(source), model=model), name=str(source), device=device)
 
-    def with_engine(self, engine: Engine | None, pace: BatchingConfig) -> Predictor:
-        """Give a predictor of the same model that computes its logits another way."""
-        loaded = LoadedModel(self.model, self.classes, self.preprocess, None)
-        return Predictor(loaded, name=self.name, device=self.device, engine=engine, pace=pace)
+    def with_engine(self, engine: Engine | None, batching: BatchingConfig) -> Predictor:
+        """Give a predictor of the same model whose logits another engine computes."""
+        loaded = replace(self._loaded, model=self.model)
+        return Predictor(
+            loaded, name=self.name, device=self.device, engine=engine, batching=batching
+        )
 
     @overload
     def predict(self, images: ImageLike, *, top: int = 5) -> Prediction: ...
@@ -96,53 +110,64 @@ class Predictor:
     def predict(
         self, images: ImageLike | Iterable[ImageLike], *, top: int = 5
     ) -> Prediction | list[Prediction]:
-        """Name the most likely classes of an image, or of each of many.
+        """Classify one image, or each of many.
 
-        The first that can't be used raises ImageError, which says which one and why; `answers`
-        goes on.
+        Raises ImageError for the first image that can't be used, with its name and the reason;
+        `predictions` continues instead.
         """
         if is_one(images):
-            return self.rank(self.logits(images)[None], top=top)[0]
-        return self.rank(self.logits(images), top=top)
+            path = str(images) if isinstance(images, str | Path) else "image 0"
+            return Prediction(path, self.rank(self.logits(images)[None], top=top)[0])
+        found: list[Prediction] = []
+        for output in self._stream(_items(images), self._pick(features=False)):
+            found.append(Prediction(output.path, self.rank(_values(output)[None], top=top)[0]))
+        if not found:
+            raise InputError("no images to predict")
+        return found
+
+    def predictions(
+        self, images: ImageLike | Iterable[ImageLike] | ImageDataset, *, top: int = 5
+    ) -> Iterator[Prediction]:
+        """Classify images in their order; one that can't be used has an error instead of classes.
+
+        `batching.workers` threads decode and run images, a few ahead of the caller.
+        """
+        for output in self.outputs(images):
+            if output.values is None:
+                assert output.error is not None
+                yield Prediction(output.path, (), str(output.error), output.error.kind)
+            else:
+                yield Prediction(output.path, self.rank(output.values[None], top=top)[0])
+
+    def outputs(
+        self, images: ImageLike | Iterable[ImageLike] | ImageDataset, *, features: bool = False
+    ) -> Iterator[ModelOutput]:
+        """Compute each image's logits, or its features, as `predictions` does."""
+        return self._stream(_items(images), self._pick(features=features))
 
     def logits(self, images: ImageLike | Iterable[ImageLike]) -> Tensor:
-        """Give an image's logits (classes), or those of many (n, classes)."""
-        self._check_classifier()
-        return self._gather(images, self.run)
+        """Compute an image's logits (classes), or those of many (n, classes)."""
+        return self._gather(images, self._pick(features=False))
 
     def embed(self, images: ImageLike | Iterable[ImageLike]) -> Tensor:
-        """Give an image's representation, the pre-logits (width), or those of many (n, width)."""
+        """Compute an image's features, the pre-logits (width), or those of many (n, width)."""
         return self._gather(images, self.run_features)
 
-    def rank(self, logits: Tensor, *, top: int = 5) -> list[Prediction]:
-        """Name the most likely classes of each row of logits (n, classes)."""
-        return rank(logits, self.classes, top)
-
-    def answers(
-        self, images: ImageLike | Iterable[ImageLike], *, features: bool = False
-    ) -> Iterator[Answer]:
-        """Answer each of many images in their order; one that can't be used says why.
-
-        Images are decoded and run by `pace.workers` threads at once, a few ahead of the reader.
-        """
-        return self._stream(_items(images), self._pick(features))
-
-    def answers_of(self, source: ImageDataset, *, features: bool = False) -> Iterator[Answer]:
-        """Answer each image of a data set, in its order."""
-        indices = range(len(source))
-        items = ((source.where(index), partial(source.read, index)) for index in indices)
-        return self._stream(items, self._pick(features))
+    def rank(self, logits: Tensor, *, top: int = 5) -> list[tuple[ClassScore, ...]]:
+        """Give the most likely classes of each row of logits (n, classes)."""
+        kind, thresholds = self.activation, self.thresholds
+        return rank(logits, self.classes, top, activation=kind, thresholds=thresholds)
 
     def attention(self, image: ImageLike, *, method: Method = "rollout") -> np.ndarray:
-        """Say how much each patch of an image counts (rows, columns), as inspection does."""
+        """Compute how much each patch of an image counts (rows, columns), as inspection does."""
         from vitrail.inspection.attention import attention_masks
 
-        with self._listening:  # hooks hear every thread, so one is heard at a time
+        with self._hooking:  # hooks see the calls of every thread
             x = self._normalize(self.prepare(image)[None])
-            return attention_masks(self._twin, x, method=method).values[0]
+            return attention_masks(self._inference_copy, x, method=method).values[0]
 
     def overlay(self, image: ImageLike, *, method: Method = "rollout") -> np.ndarray:
-        """Blend the heat of `attention` into the whole upright image: (height, width, 3)."""
+        """Blend `attention` as a heat map into the whole upright image: (height, width, 3)."""
         from vitrail.inspection.overlay import overlay
 
         content = read_content(image, self.preprocess.channels)
@@ -150,116 +175,125 @@ class Predictor:
 
     @cached_property
     def _fast(self) -> ViT | BiT:
-        """The model as it runs fastest here; made when first needed, in eval mode."""
+        """The model as it runs fastest here; made when first needed."""
         return fuse(self.model)
 
     @cached_property
-    def _twin(self) -> ViT | BiT:
-        """What attention is read from; nobody else's calls are heard."""
-        return twin_of(self.model)
+    def _inference_copy(self) -> ViT | BiT:
+        """What attention is read from: nobody else's calls reach its hooks."""
+        return inference_copy(self.model)
 
     def prepare(self, image: ImageLike) -> Tensor:
-        """Make the model's input of an image, as evaluation does: uint8 (height, width, channels).
+        """Preprocess an image as in evaluation: uint8 (height, width, channels).
 
-        ImageError where it can't be used.
+        Raises ImageError if it can't be used.
         """
-        return prepare(image, self.preprocess)
+        return preprocess_image(image, self.preprocess)
 
     def run(self, prepared: Tensor) -> Tensor:
-        """Give the logits (n, classes) of prepared images, `pace.micro` at a time.
+        """Compute the logits (n, classes) of prepared images, `batching.batch_size` at a time.
 
-        They are uint8 (n, height, width, channels), as `prepare` makes them, or floating point and
+        They are uint8 (n, height, width, channels), as `prepare` gives them, or float and
         normalized (n, channels, height, width).
         """
         return self._run(self._engine or self._fast, prepared)
 
     def run_features(self, prepared: Tensor) -> Tensor:
-        """Give the representations (n, width) of prepared images."""
+        """Compute the features (n, width) of prepared images."""
         return self._run(self._fast.features, prepared)
 
     @torch.inference_mode()
     def _run(self, compute: Engine, prepared: Tensor) -> Tensor:
         parts = []
-        for part in prepared.split(self.pace.micro):
+        for part in prepared.split(self.batching.batch_size):
             parts.append(compute(self._normalize(part)).float().cpu())
         return torch.cat(parts)
 
     def _normalize(self, prepared: Tensor) -> Tensor:
-        """Bring prepared images to the model, those that are normalized already as they are."""
+        """Move prepared images to the device, normalized."""
         if prepared.dtype == torch.uint8:
             return normalize(prepared, self.preprocess, device=self.device)
         return prepared.to(self.device, torch.float32)
 
-    def _pick(self, features: bool) -> Engine:
-        if not features:
-            self._check_classifier()
-        return self.run_features if features else self.run
-
-    def _check_classifier(self) -> None:
+    def _pick(self, *, features: bool) -> Engine:
+        if features:
+            return self.run_features
         if not self.model.spec.classes:
-            raise InputError(f"{self.name} has no classes, only a representation: embed with it")
+            raise InputError(f"{self.name} has no classes; use embed to compute features")
+        return self.run
 
     def _gather(self, images: ImageLike | Iterable[ImageLike], compute: Engine) -> Tensor:
-        """Compute for one image on all of torch's threads; for many, side by side."""
+        """Compute one image on all of torch's threads; many images by the workers."""
         if is_one(images):
             return compute(self.prepare(images)[None])[0]
-        outputs: list[Tensor] = []
-        for answer in self._stream(_items(images), compute):
-            if answer.error is not None:
-                raise ImageError(f"{answer.where}: {answer.error}", answer.error.kind)
-            assert answer.output is not None
-            outputs.append(answer.output)
+        outputs = [_values(output) for output in self._stream(_items(images), compute)]
         if not outputs:
-            raise InputError("there are no images to predict")
+            raise InputError("no images to predict")
         return torch.stack(outputs)
 
-    def _stream(self, items: Iterable[_Item], compute: Engine) -> Iterator[Answer]:
-        """Prepare and run micro-batches side by side, and answer in order."""
+    def _stream(self, items: Iterable[_Item], compute: Engine) -> Iterator[ModelOutput]:
+        """Prepare and run batches in parallel, and give the outputs in order."""
         ready = iter(items)
-        chunks = iter(lambda: list(islice(ready, self.pace.micro)), [])
-        first = list(islice(chunks, 2))
-        if len(first) < 2:  # nothing to share out
-            for chunk in first:
-                yield from self._answer(chunk, compute)
+        batches = iter(lambda: list(islice(ready, self.batching.batch_size)), [])
+        first = list(islice(batches, 2))
+        if len(first) < 2:  # nothing to run in parallel
+            for batch in first:
+                yield from self._compute(batch, compute)
             return
         before = torch.get_num_threads()
 
-        def make(chunk: list[_Item]) -> list[Answer]:
-            torch.set_num_threads(self.pace.threads)  # of this thread and of those that begin later
-            return self._answer(chunk, compute)
+        def make(batch: list[_Item]) -> list[ModelOutput]:
+            torch.set_num_threads(self.batching.threads)  # for this thread and those started later
+            return self._compute(batch, compute)
 
-        tasks = (chunk for some in (first, chunks) for chunk in some)
-        config = LoaderConfig(workers=self.pace.workers)
+        tasks = (batch for some in (first, batches) for batch in some)
+        config = LoaderConfig(workers=self.batching.workers)
         with closing(each for each in Loader(make, tasks, config)) as made:
             try:
-                for answers in made:
-                    yield from answers
+                for outputs in made:
+                    yield from outputs
             finally:
                 torch.set_num_threads(before)
 
-    def _answer(self, chunk: Sequence[_Item], compute: Engine) -> list[Answer]:
-        """Answer a few images: those of one shape at once."""
-        answers: dict[int, Answer] = {}
+    def _compute(self, batch: Sequence[_Item], compute: Engine) -> list[ModelOutput]:
+        """Compute the outputs of a batch; images of one shape run together."""
+        outputs: dict[int, ModelOutput] = {}
         groups: dict[tuple, list[tuple[int, Tensor]]] = {}
-        for place, (where, give) in enumerate(chunk):
+        for place, (path, read) in enumerate(batch):
             try:
-                ready = self.prepare(give())
+                prepared = self.prepare(read())
             except ImageError as error:
-                answers[place] = Answer(where, None, error)
-            except OSError as error:  # vanished, or lost its permission, since it was listed
+                outputs[place] = ModelOutput(path, None, error)
+            except OSError as error:  # the file was removed or changed since it was listed
                 fault = ImageError(error.strerror or str(error), "unreadable")
-                answers[place] = Answer(where, None, fault)
+                outputs[place] = ModelOutput(path, None, fault)
             else:
-                groups.setdefault((ready.dtype, ready.shape), []).append((place, ready))
+                groups.setdefault((prepared.dtype, prepared.shape), []).append((place, prepared))
         for group in groups.values():
-            outputs = compute(torch.stack([ready for _, ready in group]))
-            for (place, _), output in zip(group, outputs, strict=True):
-                answers[place] = Answer(chunk[place][0], output)
-        return [answers[place] for place in range(len(chunk))]
+            values = compute(torch.stack([prepared for _, prepared in group]))
+            for (place, _), row in zip(group, values, strict=True):
+                outputs[place] = ModelOutput(batch[place][0], row)
+        return [outputs[place] for place in range(len(batch))]
 
 
-def _items(images: ImageLike | Iterable[ImageLike]) -> Iterator[_Item]:
-    """Name each image: a file by its path, any other by its place."""
+ModelLike = str | Path | LoadedModel | ViT | BiT | Predictor
+"""A run folder, model folder or source of weights; or a model that is loaded already."""
+
+
+def _values(output: ModelOutput) -> Tensor:
+    """Give the values, or raise the error with the image's name."""
+    if output.error is not None:
+        raise ImageError(f"{output.path}: {output.error}", output.error.kind)
+    assert output.values is not None
+    return output.values
+
+
+def _items(images: ImageLike | Iterable[ImageLike] | ImageDataset) -> Iterator[_Item]:
+    """Name each image: a file by its path, any other by its position."""
+    if isinstance(images, ImageDataset):
+        for index in range(len(images)):
+            yield images.where(index), partial(images.read, index)
+        return
     for place, image in enumerate([images] if is_one(images) else images):
         named = isinstance(image, str | Path)
         yield str(image) if named else f"image {place}", partial(_same, image)

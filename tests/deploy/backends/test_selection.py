@@ -1,4 +1,4 @@
-"""Ways to put a model to use: the same answers by all, kept files, and a choice measured once."""
+"""Backends: the same predictions by all, cached files, and a choice measured once."""
 
 import json
 import threading
@@ -17,8 +17,8 @@ from vitrail.cli import main
 from vitrail.data.decoding.decode import Limits
 from vitrail.deploy.backends import selection as room
 from vitrail.deploy.backends.backends import BACKENDS, Backend
-from vitrail.deploy.backends.selection import choices, select_backend
-from vitrail.deploy.serving.worker import answer_batch, load_served
+from vitrail.deploy.backends.selection import backend_choices, select_backend
+from vitrail.deploy.serving.worker import load_model, run_batch
 from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.predictor import Engine
 
@@ -26,7 +26,9 @@ from vitrail.predictor.predictor import Engine
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
     torch.manual_seed(0)
-    return Predictor(make(), name="tiny", pace=BatchingConfig(micro=3, workers=2, threads=1))
+    return Predictor(
+        make(), name="tiny", batching=BatchingConfig(batch_size=3, workers=2, threads=1)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +42,17 @@ def own_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def only(folder: Path, pattern: str) -> Path:
-    (found,) = folder.glob(f"ways/*/{pattern}")
+    (found,) = folder.glob(f"backends/*/{pattern}")
     return found
 
 
-@pytest.mark.parametrize("way", ["pytorch", "onnxruntime", "openvino"])
-def test_every_way_gives_the_same_alone_and_in_batches_of_two_sizes(
-    predictor: Predictor, way: str
+@pytest.mark.parametrize("backend", ["pytorch", "onnxruntime", "openvino"])
+def test_every_backend_gives_the_same_alone_and_in_batches_of_two_sizes(
+    predictor: Predictor, backend: str
 ) -> None:
-    pytest.importorskip(way.replace("pytorch", "torch"))
+    pytest.importorskip(backend.replace("pytorch", "torch"))
     images = [photo(20 + n, 40) for n in range(8)]  # batches of 3, 3 and 2, side by side
-    other = select_backend(predictor, way)
+    other = select_backend(predictor, backend)
     found = other.logits(images)
     assert torch.allclose(found, predictor.logits(images), atol=1e-5)
     assert torch.allclose(other.logits(images[0]), found[0], atol=1e-5)
@@ -89,13 +91,13 @@ def counting(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> list[str]
     """Let one fast way be there beside PyTorch, and list how often it is made."""
     made: list[str] = []
 
-    def build(shop: object, pace: BatchingConfig) -> Engine:
-        made.append(str(pace))
+    def build(context: object, batching: BatchingConfig) -> Engine:
+        made.append(str(batching))
         return predictor.model
 
     monkeypatch.setitem(BACKENDS, "onnxruntime", Backend(build, exact=True, quick=True))
     monkeypatch.delitem(BACKENDS, "openvino")
-    monkeypatch.setattr("vitrail.deploy.backends.bench.paces", lambda usual: [])
+    monkeypatch.setattr("vitrail.deploy.backends.bench.batching_candidates", lambda default: [])
     monkeypatch.setattr("vitrail.deploy.backends.bench._GAIN", 0.0)  # whatever the machine does
     return made
 
@@ -104,23 +106,33 @@ def test_auto_measures_once(
     predictor: Predictor, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, said = counting(predictor, monkeypatch), list[str]()
-    select_backend(predictor, "auto", say=said.append)
+    select_backend(predictor, "auto", log=said.append)
     assert len(said) == 2
     assert "measuring" in said[0]
     kept = only(cache, "*.json")
-    assert json.loads(kept.read_text())["way"] in ("pytorch", "onnxruntime")
-    kept.write_text(json.dumps({"way": "onnxruntime", "micro": 5}))
+    assert json.loads(kept.read_text())["backend"] in ("pytorch", "onnxruntime")
+    kept.write_text(json.dumps({"backend": "onnxruntime", "batch_size": 5}))
     made.clear()
     found = select_backend(
-        predictor, "auto", pace=BatchingConfig(micro=1, workers=1, threads=1), say=said.append
+        predictor,
+        "auto",
+        batching=BatchingConfig(batch_size=1, workers=1, threads=1),
+        log=said.append,
     )
     assert len(said) == 2
     assert made == ["5 x 1 x 1"]
-    assert found.pace == BatchingConfig(micro=5, workers=1, threads=1)
+    assert found.batching == BatchingConfig(batch_size=5, workers=1, threads=1)
 
 
 @pytest.mark.parametrize(
-    "damage", ["", "{", "[]", '{"way": "int8", "micro": 8}', '{"way": "pytorch", "micro": 0}']
+    "damage",
+    [
+        "",
+        "{",
+        "[]",
+        '{"backend": "int8", "batch_size": 8}',
+        '{"backend": "pytorch", "batch_size": 0}',
+    ],
 )
 def test_a_damaged_choice_is_measured_again(
     predictor: Predictor, cache: Path, monkeypatch: pytest.MonkeyPatch, damage: str
@@ -129,24 +141,24 @@ def test_a_damaged_choice_is_measured_again(
     select_backend(predictor, "auto")
     kept, said = only(cache, "*.json"), list[str]()
     kept.write_text(damage)
-    select_backend(predictor, "auto", say=said.append)
+    select_backend(predictor, "auto", log=said.append)
     assert "measuring" in said[0]
-    assert json.loads(kept.read_text())["micro"] > 0
+    assert json.loads(kept.read_text())["batch_size"] > 0
 
 
-def test_only_exact_ways_are_chosen_from() -> None:
-    assert choices() == ("pytorch", "onnxruntime", "openvino", "auto")
-    assert all(BACKENDS[name].exact for name in choices() if name != "auto")
+def test_only_exact_backends_are_chosen_from() -> None:
+    assert backend_choices() == ("pytorch", "onnxruntime", "openvino", "auto")
+    assert all(BACKENDS[name].exact for name in backend_choices() if name != "auto")
 
 
 def test_a_second_process_waits(cache: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with room._alone(cache / "ways"):
+        with room._locked(cache / "backends"):
             order.append("second")
 
-    with room._alone(cache / "ways"):
+    with room._locked(cache / "backends"):
         waiting = threading.Thread(target=second)
         waiting.start()
         waiting.join(0.1)
@@ -157,9 +169,10 @@ def test_a_second_process_waits(cache: Path) -> None:
 
 def test_what_cannot_be_is_refused(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal(select_backend, predictor, "openvin") == (
-        "--way openvin: expected pytorch, onnxruntime, openvino, auto; did you mean 'openvino'?"
+        "--backend openvin: expected one of pytorch, onnxruntime, openvino, auto; "
+        "did you mean 'openvino'?"
     )
-    assert refusal(select_backend, predictor, "int8").endswith("auto; `vitrail bench` measures it")
+    assert refusal(select_backend, predictor, "int8").endswith("auto; only vitrail bench runs it")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert refusal(select_backend, predictor, "openvino") == (
         "this needs openvino: pip install 'vitrail[openvino]'"
@@ -172,11 +185,11 @@ def test_a_cache_that_cannot_be_is_named(
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "file"))
     assert refusal(select_backend, predictor, "onnxruntime").endswith(
-        "set VITRAIL_CACHE to another"
+        "set VITRAIL_CACHE to another folder"
     )
 
 
-def test_the_command_predicts_the_same_by_another_way(
+def test_the_command_predicts_the_same_by_another_backend(
     predictor: Predictor,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -188,41 +201,41 @@ def test_the_command_predicts_the_same_by_another_way(
     for number in range(4):
         (tmp_path / f"{number}.png").write_bytes(encode(photo(30, 30 + number), "PNG"))
     tops = []
-    for way in ("pytorch", "onnxruntime"):
-        main(["predict", "any", str(tmp_path), "--way", way, "--json"])
+    for backend in ("pytorch", "onnxruntime"):
+        main(["predict", "any", str(tmp_path), "--backend", backend, "--json"])
         lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        tops.append([[guess["index"] for guess in line["top"]] for line in lines])
+        tops.append([[score["index"] for score in line["top"]] for line in lines])
     assert tops[0] == tops[1]
     with pytest.raises(SystemExit) as ended:
-        main(["predict", "any", str(tmp_path), "--way", "tflite"])
+        main(["predict", "any", str(tmp_path), "--backend", "tflite"])
     error = capsys.readouterr().err
     assert ended.value.code == 2
     assert error.count("\n") == 1
-    assert "--way tflite: expected pytorch" in error
+    assert "--backend tflite: expected one of pytorch" in error
 
 
-def test_served_images_get_the_same_by_another_way(tmp_path: Path) -> None:
+def test_served_images_get_the_same_by_another_backend(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     folder, before = save_model(tmp_path / "model"), torch.get_num_threads()
-    head = {"work": "predict", "options": [{"top": 7}] * 3}
+    head = {"operation": "predict", "options": [{"top": 7}] * 3}
     answers = []
-    for way in ("pytorch", "onnxruntime"):
-        served = load_served(str(folder), "named", None, "cpu", way)
+    for backend in ("pytorch", "onnxruntime"):
+        served = load_model(str(folder), "named", None, "cpu", backend)
         assert served.predictor.name == "named"
         assert torch.get_num_threads() == before
-        found = answer_batch(served, head, [image(seed) for seed in range(3)], Limits())
-        answers.append([[guess["index"] for guess in data["top"]] for _, data in found])
+        found = run_batch(served, head, [image(seed) for seed in range(3)], Limits())
+        answers.append([[score["index"] for score in data["top"]] for _, data in found])
         assert all(good for good, _ in found)
     assert answers[0] == answers[1]
 
 
-def test_serving_refuses_an_unknown_way_in_one_line(
+def test_serving_refuses_an_unknown_backend_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = save_model(tmp_path / "model")
     with pytest.raises(SystemExit) as ended:
-        main(["serve", str(folder), "--port", "0", "--workers", "1", "--way", "tflite"])
+        main(["serve", str(folder), "--port", "0", "--workers", "1", "--backend", "tflite"])
     error = capsys.readouterr().err
     assert ended.value.code == 2
     assert error.count("\n") == 1
-    assert "--way tflite: expected pytorch" in error
+    assert "--backend tflite: expected one of pytorch" in error

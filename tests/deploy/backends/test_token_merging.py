@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.shelf import refusal
 from tests.test_predictor import make
-from vitrail.deploy.backends.token_merging import Merged, merge
+from vitrail.deploy.backends.token_merging import MergedViT, merge_tokens
 
 SMALL = "ViT/8@32,depth=3,width=32,heads=2,mlp=64,classes=7"
 
@@ -40,7 +40,7 @@ def by_hand(x: Tensor, sizes: Tensor, keys: Tensor, count: int, prefix: int) -> 
 def test_merging_is_the_papers(prefix: int, count: int) -> None:
     x, keys = torch.randn(1, 14 + prefix, 6), torch.randn(1, 14 + prefix, 4)
     sizes = torch.randint(1, 4, (1, 14 + prefix, 1)).float()
-    found, merged = merge(x, sizes, keys, count, prefix)
+    found, merged = merge_tokens(x, sizes, keys, count, prefix)
     expected = by_hand(x, sizes, keys, min(count, 7), prefix)
     rows = sorted(torch.cat([merged, found], dim=-1)[0].tolist())
     assert len(rows) == 14 + prefix - min(count, 7)
@@ -57,7 +57,7 @@ def test_equal_patches_merge_without_a_trace(pool: str, ratio: float) -> None:
     model = make(f"{SMALL},position=none,pool={pool}").model.eval()
     x = torch.randn(2, 3, 8, 8).repeat(1, 1, 4, 4)
     with torch.no_grad():
-        assert torch.allclose(Merged(model, ratio)(x), model(x), atol=1e-5)
+        assert torch.allclose(MergedViT(model, ratio)(x), model(x), atol=1e-5)
 
 
 @pytest.mark.parametrize("pool", ["token", "gap"])
@@ -65,8 +65,8 @@ def test_a_ratio_of_zero_is_the_model(pool: str) -> None:
     model = make(f"{SMALL},pool={pool},registers=2").model.eval()
     x = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
-        assert torch.allclose(Merged(model, 0)(x), model(x), atol=1e-5)
-        assert not torch.allclose(Merged(model, 0.2)(x), model(x), atol=1e-5)
+        assert torch.allclose(MergedViT(model, 0)(x), model(x), atol=1e-5)
+        assert not torch.allclose(MergedViT(model, 0.2)(x), model(x), atol=1e-5)
 
 
 def test_tokens_grow_fewer_by_the_ratio() -> None:
@@ -75,13 +75,13 @@ def test_tokens_grow_fewer_by_the_ratio() -> None:
     for block in model.blocks:
         block.mlp.register_forward_pre_hook(lambda module, given: counts.append(given[0].shape[1]))  # pyright: ignore
     with torch.no_grad():
-        Merged(model, 0.2)(torch.randn(1, 3, 32, 32))
+        MergedViT(model, 0.2)(torch.randn(1, 3, 32, 32))
     step = math.floor(0.2 * 16)
     assert counts == [17 - step, 17 - 2 * step, 17 - 3 * step]
 
 
 def test_what_can_not_be_merged() -> None:
     model = make(SMALL).model
-    assert "expected 0 to 0.5" in refusal(Merged, model, 0.7)
+    assert "merge must be in [0, 0.5], got 0.7" in refusal(MergedViT, model, 0.7)
     for name in ("BiT-R50x1@32,classes=7", f"{SMALL},pool=map"):
-        assert "tokens are merged" in refusal(Merged, make(name).model, 0.1)
+        assert "token merging needs" in refusal(MergedViT, make(name).model, 0.1)

@@ -25,13 +25,10 @@ from vitrail.deploy.exporting import writers as writers_room
 from vitrail.deploy.exporting.export import ExportResult, export
 from vitrail.deploy.exporting.graph import ExportModule, trace
 from vitrail.deploy.exporting.samples import take_samples
-from vitrail.deploy.exporting.writers import Options
 from vitrail.predictor import Predictor
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
-
-ANY_SIZE = Options(any_size=True)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(predictor: Predictor, folder: Path) -> ExportResult:
     """Export once for all tests, as tracing takes seconds."""
-    return export(predictor, folder / "any.onnx", "onnx", ANY_SIZE)
+    return export(predictor, folder / "any.onnx", to="onnx", any_size=True)
 
 
 def inputs(count: int, height: int = 32, width: int = 32) -> torch.Tensor:
@@ -91,13 +88,13 @@ def test_onnx_says_what_was_found_and_what_it_is(plain: ExportResult, folder: Pa
 def test_images_may_have_another_size_than_the_positions(folder: Path) -> None:
     """DINOv2's positions are those of 518 pixels, and its images have 224."""
     other = Predictor(make(preprocess=replace(PREPROCESS, size=(48, 40))))
-    written = export(other, folder / "other.onnx", "onnx")
+    written = export(other, folder / "other.onnx", to="onnx")
     assert (written.sizes, written.max_difference < 1e-5) == (("48x40",), True)
     assert session(written.files[0]).get_inputs()[0].shape == ["batch", 3, 48, 40]
 
 
 def test_onnx_normalizes_bytes_inside(predictor: Predictor, folder: Path) -> None:
-    written = export(predictor, folder / "bytes.onnx", "onnx", Options(form="uint8-nhwc"))
+    written = export(predictor, folder / "bytes.onnx", to="onnx", input="uint8-nhwc")
     pixels = np.stack([photo(32, 32), photo(32, 32)[::-1]])
     expected = predictor.run(torch.from_numpy(pixels.copy())).numpy()
     found = session(written.files[0]).run(None, {"images": pixels})[0]
@@ -106,16 +103,16 @@ def test_onnx_normalizes_bytes_inside(predictor: Predictor, folder: Path) -> Non
 
 @pytest.mark.parametrize("form", ["float", "uint8-nchw", "uint8-nhwc"])
 def test_every_form_is_the_same_model(predictor: Predictor, form: Any) -> None:
-    deployed = ExportModule(predictor, form).eval()
+    module = ExportModule(predictor, form).eval()
     pixels = torch.from_numpy(np.stack([photo(32, 32)] * 2))
     with torch.no_grad():
         expected = predictor.model(normalize(pixels, PREPROCESS))
-        assert torch.allclose(deployed(deployed.arrange(pixels)), expected, atol=1e-6)
+        assert torch.allclose(module(module.to_input(pixels)), expected, atol=1e-6)
 
 
 def test_openvino_is_a_folder_of_its_own(predictor: Predictor, folder: Path) -> None:
     openvino = pytest.importorskip("openvino")
-    written = export(predictor, folder / "openvino", "openvino")
+    written = export(predictor, folder / "openvino", to="openvino")
     assert [file.name for file in written.files] == ["model.bin", "model.xml"]
     assert written.max_difference < 1e-5
     model = openvino.Core().read_model(folder / "openvino" / "model.xml")
@@ -125,11 +122,11 @@ def test_openvino_is_a_folder_of_its_own(predictor: Predictor, folder: Path) -> 
         expected = predictor.model(x)
     found = open_openvino(folder / "openvino" / "model.xml")(x)
     assert (found - expected).abs().max() < 1e-5
-    assert "is there already" in refusal(export, predictor, folder / "openvino", "openvino")
+    assert "is there already" in refusal(export, predictor, folder / "openvino", to="openvino")
 
 
 def test_pt2_is_torchs_own(predictor: Predictor, folder: Path) -> None:
-    written = export(predictor, folder / "model.pt2", "pt2")
+    written = export(predictor, folder / "model.pt2", to="pt2")
     assert written.max_difference < 1e-6
     told = {"classes.json": ""}
     program = torch.export.load(written.files[0], extra_files=told)
@@ -143,36 +140,38 @@ def test_pt2_is_torchs_own(predictor: Predictor, folder: Path) -> None:
     "mlp=64,classes=3,pool=map,position=sincos-2d", "ViT/8@32,depth=1,width=32,heads=2,mlp=64,"
     "classes=3,position=relative,position_at=shared"])  # fmt: skip
 def test_every_family_is_traced_for_any_batch(name: str) -> None:
-    deployed = ExportModule(Predictor(make(name)), "float")
-    program = trace(deployed).module()
+    module = ExportModule(Predictor(make(name)), "float")
+    program = trace(module).module()
     for count in (1, 3):
         x = inputs(count)
         with torch.no_grad():
-            assert torch.allclose(program(x), deployed(x), atol=1e-5)
+            assert torch.allclose(program(x), module(x), atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("to", "options", "said"),
     [
-        ("onyx", Options(), "did you mean 'onnx'"),
-        ("executorch", Options(), "pip install executorch"),
-        ("pt2", Options(any_size=True), "--any-size is for onnx and openvino"),
-        ("onnx", Options(aot=True), "--aot compiles a pt2"),
+        ("onyx", {}, "did you mean 'onnx'"),
+        ("executorch", {}, "pip install executorch"),
+        ("pt2", {"any_size": True}, "--any-size requires --to onnx or openvino"),
+        ("onnx", {"aot": True}, "--aot requires --to pt2"),
     ],
 )
 def test_what_can_not_be_exported(
-    predictor: Predictor, tmp_path: Path, to: str, options: Options, said: str
+    predictor: Predictor, tmp_path: Path, to: str, options: Any, said: str
 ) -> None:
-    assert said in refusal(export, predictor, tmp_path / "out", to, options)
+    assert said in refusal(export, predictor, tmp_path / "out", to=to, **options)
     assert not list(tmp_path.iterdir())
 
 
 def test_no_place_to_write(predictor: Predictor, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old")
-    assert "cannot be written" in refusal(export, predictor, tmp_path / "file" / "a.onnx", "onnx")
-    assert "cannot be written" in refusal(export, predictor, Path("/proc/none/a.onnx"), "onnx")
+    assert "cannot be written" in refusal(
+        export, predictor, tmp_path / "file" / "a.onnx", to="onnx"
+    )
+    assert "cannot be written" in refusal(export, predictor, Path("/proc/none/a.onnx"), to="onnx")
     assert "no folder or data set" in refusal(
-        export, predictor, tmp_path / "a.onnx", "onnx", data="nowhere"
+        export, predictor, tmp_path / "a.onnx", to="onnx", data="nowhere"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -202,7 +201,7 @@ def test_a_full_disk_leaves_the_old_file(
     large = SimpleNamespace(SerializeToString=lambda: os.urandom(100_000))
     monkeypatch.setattr(writers_room, "make_onnx", lambda *_: large)
     (tmp_path / "old").write_text("old")
-    assert "cannot be written" in refusal(export, predictor, tmp_path / "old", to)
+    assert "cannot be written" in refusal(export, predictor, tmp_path / "old", to=to)
     assert (tmp_path / "old").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -210,13 +209,13 @@ def test_a_full_disk_leaves_the_old_file(
 def test_what_answers_otherwise_is_not_written(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(job: Any, part: Path) -> Any:
+    def write(context: Any, part: Path) -> Any:
         part.write_text("wrong")
-        return lambda x: job.deployed(x) + 2e-3
+        return lambda x: context.module(x) + 2e-3
 
     monkeypatch.setitem(export_room.WRITERS, "onnx", write)
-    said = refusal(export, predictor, tmp_path / "a.onnx", "onnx")
-    assert "answers otherwise than PyTorch" in said
+    said = refusal(export, predictor, tmp_path / "a.onnx", to="onnx")
+    assert "differs from PyTorch by" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -233,9 +232,9 @@ def test_weights_in_other_files_are_not_opened(
     (tmp_path / "bad.onnx").write_bytes(model.SerializeToString())
     said = refusal(open_onnx, tmp_path / "bad.onnx")
     assert place in said
-    assert "only ONNX in one file" in said
+    assert "only ONNX models in one file" in said
     (tmp_path / "text.onnx").write_text("no model")
-    assert "no ONNX file" in refusal(open_onnx, tmp_path / "text.onnx")
+    assert "is not an ONNX file" in refusal(open_onnx, tmp_path / "text.onnx")
     assert "No such file" in refusal(open_onnx, tmp_path / "none.onnx")
 
 
@@ -245,7 +244,7 @@ def test_command_says_the_files_and_the_difference(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(Predictor, "load", lambda source: predictor)
+    monkeypatch.setattr(Predictor, "load", lambda source, device: predictor)
     out = tmp_path / "model.pt2"
     main(["export", "any", str(out), "--to", "pt2", "--json"])
     row = json.loads(capsys.readouterr().out)
@@ -253,7 +252,7 @@ def test_command_says_the_files_and_the_difference(
     assert row["max_difference"] < 1e-6
     with pytest.raises(SystemExit, match="2"):
         main(["export", "any", str(tmp_path / "x"), "--to", "torchscript"])
-    assert "no format 'torchscript'" in capsys.readouterr().err
+    assert "--to torchscript: expected one of onnx" in capsys.readouterr().err
 
 
 def test_samples_are_spread_and_readable(tmp_path: Path) -> None:
@@ -269,5 +268,5 @@ def test_samples_are_spread_and_readable(tmp_path: Path) -> None:
     samples = take_samples(str(tmp_path), PREPROCESS, count=6)
     assert len(samples) == 6
     assert set(samples.labels or ()) == {0, 1}
-    assert samples.prepare((16, 24)).shape == (6, 16, 24, 3)
+    assert samples.inputs((16, 24)).shape == (6, 16, 24, 3)
     assert len(take_samples(str(tmp_path), PREPROCESS, count=100)) == 10

@@ -1,1 +1,1 @@
-"""Ways to run a model on the machine at hand, measured and selected."""
+"""Backends: ways to compute a model's logits on this machine, measured and selected."""

@@ -1,4 +1,4 @@
-"""Ways to compute a model's logits: each an engine for the predictor, made when asked for."""
+"""The backends: each makes an engine that computes the predictor's logits."""
 
 from __future__ import annotations
 
@@ -14,87 +14,90 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.deploy.backends.engines import need, open_onnx, open_openvino
+from vitrail.data.datasets.open import Data
+from vitrail.deploy.backends.engines import open_onnx, open_openvino, require
 from vitrail.deploy.backends.quantize import quantize_onnx
-from vitrail.deploy.backends.token_merging import Merged
-from vitrail.deploy.exporting.graph import ExportModule, facts, trace
+from vitrail.deploy.backends.token_merging import MergedViT
+from vitrail.deploy.exporting.graph import ExportModule, export_metadata, trace
 from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
 from vitrail.deploy.exporting.samples import take_samples
 from vitrail.files import replacing
+from vitrail.machine import available_cores
 from vitrail.predictor import BatchingConfig, Predictor
-from vitrail.predictor.batching_config import cores
-from vitrail.predictor.fused import pack
-from vitrail.predictor.last_block import shorten
+from vitrail.predictor.fused import fuse
+from vitrail.predictor.last_block import prune_last_block
 from vitrail.predictor.predictor import Engine
 
-MERGED = 0.08
-"""Part of the patches that token merging takes away in each layer, unless another is asked for."""
+MERGE_RATIO = 0.08
+"""Default fraction of the patches that token merging removes in each layer."""
 
 _CALIBRATION = 64  # images
 
 
 @dataclass
 class BackendContext:
-    """What ways are made of; the files that several need are written once."""
+    """What backends are made from; files that several of them need are written once."""
 
     predictor: Predictor
     folder: Path
-    """Where their files may lie, as long as they are used."""
-    data: str | None
-    """The set whose training split calibrates int8; drawn images where there is none."""
-    merge: float = MERGED
+    """Where their files are, as long as they are used."""
+    data: Data | None
+    """The dataset whose training split calibrates int8; drawn shapes if None."""
+    merge: float = MERGE_RATIO
 
     @cached_property
-    def deployed(self) -> ExportModule:
-        """The model as a graph that takes normalized images, as short as PyTorch's own."""
-        deployed = ExportModule(self.predictor, "float")
-        deployed.model = shorten(self.predictor.model)
-        return deployed.eval()
+    def module(self) -> ExportModule:
+        """The model as a graph that takes normalized images, with its last block pruned."""
+        module = ExportModule(self.predictor, "float")
+        module.model = prune_last_block(self.predictor.model)
+        return module.eval()
 
     @cached_property
     def onnx(self) -> Path:
-        """The model as an ONNX file; one that is there already is taken."""
+        """The model as an ONNX file, written unless it exists."""
         path = self.folder / "model.onnx"
         if not path.exists():
-            told = facts(self.predictor, "float")
-            made = make_onnx(self.deployed, trace(self.deployed), told)
+            metadata = export_metadata(self.predictor, "float")
+            made = make_onnx(self.module, trace(self.module), metadata)
             with replacing(path) as part:
                 save_onnx(made, part)
         return path
 
     @cached_property
     def int8(self) -> Path:
-        """The same with int8 products."""
+        """The same with matrix products in int8."""
         path = self.folder / "int8.onnx"
         preprocess = self.predictor.preprocess
         samples = take_samples(self.data, preprocess, count=_CALIBRATION, split="train")
-        quantize_onnx(self.onnx, path, self.deployed, samples.prepare())
+        quantize_onnx(self.onnx, path, self.module, samples.inputs())
         return path
 
 
 @dataclass(frozen=True)
 class Backend:
-    """How logits may be computed."""
+    """A way to compute logits."""
 
     make: Callable[[BackendContext, BatchingConfig], Engine | None]
-    """Make the engine, for a pace; None is the model itself."""
+    """Makes the engine; None is the model itself."""
     exact: bool
-    """Whether the logits are the model's, but for rounding."""
+    """Whether the logits equal the model's up to rounding."""
     quick: bool = False
-    """Whether it is made in seconds, and starts as fast the next time."""
+    """Whether it starts within seconds."""
 
 
-def _by_threads(pace: BatchingConfig, start: Callable[[int], Engine]) -> Engine:
-    """Follow torch's number of threads: an engine for each batch that runs at a time.
+def _by_threads(batching: BatchingConfig, start: Callable[[int], Engine]) -> Engine:
+    """Follow torch's number of threads, with one engine per batch that runs at the same time.
 
-    What is meant for many images and what is meant for one on all cores are engines apart. Each
-    is made when it is first needed, and computes one batch at a time: OpenVINO's streams, which
-    would share their weights, wait for each other for ever where two batches differ in size.
+    Many images by several workers, and one image on all cores, use different engines. Each is
+    made when it is first needed and computes one batch at a time: OpenVINO's streams, which would
+    share their weights, deadlock when two batches differ in size.
     """
-    idle: dict[int, deque[Engine]] = {pace.threads: deque([start(pace.threads)])}
+    idle: dict[int, deque[Engine]] = {batching.threads: deque([start(batching.threads)])}
 
     def compute(x: Tensor) -> Tensor:
-        threads = cores() if torch.get_num_threads() > pace.threads else pace.threads
+        threads = (
+            available_cores() if torch.get_num_threads() > batching.threads else batching.threads
+        )
         free = idle.setdefault(threads, deque())
         try:
             engine = free.pop()
@@ -108,11 +111,11 @@ def _by_threads(pace: BatchingConfig, start: Callable[[int], Engine]) -> Engine:
     return compute
 
 
-def _compiled(shop: BackendContext, pace: BatchingConfig) -> Engine:
+def _compiled(context: BackendContext, batching: BatchingConfig) -> Engine:
     compiler = os.environ.get("CXX", "g++")
     if shutil.which(compiler) is None:
-        raise InputError(f"compiling needs {compiler}")
-    run = torch.compile(shorten(shop.predictor.model))
+        raise InputError(f"torch.compile needs a C++ compiler, but there is no {compiler}")
+    run = torch.compile(prune_last_block(context.predictor.model))
 
     def compute(x: Tensor) -> Tensor:
         return run(x)
@@ -120,31 +123,31 @@ def _compiled(shop: BackendContext, pace: BatchingConfig) -> Engine:
     return compute
 
 
-def _onnxruntime(shop: BackendContext, pace: BatchingConfig) -> Engine:
-    need("onnxruntime", "'vitrail[onnx]'")
-    return _by_threads(pace, lambda threads: open_onnx(shop.onnx, threads=threads))
+def _onnxruntime(context: BackendContext, batching: BatchingConfig) -> Engine:
+    require("onnxruntime", "'vitrail[onnx]'")
+    return _by_threads(batching, lambda threads: open_onnx(context.onnx, threads=threads))
 
 
-def _openvino(shop: BackendContext, pace: BatchingConfig) -> Engine:
-    need("openvino", "'vitrail[openvino]'")
-    return _by_threads(pace, lambda threads: open_openvino(shop.onnx, threads=threads))
+def _openvino(context: BackendContext, batching: BatchingConfig) -> Engine:
+    require("openvino", "'vitrail[openvino]'")
+    return _by_threads(batching, lambda threads: open_openvino(context.onnx, threads=threads))
 
 
-def _int8(shop: BackendContext, pace: BatchingConfig) -> Engine:
-    return _by_threads(pace, lambda threads: open_onnx(shop.int8, threads=threads))
+def _int8(context: BackendContext, batching: BatchingConfig) -> Engine:
+    return _by_threads(batching, lambda threads: open_onnx(context.int8, threads=threads))
 
 
-def _merged(shop: BackendContext, pace: BatchingConfig) -> Engine:
-    return Merged(pack(shop.predictor.model), shop.merge).eval()
+def _merged(context: BackendContext, batching: BatchingConfig) -> Engine:
+    return MergedViT(fuse(context.predictor.model, prune=False), context.merge).eval()
 
 
 REFERENCE = "pytorch"
 BACKENDS: dict[str, Backend] = {
-    REFERENCE: Backend(lambda shop, pace: None, exact=True, quick=True),
+    REFERENCE: Backend(lambda context, batching: None, exact=True, quick=True),
     "compiled": Backend(_compiled, exact=True),
     "onnxruntime": Backend(_onnxruntime, exact=True, quick=True),
     "openvino": Backend(_openvino, exact=True, quick=True),
     "merged": Backend(_merged, exact=False),
     "int8": Backend(_int8, exact=False),
 }
-"""Every way by its name, the reference first."""
+"""All backends by name, the reference first."""

@@ -1,8 +1,8 @@
-"""Which way is fastest on this machine, and what it costs: measured side by side, then said.
+"""Benchmark: which backend is fastest on this machine, and what it costs.
 
-All candidates have one turn in each round, so that a busy machine slows them alike; the medians of
-the rounds count. What is slower than PyTorch as it is, or answers otherwise more often than
-allowed, is said to be so and never recommended.
+All candidates have one turn per round, so that other load slows them equally; the median of the
+rounds counts. A backend that is slower than PyTorch, or changes more predictions than allowed, is
+never recommended.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,71 +21,98 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError, suggest
-from vitrail.deploy.backends.backends import BACKENDS, MERGED, REFERENCE, BackendContext
+from vitrail.console import show_progress
+from vitrail.data.datasets.open import Data
+from vitrail.deploy.backends.backends import BACKENDS, MERGE_RATIO, REFERENCE, BackendContext
 from vitrail.deploy.exporting.samples import Samples, take_samples
-from vitrail.predictor import BatchingConfig, Predictor
-from vitrail.predictor.batching_config import cores
+from vitrail.machine import available_cores
+from vitrail.predictor import BatchingConfig, ModelLike, Predictor
+from vitrail.result import Result, ResultTable
 
-_GAIN = 1.03  # less is noise
+_GAIN = 1.03  # a smaller ratio is noise
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What is measured, on how much, and what may be lost."""
+class BenchmarkConfig:
+    """What is measured, on how many images, and what may change."""
 
-    ways: tuple[str, ...] = tuple(BACKENDS)
+    backends: tuple[str, ...] = tuple(BACKENDS)
     images: int = 64
     rounds: int = 3
-    loss: float = 0.01
-    """Part of the images for which another answer, or a wrong one more, is allowed."""
-    merge: float = MERGED
+    max_changed: float = 0.01
+    """Largest fraction of images whose top-1 may change, and largest loss of accuracy."""
+    merge: float = MERGE_RATIO
     split: str = "val"
 
     def __post_init__(self) -> None:
-        for name in self.ways:
+        for name in self.backends:
             if name not in BACKENDS:
                 there = ", ".join(BACKENDS)
-                raise InputError(f"no way {name!r}; there are: {there}{suggest(name, BACKENDS)}")
-        if self.images < 1 or self.rounds < 1 or not 0 <= self.loss < 1:
-            said = f"images {self.images}, rounds {self.rounds}, loss {self.loss}"
-            raise InputError(f"{said}: nothing to measure")
+                hint = suggest(name, BACKENDS)
+                raise InputError(f"--backends {name}: expected some of {there}{hint}")
+        for name in ("images", "rounds"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.max_changed < 1:
+            raise InputError(f"max_changed must be in [0, 1), got {self.max_changed}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchmarkRow:
-    """What one way and pace reached."""
+    """The measurements of one backend."""
 
-    way: str
-    pace: BatchingConfig
-    speed: float
-    """Images in a second, from files to logits."""
+    backend: str
+    batching: BatchingConfig
+    images_per_second: float
+    """From files to logits."""
     ratio: float
-    """That by PyTorch's at its usual pace, the median of the rounds."""
+    """Speed relative to PyTorch with its default batching, the median of the rounds."""
     latency: tuple[float, float, float]
-    """Milliseconds for one image alone, prepared already: half, 90 % and 99 % are no slower."""
+    """Milliseconds for one preprocessed image: p50, p90 and p99."""
     memory: float | None
-    """MiB that the process grew by to make it and run it, where the system says so."""
-    accuracy: float | None
-    """Top-1 on the images, where they are labeled with the model's classes."""
+    """MiB that the process grew by; None where the system does not say."""
+    top1: float | None
+    """Accuracy, if the images are labeled with the model's classes."""
     agreement: float
-    """Part of the images whose most likely class is PyTorch's."""
+    """Fraction of images with the same top-1 as PyTorch."""
     verdict: str
 
 
 @dataclass(frozen=True)
-class Bench:
-    """All that was measured, and what is recommended."""
+class BenchmarkResult(Result):
+    """All measurements, and what is recommended."""
 
     rows: tuple[BenchmarkRow, ...]
     best: BenchmarkRow
     images: str
-    absent: dict[str, str]
-    """The ways that could not be tried, and why."""
+    """The dataset that was measured on."""
+    unavailable: dict[str, str]
+    """Backends that could not be tried, and why."""
+
+    def summary(self) -> Iterable[ResultTable | str]:
+        """Give a table of the backends, and what is recommended."""
+        columns = ("images / s", "ratio", "p50 ms", "p90", "p99", "MiB", "top-1", "agreement")
+        rows = [
+            (
+                row.backend, str(row.batching), f"{row.images_per_second:.1f}",
+                f"{row.ratio:.2f}", *(f"{each:.1f}" for each in row.latency),
+                "" if row.memory is None else f"{row.memory:.0f}",
+                "" if row.top1 is None else f"{row.top1:.1%}", f"{row.agreement:.1%}",
+            )
+            for row in self.rows
+        ]  # fmt: skip
+        yield ResultTable(("backend", "batching", *columns), rows)
+        for row in self.rows:
+            yield f"{row.backend} {row.batching}: {row.verdict}"
+        yield "Batching is batch x workers x threads per worker."
+        yield f"Measured on {self.images}. Agreement: fraction with the same top-1 as PyTorch."
+        for backend, reason in self.unavailable.items():
+            yield f"not measured: {backend}: {reason}"
 
 
 @dataclass
 class _Candidate:
-    way: str
+    backend: str
     predictor: Predictor
     memory: float | None
     logits: Tensor
@@ -94,105 +121,116 @@ class _Candidate:
 
 
 def bench(
-    predictor: Predictor,
-    data: str | None = None,
-    settings: Settings | None = None,
+    model: ModelLike,
     *,
-    report: Callable[[int], None] = lambda done: None,
-) -> Bench:
-    """Measure the ways to run a model on the user's images, or on drawn ones."""
+    data: Data | None = None,
+    split: str = "val",
+    backends: Sequence[str] = (),
+    images: int = 64,
+    rounds: int = 3,
+    max_changed: float = 0.01,
+    merge: float = MERGE_RATIO,
+) -> BenchmarkResult:
+    """Measure which backend runs a model fastest, on the user's images or on drawn shapes."""
+    config = BenchmarkConfig(
+        backends=tuple(backends) or tuple(BACKENDS), images=images, rounds=rounds,
+        max_changed=max_changed, merge=merge, split=split,
+    )  # fmt: skip
+    predictor = Predictor.load(model, device="cpu")
     with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
-        return compare(predictor, Path(folder), data, settings or Settings(), report)[0]
+        return measure_backends(predictor, Path(folder), data, config)[0]
 
 
 def optimize(
-    predictor: Predictor, data: str | None = None, settings: Settings | None = None
+    predictor: Predictor, data: Data | None = None, config: BenchmarkConfig | None = None
 ) -> Predictor:
-    """Give the fastest predictor that measuring finds among the exact ways and their paces.
+    """Give the fastest predictor among the exact backends and their batching.
 
-    Name `merged` or `int8` in the settings' ways to have those tried as well.
+    Name `merged` or `int8` in `config.backends` to try those too.
     """
     exact = tuple(name for name in BACKENDS if BACKENDS[name].exact)
     folder = Path(tempfile.mkdtemp(prefix="vitrail-bench-"))
     try:
-        found = compare(predictor, folder, data, settings or Settings(ways=exact))[1]
+        config = config or BenchmarkConfig(backends=exact)
+        found = measure_backends(predictor, folder, data, config)[1]
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    # Engines open its files whenever one batch more runs at a time, so it stays as long as they do.
+    # Engines open the files again when more batches run at once, so the folder stays with them.
     weakref.finalize(found, shutil.rmtree, folder, ignore_errors=True)
     return found
 
 
-def compare(
-    predictor: Predictor,
-    folder: Path,
-    data: str | None,
-    settings: Settings,
-    report: Callable[[int], None] = lambda done: None,
-) -> tuple[Bench, Predictor]:
-    """Measure ways whose files may lie in a folder, and give the recommended one's predictor."""
-    samples = take_samples(data, predictor.preprocess, count=settings.images, split=settings.split)
-    shop = BackendContext(predictor, folder, data, settings.merge)
-    found, absent = _build(shop, samples, settings)
-    for turn in range(settings.rounds):
-        for candidate in found:
-            _take_turn(candidate, samples)
-        report(turn + 1)
-    rows = [_judge(each, found[0], samples, settings) for each in found]
+def measure_backends(
+    predictor: Predictor, folder: Path, data: Data | None, config: BenchmarkConfig
+) -> tuple[BenchmarkResult, Predictor]:
+    """Measure backends whose files are in a folder, and give the recommended one's predictor."""
+    samples = take_samples(data, predictor.preprocess, count=config.images, split=config.split)
+    context = BackendContext(predictor, folder, data, config.merge)
+    found, unavailable = _build(context, samples, config)
+    with show_progress("measuring", config.rounds) as report:
+        for turn in range(config.rounds):
+            for candidate in found:
+                _take_turn(candidate, samples)
+            report(turn + 1)
+    rows = [_judge(each, found[0], samples, config) for each in found]
     good = [place for place, row in enumerate(rows) if row.verdict in ("faster", "the reference")]
     best = max(good, key=lambda place: rows[place].ratio)
     rows[best] = replace(rows[best], verdict=f"recommended: {rows[best].verdict}")
-    return Bench(tuple(rows), rows[best], samples.name, absent), found[best].predictor
+    result = BenchmarkResult(tuple(rows), rows[best], samples.name, unavailable)
+    return result, found[best].predictor
 
 
-def paces(usual: BatchingConfig) -> list[BatchingConfig]:
-    """List the paces worth a try: micro-batches around the usual, workers or threads."""
-    count = cores()
-    micros = {1, max(1, usual.micro // 2), usual.micro, 2 * usual.micro}
+def batching_candidates(default: BatchingConfig) -> list[BatchingConfig]:
+    """List what to try: batch sizes around the default, with many workers or many threads."""
+    count = available_cores()
+    sizes = {1, max(1, default.batch_size // 2), default.batch_size, 2 * default.batch_size}
     spread = {(min(count, 8), 1), (1, count)}
     return [
-        BatchingConfig(micro=micro, workers=workers, threads=threads)
-        for micro in sorted(micros)
+        BatchingConfig(batch_size=batch_size, workers=workers, threads=threads)
+        for batch_size in sorted(sizes)
         for workers, threads in sorted(spread)
     ]
 
 
 def _build(
-    shop: BackendContext, samples: Samples, settings: Settings
+    context: BackendContext, samples: Samples, config: BenchmarkConfig
 ) -> tuple[list[_Candidate], dict[str, str]]:
-    """Make the candidates: PyTorch at each pace, then each other way at PyTorch's best pace."""
-    usual = shop.predictor.pace
-    first = _try(shop, REFERENCE, usual, samples)
-    found, absent = [first], {}
-    others = [_try(shop, REFERENCE, pace, samples) for pace in paces(usual) if pace != usual]
+    """Make the candidates: PyTorch with each batching, then the others with the best of these."""
+    default = context.predictor.batching
+    first = _try(context, REFERENCE, default, samples)
+    found, unavailable = [first], {}
+    tried = (each for each in batching_candidates(default) if each != default)
+    others = [_try(context, REFERENCE, each, samples) for each in tried]
     best = min([first, *others], key=lambda each: each.seconds[0])
     if best is not first:
         found.append(best)
-    for name in settings.ways:
+    for name in config.backends:
         if name == REFERENCE:
             continue
         try:
-            found.append(_try(shop, name, best.predictor.pace, samples))
+            found.append(_try(context, name, best.predictor.batching, samples))
         except InputError as error:
-            absent[name] = str(error)
+            unavailable[name] = str(error)
     for each in found:
         each.seconds.clear()
         each.latencies.clear()
-    return found, absent
+    return found, unavailable
 
 
-def _try(shop: BackendContext, name: str, pace: BatchingConfig, samples: Samples) -> _Candidate:
-    """Make a candidate, and let it run once, for what only a first run takes."""
+def _try(
+    context: BackendContext, name: str, batching: BatchingConfig, samples: Samples
+) -> _Candidate:
+    """Make a candidate and run it once, as warm-up."""
     before = _resident("VmRSS")
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # let the peak start here
-    engine = BACKENDS[name].make(shop, pace)
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
+    engine = BACKENDS[name].make(context, batching)
     candidate = _Candidate(
-        name, shop.predictor.with_engine(engine, pace), None, torch.empty(0), [], []
+        name, context.predictor.with_engine(engine, batching), None, torch.empty(0), [], []
     )
-    outputs = [answer.output for answer in candidate.predictor.answers(samples.contents)]
-    candidate.logits = torch.stack([output for output in outputs if output is not None])
+    outputs = [output.values for output in candidate.predictor.outputs(samples.contents)]
+    candidate.logits = torch.stack([each for each in outputs if each is not None])
     _take_turn(candidate, samples, latencies=2)
     peak = _resident("VmHWM")
     if before is not None and peak is not None:
@@ -203,7 +241,7 @@ def _try(shop: BackendContext, name: str, pace: BatchingConfig, samples: Samples
 def _take_turn(candidate: _Candidate, samples: Samples, latencies: int = 16) -> None:
     predictor = candidate.predictor
     start = time.perf_counter()
-    for _ in predictor.answers(samples.contents):
+    for _ in predictor.outputs(samples.contents):
         pass
     candidate.seconds.append(time.perf_counter() - start)
     for place in range(latencies):
@@ -214,41 +252,41 @@ def _take_turn(candidate: _Candidate, samples: Samples, latencies: int = 16) -> 
 
 
 def _judge(
-    each: _Candidate, first: _Candidate, samples: Samples, settings: Settings
+    each: _Candidate, first: _Candidate, samples: Samples, config: BenchmarkConfig
 ) -> BenchmarkRow:
-    answers, expected = each.logits.argmax(1), first.logits.argmax(1)
-    agreement = float((answers == expected).double().mean())
+    predicted, expected = each.logits.argmax(1), first.logits.argmax(1)
+    agreement = float((predicted == expected).double().mean())
     labels = _labels(samples, each.predictor.classes)
-    accuracy, reference = (
+    top1, reference = (
         None if labels is None else float((found == labels).double().mean())
-        for found in (answers, expected)
+        for found in (predicted, expected)
     )
     ratio = float(np.median(np.divide(first.seconds, each.seconds)))
-    lost = 0.0 if accuracy is None or reference is None else reference - accuracy
+    lost = 0.0 if top1 is None or reference is None else reference - top1
     p50, p90, p99 = (float(1000 * np.quantile(each.latencies, q)) for q in (0.5, 0.9, 0.99))
     if each is first:
         verdict = "the reference"
-    elif 1 - agreement > settings.loss or lost > settings.loss:
-        verdict = f"loses too much: other answers for {1 - agreement:.1%} of the images"
+    elif 1 - agreement > config.max_changed or lost > config.max_changed:
+        verdict = f"not recommended: changes the top-1 of {1 - agreement:.1%} of the images"
     elif ratio < _GAIN:
-        verdict = "slower" if ratio < 1 else "no faster"
+        verdict = "slower" if ratio < 1 else "not faster"
     else:
         verdict = "faster"
     return BenchmarkRow(
-        way=each.way,
-        pace=each.predictor.pace,
-        speed=float(len(samples) / np.median(each.seconds)),
+        backend=each.backend,
+        batching=each.predictor.batching,
+        images_per_second=float(len(samples) / np.median(each.seconds)),
         ratio=ratio,
         latency=(p50, p90, p99),
         memory=each.memory,
-        accuracy=accuracy,
+        top1=top1,
         agreement=agreement,
         verdict=verdict,
     )
 
 
 def _labels(samples: Samples, classes: Sequence[str] | None) -> Tensor | None:
-    """Give each image's class by the model's numbers, where it knows all the names."""
+    """Give each image's class index in the model, if it knows all the names."""
     if samples.labels is None or classes is None or not set(samples.classes) <= set(classes):
         return None
     places = {name: place for place, name in enumerate(classes)}
@@ -256,7 +294,7 @@ def _labels(samples: Samples, classes: Sequence[str] | None) -> Tensor | None:
 
 
 def _resident(field: str) -> int | None:
-    """Read a size of this process in KiB, where the system is Linux."""
+    """Read a memory size of this process in KiB, on Linux."""
     status = Path("/proc/self/status")
     if not status.exists():
         return None

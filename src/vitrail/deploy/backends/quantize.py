@@ -1,10 +1,9 @@
-"""Int8 products by static calibration: ranges of activations are measured on the user's images.
+"""Static int8 quantization: the ranges of activations are measured on the user's images.
 
-What a product takes is divided channel by channel and its weights are multiplied by as much, so
-that channels of large values don't cost the others their precision (SmoothQuant, arXiv
-2211.10438). What comes out is float32 again. Weights take 7 bits: processors without VNNI (AVX2
-alone) add pairs of products in 16 bits, which 8 bits overflow, and a file does not know where it
-will run.
+The input of a matrix product is divided per channel and its weights are multiplied by the same
+factors, so that channels with large values don't cost the others their precision (SmoothQuant,
+arXiv 2211.10438). The output is float32 again. Weights take 7 bits: CPUs without VNNI (only AVX2)
+add pairs of products in 16 bits, which 8 bits overflow, and a file may run on any CPU.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ import numpy as np
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.deploy.backends.engines import need, open_session
+from vitrail.deploy.backends.engines import open_session, require
 from vitrail.deploy.exporting.graph import ExportModule
 from vitrail.deploy.exporting.onnx_file import drop_unused, save_onnx
 
-_TOGETHER = 2  # images that calibration runs at once, as all activations are looked at
+_BATCH = 2  # images per calibration run, which returns all activations
 _SMOOTH = 0.7
-"""How much of the activations' unevenness goes over to the weights: of a ViT-Ti/16's answers 0.5
-changes 10 %, 0.6 to 0.75 change 7 %, and without any 12 % are changed."""
+"""How much of the activations' range moves into the weights (SmoothQuant's alpha): for ViT-Ti/16,
+0.5 changes 10 % of the predictions, 0.6 to 0.75 change 7 %, none at all 12 %."""
 _PEAK = 40.0
-"""A product whose input's largest value is above so many times its root mean square stays in
-float32: a ViT-Ti/16 has one at 75, which made 62 % of the logits' error, and none above 21 else."""
-_WEIGHT = 63  # the largest weight, of 7 bits
+"""A product stays in float32 if its input's peak is more than this many times its root mean
+square: ViT-Ti/16 has one at 75, which made 62 % of the logits' error, and no other above 21."""
+_WEIGHT = 63  # the largest weight in 7 bits
 
 
 @dataclass
-class _Seen:
-    """What went into a product, channel by channel."""
+class _InputRange:
+    """The range of a product's input, per channel."""
 
     low: np.ndarray
     high: np.ndarray
@@ -48,28 +47,28 @@ class _Seen:
         self.rows += len(rows)
 
 
-def quantize_onnx(source: Path, out: Path, deployed: ExportModule, prepared: Tensor) -> None:
-    """Write an ONNX file with int8 products, calibrated on prepared images, as another."""
-    need("onnx", "'vitrail[onnx]'")
+def quantize_onnx(source: Path, out: Path, module: ExportModule, prepared: Tensor) -> None:
+    """Write a copy of an ONNX file with int8 products, calibrated on prepared images."""
+    require("onnx", "'vitrail[onnx]'")
     import onnx
 
     model = onnx.load(str(source))
-    quantize_products(model, deployed, prepared)
+    quantize_products(model, module, prepared)
     save_onnx(model, out)
 
 
-def quantize_products(model: Any, deployed: ExportModule, prepared: Tensor) -> None:
-    """Let a model's dense layers compute in int8, calibrated on prepared images.
+def quantize_products(model: Any, module: ExportModule, prepared: Tensor) -> None:
+    """Make a model's linear layers compute in int8, calibrated on prepared images.
 
-    The head stays as it is: it sees one token of an image, so there is nothing to gain.
+    The head stays as it is: it sees one token per image, so there is nothing to gain.
     """
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     products = [
         node for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in weights
     ]
     if not products:
-        raise InputError("the model has no dense layers that int8 makes faster; use int8-weights")
-    seen = _calibrate(model, {node.input[0] for node in products}, deployed, prepared)
+        raise InputError("the model has no linear layers to quantize to int8; use int8-weights")
+    seen = _calibrate(model, {node.input[0] for node in products}, module, prepared)
     numbers = {node.output[0]: number for number, node in enumerate(products)}
     nodes: list[Any] = []
     for node in model.graph.node:
@@ -85,9 +84,9 @@ def quantize_products(model: Any, deployed: ExportModule, prepared: Tensor) -> N
 
 
 def _calibrate(
-    model: Any, names: Iterable[str], deployed: ExportModule, prepared: Tensor
-) -> dict[str, _Seen]:
-    """Run a model on images, and look at what goes into its products."""
+    model: Any, names: Iterable[str], module: ExportModule, prepared: Tensor
+) -> dict[str, _InputRange]:
+    """Run a model on images, and measure the inputs of its products."""
     import onnx
 
     listening = type(model).FromString(model.SerializeToString())
@@ -96,20 +95,20 @@ def _calibrate(
         info = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
         listening.graph.output.append(info)
     session = open_session(listening.SerializeToString())
-    seen: dict[str, _Seen] = {}
-    for batch in prepared.split(_TOGETHER):
-        given = {deployed.input: deployed.arrange(batch).numpy()}
+    seen: dict[str, _InputRange] = {}
+    for batch in prepared.split(_BATCH):
+        given = {module.input_name: module.to_input(batch).numpy()}
         for name, values in zip(order, session.run(order, given), strict=True):
             rows = values.reshape(-1, values.shape[-1])
             if name not in seen:
                 low, high = rows.min(0), rows.max(0)
-                seen[name] = _Seen(low, high, np.zeros(len(low)), 0)
+                seen[name] = _InputRange(low, high, np.zeros(len(low)), 0)
             seen[name].add(rows)
     return seen
 
 
-def _quantize(model: Any, node: Any, tensor: Any, seen: _Seen, name: str) -> list[Any]:
-    """Write a product in int8; nothing where its input has peaks that would take all levels."""
+def _quantize(model: Any, node: Any, tensor: Any, seen: _InputRange, name: str) -> list[Any]:
+    """Write a product in int8; nothing if peaks of its input would take all levels."""
     from onnx import TensorProto, helper, numpy_helper
 
     weight = numpy_helper.to_array(tensor)

@@ -1,7 +1,7 @@
-"""The way in which a model is put to use: one that the user names, or the fastest, measured once.
+"""Select a backend: one that the user names, or the fastest, measured once.
 
-What takes seconds to make is kept in the cache, by the weights' digest: the exported graph, and for
-each kind of machine what was measured. All of it may be deleted, and is made again then.
+What takes seconds to make is cached by a hash of the weights: the exported graph and, for each kind
+of machine, what was measured. The cache may be deleted.
 """
 
 from __future__ import annotations
@@ -19,125 +19,128 @@ from pathlib import Path
 from vitrail import __version__
 from vitrail.config import InputError, from_dict, suggest, to_dict
 from vitrail.deploy.backends.backends import BACKENDS, REFERENCE, BackendContext
-from vitrail.deploy.backends.bench import Settings, compare
+from vitrail.deploy.backends.bench import BenchmarkConfig, measure_backends
 from vitrail.download import cache_folder
+from vitrail.evaluation.features.extract import hash_weights
 from vitrail.files import write_whole
+from vitrail.machine import available_cores
 from vitrail.predictor import BatchingConfig, Predictor
-from vitrail.predictor.batching_config import cores
 
 AUTO = "auto"
-"""The fastest of the exact ways that start in seconds."""
-_MOST = 32  # images that are measured on
+"""The fastest of the exact backends that start within seconds."""
+_MAX_IMAGES = 32  # to measure on
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class BackendChoice:
     """What was measured to be fastest."""
 
-    way: str
-    micro: int
-    """Images that run through the model at once."""
+    backend: str
+    batch_size: int
 
 
-def choices() -> tuple[str, ...]:
-    """List what may be asked for, the usual way first: the same answers, made in seconds."""
-    return *(name for name, way in BACKENDS.items() if way.exact and way.quick), AUTO
+def backend_choices() -> tuple[str, ...]:
+    """List the values of `--backend`, the default first: exact, and started within seconds."""
+    return *(name for name, backend in BACKENDS.items() if backend.exact and backend.quick), AUTO
 
 
-def check_way(way: str) -> None:
-    """Refuse a way that there is not."""
-    if way not in choices():
-        more = "; `vitrail bench` measures it" if way in BACKENDS else suggest(way, choices())
-        raise InputError(f"--way {way}: expected {', '.join(choices())}{more}")
+def check_backend(backend: str) -> None:
+    """Refuse a value that `--backend` does not have."""
+    known = backend_choices()
+    if backend not in known:
+        hint = "; only vitrail bench runs it" if backend in BACKENDS else suggest(backend, known)
+        raise InputError(f"--backend {backend}: expected one of {', '.join(known)}{hint}")
 
 
 def select_backend(
     predictor: Predictor,
-    way: str,
+    backend: str,
     *,
-    pace: BatchingConfig | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    batching: BatchingConfig | None = None,
+    log: Callable[[str], None] = lambda text: None,
 ) -> Predictor:
-    """Give a predictor that computes in a way; `say` hears of what takes long.
+    """Give a predictor that uses a backend; `log` gets a line about what takes long.
 
-    Of `pace`, which is the predictor's own unless given, a measured choice changes `micro` alone.
+    `batching` defaults to the predictor's; `auto` changes its batch size only.
     """
-    check_way(way)
-    pace = pace or predictor.pace
-    on_processor = predictor.device.type == "cpu"
-    if way == REFERENCE or (way == AUTO and not on_processor):
+    check_backend(backend)
+    batching = batching or predictor.batching
+    on_cpu = predictor.device.type == "cpu"
+    if backend == REFERENCE or (backend == AUTO and not on_cpu):
         return predictor
-    if not on_processor:
-        raise InputError(f"--way {way} is for a processor, not for {predictor.device}")
-    folder = cache_folder() / "ways" / _digest(predictor)
-    with _alone(folder):  # another process may have made already what is needed
-        if way == AUTO:
-            choice = _read(folder / _machine()) or _measure(predictor, folder, say)
-            way, pace = choice.way, replace(pace, micro=choice.micro)
-        make = BACKENDS[way].make
+    if not on_cpu:
+        raise InputError(f"--backend {backend} runs on the CPU, not on {predictor.device}")
+    folder = cache_folder() / "backends" / _digest(predictor)
+    with _locked(folder):  # another process may have written the files already
+        if backend == AUTO:
+            choice = _read(folder / _machine()) or _measure(predictor, folder, log)
+            backend, batching = choice.backend, replace(batching, batch_size=choice.batch_size)
+        make = BACKENDS[backend].make
         try:
-            engine = make(BackendContext(predictor, folder, None), pace)
+            engine = make(BackendContext(predictor, folder, None), batching)
         except InputError:
-            (folder / "model.onnx").unlink(missing_ok=True)  # perhaps a damaged one
-            engine = make(BackendContext(predictor, folder, None), pace)
-    return predictor.with_engine(engine, pace)
+            (folder / "model.onnx").unlink(missing_ok=True)  # it may be damaged
+            engine = make(BackendContext(predictor, folder, None), batching)
+    return predictor.with_engine(engine, batching)
 
 
-def _measure(predictor: Predictor, folder: Path, say: Callable[[str], None]) -> Choice:
-    say(f"{predictor.name}: measuring which way is fastest on this machine, once")
-    usual = predictor.pace
-    settings = Settings(
-        ways=tuple(name for name in choices() if name != AUTO),
-        images=min(2 * usual.micro * usual.workers, _MOST),
+def _measure(predictor: Predictor, folder: Path, log: Callable[[str], None]) -> BackendChoice:
+    log(f"{predictor.name}: measuring which backend is fastest on this machine, once")
+    default = predictor.batching
+    config = BenchmarkConfig(
+        backends=tuple(name for name in backend_choices() if name != AUTO),
+        images=min(2 * default.batch_size * default.workers, _MAX_IMAGES),
     )
-    best = compare(predictor, folder, None, settings)[0].best
-    say(f"{predictor.name}: {best.way}, {best.pace.micro} images at once: {best.ratio:.2f}x")
-    choice = Choice(way=best.way, micro=best.pace.micro)
+    best = measure_backends(predictor, folder, None, config)[0].best
+    size = best.batching.batch_size
+    log(f"{predictor.name}: {best.backend}, batches of {size}: {best.ratio:.2f}x PyTorch")
+    choice = BackendChoice(backend=best.backend, batch_size=size)
     write_whole(folder / _machine(), json.dumps(to_dict(choice)) + "\n")
     return choice
 
 
-def _read(path: Path) -> Choice | None:
-    """Read what was measured; None where nothing was, or it can't be understood."""
+def _read(path: Path) -> BackendChoice | None:
+    """Read what was measured; None if nothing was, or the file is damaged."""
     with suppress(OSError, ValueError, InputError):
-        choice = from_dict(Choice, json.loads(path.read_text(encoding="utf-8")))
-        if choice.way in choices() and choice.way != AUTO and choice.micro > 0:
+        choice = from_dict(BackendChoice, json.loads(path.read_text(encoding="utf-8")))
+        if choice.backend in backend_choices() and choice.backend != AUTO and choice.batch_size > 0:
             return choice
     return None
 
 
 def _digest(predictor: Predictor) -> str:
-    """Name a model by all that decides its graph."""
-    facts = (__version__, version("torch"), predictor.model.spec, predictor.preprocess.size)
-    digest = hashlib.sha256(" ".join(map(str, facts)).encode())
-    for name, tensor in sorted(predictor.model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().contiguous().numpy().data)
-    return digest.hexdigest()[:32]
+    """Hash all that determines a model's graph."""
+    parts = (
+        __version__, version("torch"), predictor.model.spec, predictor.preprocess.size,
+        hash_weights(predictor.model),
+    )  # fmt: skip
+    return hashlib.sha256(" ".join(map(str, parts)).encode()).hexdigest()[:32]
 
 
 def _machine() -> str:
-    """Name the file for machines of this kind, with these programs."""
-    facts = [platform.machine(), platform.processor(), str(cores())]
+    """Name the file for machines and packages like these."""
+    parts = [platform.machine(), platform.processor(), str(available_cores())]
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        facts += sorted({line for line in lines if line.startswith(("model name", "flags"))})
+        parts += sorted({line for line in lines if line.startswith(("model name", "flags"))})
     for package in ("torch", "onnxruntime", "openvino"):
         with suppress(PackageNotFoundError):
-            facts.append(f"{package} {version(package)}")
-    return f"{hashlib.sha256(' '.join(facts).encode()).hexdigest()[:16]}.json"
+            parts.append(f"{package} {version(package)}")
+    return f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}.json"
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process works in a folder, which is made, and keep others waiting."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Create a folder and hold its lock."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise InputError(f"{folder}: {error.strerror}; set VITRAIL_CACHE to another") from None
+        raise InputError(
+            f"{folder}: {error.strerror}; set VITRAIL_CACHE to another folder"
+        ) from None
     try:
-        with suppress(ImportError, OSError):  # without locks, each makes its own
+        with suppress(ImportError, OSError):  # no locks here: each process writes its own
             import fcntl
 
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,8 +1,8 @@
-"""Token merging (ToMe, arXiv 2210.09461): each layer joins its most similar patches, no training.
+"""Token merging (ToMe, arXiv 2210.09461): each layer merges its most similar patches, no training.
 
-Half of the patches (every second one) look for their nearest of the other half, by the keys' mean
-over heads; the most similar pairs become one token, the mean by how many patches each stands for.
-Attention counts a merged token as often as it has patches (section 3, equation 1).
+Every second patch looks for its nearest among the others, by the mean of the keys over heads; the
+most similar pairs become one token, a mean weighted by the number of patches that each stands for.
+Attention counts a merged token once per patch (section 3, equation 1).
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from vitrail.models import Model, ViT
 from vitrail.models.layers import Block
 
 
-class Merged(nn.Module):
+class MergedViT(nn.Module):
     """A ViT that merges patches from layer to layer; it shares the model's weights."""
 
     def __init__(self, model: Model, ratio: float) -> None:
-        """Merge `ratio` of the image's patches away in each layer, of 0 to 0.5."""
+        """Merge a fraction `ratio` of the image's patches in each layer, from 0 to 0.5."""
         super().__init__()
         if not isinstance(model, ViT) or model.spec.attention != "full" or model.spec.distilled:
-            raise InputError(f"{model.spec.name}: tokens are merged in a ViT with full attention")
+            raise InputError(f"{model.spec.name}: token merging needs a ViT with full attention")
         if model.spec.position_at != "input" or model.spec.pool == "map":
             raise InputError(
-                f"{model.spec.name}: tokens are merged where positions are added at the input only "
-                "and the head reads a class token or the mean"
+                f"{model.spec.name}: token merging needs positions at the input only, and a head "
+                "that reads the class token or the mean"
             )
         if not 0 <= ratio <= 0.5:
-            raise InputError(f"a merging ratio of {ratio}; expected 0 to 0.5, such as 0.08")
+            raise InputError(f"merge must be in [0, 0.5], got {ratio}; 0.08 is usual")
         self.model, self.ratio = model, ratio
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,29 +45,31 @@ class Merged(nn.Module):
         x = model.norm(x)
         if model.spec.pool == "token":
             return model.head(model.head.features(x[:, 0]))
-        weights = sizes[:, prefix:] / (rows * columns)  # the mean of patches, not of tokens
+        weights = sizes[:, prefix:] / (rows * columns)  # the mean over patches, not over tokens
         return model.head(model.head.features((weights * x[:, prefix:]).sum(1)))
 
 
 def _run_block(
     block: Block, x: Tensor, sizes: Tensor, count: int, prefix: int
 ) -> tuple[Tensor, Tensor]:
-    """Run a block, and merge between its attention and its MLP."""
+    """Run a block, merging between attention and MLP."""
     attention = block.attention
     query, key, value = attention.project(x)
     bias = sizes.log().transpose(1, 2)[:, None]  # (batch, 1, 1, tokens)
     mixed = F.scaled_dot_product_attention(query, key, value, bias)
     x = x + block.after1(attention.output(mixed.transpose(1, 2).reshape(x.shape)))
-    x, sizes = merge(x, sizes, key.mean(1), count, prefix)
+    x, sizes = merge_tokens(x, sizes, key.mean(1), count, prefix)
     return x + block.after2(block.mlp(x)), sizes
 
 
-def merge(x: Tensor, sizes: Tensor, keys: Tensor, count: int, prefix: int) -> tuple[Tensor, Tensor]:
-    """Merge the `count` most similar pairs of tokens (batch, tokens, width), at most a half.
+def merge_tokens(
+    x: Tensor, sizes: Tensor, keys: Tensor, count: int, prefix: int
+) -> tuple[Tensor, Tensor]:
+    """Merge the `count` most similar pairs of tokens (batch, tokens, width), at most half.
 
-    `sizes` (batch, tokens, 1) says how many patches each token stands for. The first `prefix`
-    tokens, which are no patches, stay. Of the others, those that stay come first, then every
-    second one.
+    `sizes` (batch, tokens, 1) is the number of patches that each token stands for. The first
+    `prefix` tokens are not patches and stay. The result has them first, then the remaining even
+    patches, then the odd ones.
     """
     count = min(count, (x.shape[1] - prefix) // 2)
     if count < 1:

@@ -1,1 +1,1 @@
-"""A model for other programs: graphs, writers, small files, and a page that runs it."""
+"""Export: graphs, writers of each format, quantized files, and the web page."""

@@ -1,4 +1,4 @@
-"""Export: a model for other programs, checked against PyTorch on images before it is there."""
+"""Export: a model for other runtimes, compared with PyTorch before the file appears."""
 
 from __future__ import annotations
 
@@ -6,233 +6,252 @@ import errno
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from vitrail.config import InputError, suggest
-from vitrail.deploy.backends.engines import Run
-from vitrail.deploy.exporting.graph import ExportModule, other_size, trace
+from vitrail.data.datasets.open import Data
+from vitrail.deploy.exporting.graph import ExportModule, Input, other_size, trace
 from vitrail.deploy.exporting.samples import Samples, take_samples
-from vitrail.deploy.exporting.web import check_web, read_runtime
-from vitrail.deploy.exporting.writers import WRITERS, ExportContext, Options, Quantize
+from vitrail.deploy.exporting.web_export import check_web, read_runtime
+from vitrail.deploy.exporting.writers import WRITERS, ExportConfig, ExportContext, Quantize
 from vitrail.files import replacing
 from vitrail.models.spec import Size
-from vitrail.predictor import Predictor
+from vitrail.predictor import ModelLike, Predictor
+from vitrail.predictor.predictor import Engine
+from vitrail.result import Result, ResultTable
 
 TOLERANCE = 1e-4
-"""Largest difference of the logits from PyTorch's; of logits above 1, as a part of the largest."""
+"""Largest difference of the logits from PyTorch's, relative to the largest logit if above 1."""
 BATCHES = (1, 3, 8)
-"""How many images at once an exported model is checked with."""
+"""Batch sizes that an exported model is checked with."""
 CALIBRATION = 64
-"""Images of the training split that int8 is calibrated on."""
+"""Images of the training split for calibrating int8."""
 
 
 @dataclass(frozen=True)
-class ExportResult:
-    """What was written, and how far its logits are from PyTorch's."""
+class ExportResult(Result):
+    """What was written, and how its logits differ from PyTorch's."""
 
     format: str
     files: tuple[Path, ...]
     max_difference: float
     sizes: tuple[str, ...]
-    """The images' sizes that it was checked at."""
+    """The image sizes that it was checked at."""
     images: str
-    """What it was checked on."""
+    """The dataset that it was checked on."""
     checked: int
-    """How many images that was."""
+    """Number of images that it was checked on."""
     agreement: float
-    """The part of them whose most likely class is PyTorch's."""
+    """Fraction of them with the same top-1 as PyTorch."""
     quantize: Quantize | None
     bytes: int
-    """What all files take."""
+    """Size of all files."""
+
+    def summary(self) -> Iterable[ResultTable | str]:
+        """Give the files, and how they compare with PyTorch."""
+        yield from map(str, self.files)
+        kind = f"{self.format}, {self.quantize}" if self.quantize else self.format
+        yield f"{kind}: {self.bytes / 1e6:.1f} MB"
+        yield (
+            f"same top-1 as PyTorch for {self.agreement:.1%} of {self.checked} images of "
+            f"{self.images} at {' and '.join(self.sizes)}; largest difference of the logits: "
+            f"{self.max_difference:.1e}"
+        )
+        if self.format == "web":
+            folder = os.path.commonpath([file.parent for file in self.files])
+            yield f"to try it: python -m http.server --directory {folder}"
 
 
 @dataclass(frozen=True)
 class _Compared:
-    """How a model's answers differ from PyTorch's."""
+    """How a model's logits differ from PyTorch's."""
 
     difference: float
     agreement: float
 
 
 def export(
-    predictor: Predictor,
-    out: Path,
-    to: str,
-    options: Options | None = None,
+    model: ModelLike,
+    out: str | Path,
     *,
-    data: str | None = None,
+    to: str,
+    input: Input = "float",
+    any_size: bool = False,
+    aot: bool = False,
+    quantize: Quantize | None = None,
+    max_changed: float = 0.01,
+    images: int = 256,
+    data: Data | None = None,
+    runtime: str | Path | None = None,
 ) -> ExportResult:
-    """Write a model in another program's format; what answers otherwise is not left behind.
+    """Write a model in another format; nothing is left behind if it computes something else.
 
-    It is checked on images of `data`, or on drawn ones.
+    It is checked on images of `data`, or on drawn shapes. The options are those of `vitrail export`
+    (`ExportConfig`).
     """
-    options = options or Options()
-    write = _find_writer(to, options)
+    config = ExportConfig(
+        input=input, any_size=any_size, aot=aot, quantize=quantize, max_changed=max_changed,
+        images=images, runtime=None if runtime is None else Path(runtime),
+    )  # fmt: skip
+    write = _find_writer(to, config)  # before the model is loaded
+    if config.quantize == "int8" and data is None:
+        raise InputError("int8 needs images like those it will see, for calibration: --data")
+    predictor, out = Predictor.load(model, device="cpu"), Path(out)
     if predictor.device.type != "cpu":
-        raise InputError("a model is exported from the processor; load it with device='cpu'")
-    choices = _choose(predictor, to, options, data)
+        raise InputError(f"export needs a model on the CPU, not on {predictor.device}")
+    choices: list[Quantize | None] = [config.quantize]
     if to == "web":
         check_web(predictor)
-        options = replace(options, form="uint8-nhwc")
+        config = replace(config, input="uint8-nhwc")
+        if config.quantize is None:
+            choices = ["int8-weights", "float16-weights"]
     exact = choices == [None]
+    if not exact and not predictor.model.spec.classes:
+        raise InputError("quantization is checked by top-1, but this model has no classes")
     preprocess = predictor.preprocess
-    samples = take_samples(data, preprocess, count=max(BATCHES) if exact else options.images)
+    samples = take_samples(data, preprocess, count=max(BATCHES) if exact else config.images)
     calibration = None
     if "int8" in choices:
         calibration = take_samples(data, preprocess, count=CALIBRATION, split="train")
-    deployed = ExportModule(predictor, options.form).eval()
-    sizes = [preprocess.size, *([other_size(deployed)] if options.any_size else [])]
-    with replacing(out) as part:  # first, so that what can't be written is known at once
-        runtime = read_runtime(options.runtime) if to == "web" else {}
-        program = trace(deployed, any_size=options.any_size)
-        jobs = [
+    module = ExportModule(predictor, config.input).eval()
+    sizes = [preprocess.size, *([other_size(module)] if config.any_size else [])]
+    with replacing(out) as part:  # first, so that an unwritable place is known at once
+        files = read_runtime(config.runtime) if to == "web" else {}
+        program = trace(module, any_size=config.any_size)
+        contexts = [
             ExportContext(
-                predictor,
-                deployed,
-                program,
-                replace(options, quantize=quantize),
-                runtime,
-                calibration,
+                predictor, module, program, replace(config, quantize=choice), files, calibration
             )
-            for quantize in choices
+            for choice in choices
         ]
-        quantize, found = _write_first(write, jobs, part, samples, sizes)
-    files = sorted(out.rglob("*")) if out.is_dir() else [out]
+        chosen, found = _write_first(write, contexts, part, samples, sizes)
+    written = sorted(out.rglob("*")) if out.is_dir() else [out]
     return ExportResult(
         format=to,
-        files=tuple(files),
+        files=tuple(written),
         max_difference=found.difference,
         sizes=tuple(f"{height}x{width}" for height, width in sizes),
         images=samples.name,
         checked=len(samples),
         agreement=found.agreement,
-        quantize=quantize,
-        bytes=sum(file.stat().st_size for file in files),
+        quantize=chosen,
+        bytes=sum(file.stat().st_size for file in written),
     )
 
 
-def _choose(
-    predictor: Predictor, to: str, options: Options, data: str | None
-) -> list[Quantize | None]:
-    """List how a model may be made smaller, what is tried first in front."""
-    if options.quantize is None and to != "web":
-        return [None]
-    if not predictor.model.spec.classes:
-        raise InputError("a quantized model is checked by its answers, and this one has no classes")
-    if options.quantize is None:
-        return ["int8-weights", "float16-weights"]
-    if options.quantize == "int8" and data is None:
-        raise InputError("int8 is calibrated on images such as it will see; name some by --data")
-    return [options.quantize]
-
-
 def _write_first(
-    write: Callable[[ExportContext, Path], Run],
-    jobs: Sequence[ExportContext],
+    write: Callable[[ExportContext, Path], Engine],
+    contexts: Sequence[ExportContext],
     part: Path,
     samples: Samples,
     sizes: Sequence[Size],
 ) -> tuple[Quantize | None, _Compared]:
-    """Write the first of several that answers as PyTorch does."""
+    """Write the first of several that computes what PyTorch does."""
     refused = ""
-    for job in jobs:
-        run = _write(write, job, part)
-        each = [_compare(job.deployed, run, samples, size) for size in sizes]
+    for context in contexts:
+        run = _write(write, context, part)
+        each = [_compare(context.module, run, samples, size) for size in sizes]
         found = _Compared(max(one.difference for one in each), min(one.agreement for one in each))
-        refused = _refuse(part.name, job.options, samples, found)
+        refused = _refuse(part.name, context.config, samples, found)
         if not refused:
-            return job.options.quantize, found
+            return context.config.quantize, found
         shutil.rmtree(part) if part.is_dir() else part.unlink()
     raise InputError(refused)
 
 
-def _refuse(name: str, options: Options, samples: Samples, found: _Compared) -> str:
-    """Say why a model is not written; nothing where it may be."""
-    if options.quantize is None:
+def _refuse(name: str, config: ExportConfig, samples: Samples, found: _Compared) -> str:
+    """Say why a model is not written; an empty text if it may be."""
+    if config.quantize is None:
         if found.difference <= TOLERANCE:
             return ""
         return (
-            f"{name} answers otherwise than PyTorch: by {found.difference:.1e} on "
-            f"{samples.name}, more than {TOLERANCE:.0e}; nothing was written"
+            f"{name} differs from PyTorch by {found.difference:.1e} on {samples.name}, more than "
+            f"{TOLERANCE:.0e}; nothing was written"
         )
-    if 1 - found.agreement <= options.loss:
+    if 1 - found.agreement <= config.max_changed:
         return ""
-    gentler = {"int8": "int8-weights", "int8-weights": "float16-weights"}.get(options.quantize)
-    advice = f"; --quantize {gentler} loses less" if gentler else ""
+    gentler = {"int8": "int8-weights", "int8-weights": "float16-weights"}.get(config.quantize)
+    advice = f"; try --quantize {gentler}" if gentler else ""
     return (
-        f"{name} as {options.quantize} gives another answer than PyTorch for "
-        f"{1 - found.agreement:.1%} of {len(samples)} images of {samples.name}, more than --loss "
-        f"{options.loss:g}; nothing was written{advice}"
+        f"{name} as {config.quantize} changes the top-1 of {1 - found.agreement:.1%} of "
+        f"{len(samples)} images of {samples.name}, more than --max-changed {config.max_changed:g}; "
+        f"nothing was written{advice}"
     )
 
 
-def _write(write: Callable[[ExportContext, Path], Run], job: ExportContext, part: Path) -> Run:
+def _write(
+    write: Callable[[ExportContext, Path], Engine], context: ExportContext, part: Path
+) -> Engine:
     try:
-        return write(job, part)
-    except RuntimeError as error:  # in which OpenVINO wraps that a disk is full
-        if _room_for(part, job.deployed):
+        return write(context, part)
+    except RuntimeError as error:  # OpenVINO's error for a full disk
+        if _room_for(part, context.module):
             raise
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
 
 
-def _room_for(part: Path, deployed: ExportModule) -> bool:
-    """Tell whether the disk, and the process's limit of a file, leave room for the weights."""
-    size = sum(p.numel() * p.element_size() for p in deployed.parameters())
+def _room_for(part: Path, module: ExportModule) -> bool:
+    """Tell whether the disk and the file size limit leave room for the weights."""
+    size = sum(p.numel() * p.element_size() for p in module.parameters())
     return shutil.disk_usage(part.parent).free > size and _file_limit() > size
 
 
 def _file_limit() -> float:
     try:
         import resource
-    except ImportError:  # where there is no such limit
+    except ImportError:  # not on this system
         return math.inf
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
-def _find_writer(to: str, options: Options) -> Callable[[ExportContext, Path], Run]:
+def _find_writer(to: str, config: ExportConfig) -> Callable[[ExportContext, Path], Engine]:
     if to not in WRITERS:
-        raise InputError(f"no format {to!r}; there are: {', '.join(WRITERS)}{suggest(to, WRITERS)}")
-    if options.any_size and to not in ("onnx", "openvino"):
-        raise InputError(f"--any-size is for onnx and openvino; {to} takes one size")
-    if options.aot and to != "pt2":
-        raise InputError(f"--aot compiles a pt2; {to} has its own ways")
-    if options.quantize and to not in ("onnx", "web"):
-        raise InputError(f"--quantize is for onnx and web; {to} keeps its weights")
-    if options.runtime and to != "web":
-        raise InputError(f"--runtime is for web; {to} has no page")
-    if options.form != "float" and to == "web":
-        raise InputError("--input is for other programs than a page, which takes bytes always")
+        known = ", ".join(WRITERS)
+        raise InputError(f"--to {to}: expected one of {known}{suggest(to, WRITERS)}")
+    if config.any_size and to not in ("onnx", "openvino"):
+        raise InputError(f"--any-size requires --to onnx or openvino, not {to}")
+    if config.aot and to != "pt2":
+        raise InputError(f"--aot requires --to pt2, not {to}")
+    if config.quantize and to not in ("onnx", "web"):
+        raise InputError(f"--quantize requires --to onnx or web, not {to}")
+    if config.runtime and to != "web":
+        raise InputError(f"--runtime requires --to web, not {to}")
+    if config.input != "float" and to == "web":
+        raise InputError("--input can't be used with --to web, whose input is always uint8-nhwc")
     return WRITERS[to]
 
 
 @torch.inference_mode()
 def _compare(
-    deployed: ExportModule, run: Run, samples: Samples, size: tuple[int, int]
+    module: ExportModule, run: Engine, samples: Samples, size: tuple[int, int]
 ) -> _Compared:
-    """Compare logits and answers, over batches of several lengths."""
-    prepared = samples.prepare(size)
+    """Compare logits and top-1 in batches of several sizes."""
+    prepared = samples.inputs(size)
     worst = 0.0
     same = torch.ones(len(prepared), dtype=torch.bool)
     for batch in _batches(len(prepared)):
-        given = deployed.arrange(prepared[batch])
-        expected = deployed(given)
+        given = module.to_input(prepared[batch])
+        expected = module(given)
         found = run(given)
         scale = max(1.0, float(expected.abs().max()))
         if found.shape != expected.shape:
-            raise InputError(f"the exported model gives {tuple(found.shape)}, not logits")
-        apart = (found - expected).abs().nan_to_num(nan=math.inf)  # which max() would overlook
+            raise InputError(
+                f"the exported model returns {tuple(found.shape)}, expected logits of "
+                f"{tuple(expected.shape)}"
+            )
+        apart = (found - expected).abs().nan_to_num(nan=math.inf)  # max() ignores NaN
         worst = max(worst, float(apart.max()) / scale)
         same[batch] &= found.argmax(1) == expected.argmax(1)
     return _Compared(worst, float(same.double().mean()))
 
 
 def _batches(count: int) -> Iterator[slice]:
-    """Give the first images in batches of every length, and then the others."""
+    """Give the first images in batches of each size, and then the others."""
     for length in BATCHES:
         yield slice(0, length)
     for start in range(BATCHES[-1], count, BATCHES[-1]):

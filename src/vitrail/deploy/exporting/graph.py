@@ -1,4 +1,4 @@
-"""The graph that is exported: images in, logits out, with or without the normalizing inside."""
+"""The graph that is exported: images in, logits out, with or without normalization inside."""
 
 from __future__ import annotations
 
@@ -20,82 +20,85 @@ from vitrail.models.spec import Size
 from vitrail.predictor import Predictor
 
 Input = Literal["float", "uint8-nchw", "uint8-nhwc"]
-"""What the graph takes: normalized images (batch, channels, height, width), or bytes from 0 to
-255 of the same shape, or with the channels last."""
+"""What the graph takes: normalized images (batch, channels, height, width), or uint8 from 0 to 255
+in the same layout, or with channels last."""
 
 OUTPUT = "logits"
 
 
 class ExportModule(nn.Module):
-    """A model that takes images in one of the forms, of the model's size."""
+    """A model that takes images in one of the input formats."""
 
-    def __init__(self, predictor: Predictor, form: Input) -> None:
+    def __init__(self, predictor: Predictor, input_format: Input) -> None:
         super().__init__()
-        self.model, self.form, self.preprocess = predictor.model, form, predictor.preprocess
+        self.model, self.preprocess = predictor.model, predictor.preprocess
+        self.input_format: Input = input_format
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give the logits (batch, classes); without classes, the representation."""
-        if self.form == "float":
+        """Compute the logits (batch, classes), or the features of a model without classes."""
+        if self.input_format == "float":
             return self.model(images)
-        last = images if self.form == "uint8-nhwc" else images.permute(0, 2, 3, 1)
+        last = images if self.input_format == "uint8-nhwc" else images.permute(0, 2, 3, 1)
         return self.model(normalize(last, self.preprocess))
 
-    def arrange(self, prepared: Tensor) -> Tensor:
-        """Bring prepared images, uint8 (n, height, width, channels), to the input's form."""
-        if self.form == "uint8-nhwc":
+    def to_input(self, prepared: Tensor) -> Tensor:
+        """Convert prepared images, uint8 (n, height, width, channels), to the input format."""
+        if self.input_format == "uint8-nhwc":
             return prepared
-        if self.form == "uint8-nchw":
+        if self.input_format == "uint8-nchw":
             return prepared.permute(0, 3, 1, 2).contiguous()
         return normalize(prepared, self.preprocess)
 
     @property
-    def input(self) -> str:
-        """The input's name: what transformers calls it where it is normalized."""
-        return "pixel_values" if self.form == "float" else "images"
+    def input_name(self) -> str:
+        """The input's name; normalized, it is that of transformers."""
+        return "pixel_values" if self.input_format == "float" else "images"
 
 
-def trace(deployed: ExportModule, *, any_size: bool = False) -> ExportedProgram:
-    """Trace the graph for any number of images, and if asked for any size of them.
+def trace(module: ExportModule, *, any_size: bool = False) -> ExportedProgram:
+    """Trace the graph for any batch size, and optionally for any image size.
 
-    Unless asked, it is the one they are prepared to, which may differ from that of the model's
-    positions (DINOv2's).
+    Otherwise the size is that of preprocessing, which may differ from that of the position
+    embedding (DINOv2).
     """
-    height, width = deployed.preprocess.size
+    height, width = module.preprocess.size
     batch = torch.export.Dim.DYNAMIC
     shape: dict[int, Any] = {0: batch}
     if any_size:
-        # Traced at another size than its own, for which positions would not be resized at all.
-        height, width = other_size(deployed)
-        rows, columns = (1, 2) if deployed.form == "uint8-nhwc" else (2, 3)
+        # At its own size the position embedding would not be resized at all.
+        height, width = other_size(module)
+        rows, columns = (1, 2) if module.input_format == "uint8-nhwc" else (2, 3)
         shape |= {rows: torch.export.Dim.DYNAMIC, columns: torch.export.Dim.DYNAMIC}
-    channels = deployed.preprocess.channels
-    example = deployed.arrange(torch.zeros(2, height, width, channels, dtype=torch.uint8))
+    channels = module.preprocess.channels
+    example = module.to_input(torch.zeros(2, height, width, channels, dtype=torch.uint8))
     with quiet(), torch.no_grad():
-        return torch.export.export(deployed.eval(), (example,), dynamic_shapes=(shape,))
+        return torch.export.export(module.eval(), (example,), dynamic_shapes=(shape,))
 
 
-def other_size(deployed: ExportModule) -> Size:
-    """Give a size near the model's own that it takes as well, and that is no square."""
-    spec = deployed.model.spec
+def other_size(module: ExportModule) -> Size:
+    """Give a size near the model's own that it accepts too and that is not square."""
+    spec = module.model.spec
     stride = getattr(spec, "stride", (32, 32))
     return spec.image[0] + stride[0], spec.image[1] + 2 * stride[1]
 
 
-def facts(predictor: Predictor, form: Input) -> dict[str, str]:
-    """Tell what a program needs to use an exported model, as text for a file's metadata."""
+def export_metadata(predictor: Predictor, input_format: Input) -> dict[str, str]:
+    """Describe an exported model to the programs that use it, as text."""
     classes = predictor.classes
     return {
         "vitrail.version": __version__,
         "vitrail.model": str(predictor.model.spec),
-        "vitrail.input": form,
+        "vitrail.input": input_format,
         "vitrail.preprocess": json.dumps(to_dict(predictor.preprocess)),
+        "vitrail.activation": predictor.activation,
+        "vitrail.thresholds": json.dumps(predictor.thresholds),
         "classes": json.dumps(None if classes is None else list(classes), ensure_ascii=False),
     }
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the exporters' talk of deprecations and absent packages from the terminal."""
+    """Silence the exporters' warnings about deprecations and missing packages."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "root")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

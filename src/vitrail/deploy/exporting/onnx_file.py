@@ -1,4 +1,4 @@
-"""ONNX: one file, for any number of images, with what a program has to know inside it."""
+"""ONNX: one file, for any batch size, with its metadata inside."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ import torch
 from torch.export import ExportedProgram
 
 from vitrail.config import InputError
-from vitrail.deploy.backends.engines import need
+from vitrail.deploy.backends.engines import require
 from vitrail.deploy.exporting.graph import OUTPUT, ExportModule, quiet
 
 _LARGEST = 2**31 - 2**24
-"""Bytes of weights that one file of this format holds, with room for the graph."""
+"""Bytes of weights that fit into one file, with room for the graph."""
 
 
-def make_onnx(deployed: ExportModule, program: ExportedProgram, told: dict[str, str]) -> Any:
-    """Translate a traced graph to an ONNX model, without external data."""
-    need("onnx", "'vitrail[onnx]'")
-    need("onnxscript", "'vitrail[onnx]'")
-    size = sum(p.numel() * p.element_size() for p in deployed.parameters())
+def make_onnx(module: ExportModule, program: ExportedProgram, metadata: dict[str, str]) -> Any:
+    """Convert a traced graph to an ONNX model, without external data."""
+    require("onnx", "'vitrail[onnx]'")
+    require("onnxscript", "'vitrail[onnx]'")
+    size = sum(p.numel() * p.element_size() for p in module.parameters())
     if size > _LARGEST:
         raise InputError(
-            f"{deployed.model.spec.name} has {size / 2**30:.1f} GiB of weights, and one ONNX file "
-            "holds at most 2; export it --to openvino or pt2"
+            f"{module.model.spec.name} has {size / 2**30:.1f} GiB of weights, but an ONNX file "
+            "holds at most 2; use --to openvino or pt2"
         )
     with quiet():
         made = torch.onnx.export(
-            program, (), input_names=[deployed.input], output_names=[OUTPUT], verbose=False
+            program, (), input_names=[module.input_name], output_names=[OUTPUT], verbose=False
         )
     assert made is not None
     model = made.model_proto
-    del model.graph.value_info[:]  # of shapes that are stale once something is quantized
+    del model.graph.value_info[:]  # shapes that are wrong once something is quantized
     _drop_traces(model.graph)
     names = ("batch", "height", "width", "channels")
-    order = (0, 1, 2, 3) if deployed.form == "uint8-nhwc" else (0, 3, 1, 2)
+    order = (0, 1, 2, 3) if module.input_format == "uint8-nhwc" else (0, 3, 1, 2)
     for place, dimension in enumerate(model.graph.input[0].type.tensor_type.shape.dim):
         if dimension.dim_param:
             dimension.dim_param = names[order[place]]
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
-    for key, value in told.items():
+    for key, value in metadata.items():
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
     return model
 
 
 def _drop_traces(graph: Any) -> None:
-    """Take out where each node came from: the paths of our own machine, in each a hundred lines."""
+    """Remove where each node came from: a hundred lines each, with paths of this machine."""
     for part in (graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         del part.metadata_props[:]
 
 
 def drop_unused(model: Any) -> None:
-    """Take out the tensors that no node reads any more."""
+    """Remove the tensors that no node reads any more."""
     read = {name for node in model.graph.node for name in node.input}
     kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
     copies = [type(tensor).FromString(tensor.SerializeToString()) for tensor in kept]

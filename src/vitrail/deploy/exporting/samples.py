@@ -1,4 +1,4 @@
-"""Images that an exported or faster model is checked on: the user's own, or drawn ones."""
+"""Images that an exported or faster model is checked on: the user's, or drawn shapes."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.dataset import Content
-from vitrail.data.datasets.open import open_dataset
+from vitrail.data.datasets.open import Data, open_dataset
 from vitrail.data.decoding.decode import ImageError
 from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models.spec import Size
 
 DRAWN = "shapes:size=96,count=240"
-"""What stands in where the user gives no images: this package's own."""
+"""What is used without the user's images: this package's own dataset."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Some images of a data set, as they were read, and their labels."""
+    """Some images of a dataset, as they were read, and their labels."""
 
     name: str
     contents: tuple[Content, ...]
     labels: tuple[int, ...] | None
-    """A class's number for each; None where an image may have several."""
+    """One class index per image; None for a multi-label dataset."""
     classes: tuple[str, ...]
     preprocess: Preprocess
 
     def __len__(self) -> int:
         return len(self.contents)
 
-    def prepare(self, size: Size | None = None) -> Tensor:
-        """Make the model's inputs: uint8 (n, height, width, channels), of another size if asked."""
+    def inputs(self, size: Size | None = None) -> Tensor:
+        """Preprocess them: uint8 (n, height, width, channels), optionally at another size."""
         preprocess = self.preprocess if size is None else replace(self.preprocess, size=size)
         return torch.from_numpy(
             np.stack([eval_image(content, preprocess) for content in self.contents])
@@ -43,30 +43,30 @@ class Samples:
 
 
 def take_samples(
-    data: str | None, preprocess: Preprocess, *, count: int, split: str = "val"
+    data: Data | None, preprocess: Preprocess, *, count: int, split: str = "val"
 ) -> Samples:
-    """Take readable images, evenly spread over a data set; drawn ones where none is given."""
-    source = open_dataset(data or DRAWN, split=split)
+    """Take readable images, evenly spread over a dataset; drawn shapes without `data`."""
+    dataset = open_dataset(data or DRAWN, split=split)
     contents: list[Content] = []
     labels: list[int] = []
-    for index in _spread(len(source)):
+    for index in _spread(len(dataset)):
         if len(contents) == count:
             break
         try:
-            content = source.read(index)
+            content = dataset.read(index)
             eval_image(content, preprocess)
         except (ImageError, OSError):
             continue
         contents.append(content)
-        labels.append(-1 if source.multilabel else int(source.labels[index]))
+        labels.append(-1 if dataset.multilabel else int(dataset.labels[index]))
     if not contents:
-        raise InputError(f"{source.name} has no readable image to measure on")
-    known = None if source.multilabel else tuple(labels)
-    return Samples(source.name, tuple(contents), known, source.classes, preprocess)
+        raise InputError(f"{dataset.name} has no readable images")
+    known = None if dataset.multilabel else tuple(labels)
+    return Samples(dataset.name, tuple(contents), known, dataset.classes, preprocess)
 
 
 def _spread(count: int) -> list[int]:
-    """Give all numbers below a count, so that any first few are spread evenly over them."""
+    """Order the numbers below a count so that the first few of them are spread evenly."""
     step = max(1, round(count * 0.6180339887))  # the golden ratio's fraction
     while np.gcd(step, max(count, 1)) > 1:
         step += 1

@@ -1,9 +1,9 @@
-// Classes as bars. Names are text, whatever is in them.
+// Classes as bars. Names are text, whatever they contain.
 
 export const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
-export function listBars(list, top) {
-  list.replaceChildren(...top.map(({ label, probability }) => {
+export function showBars(list, top) {
+  list.replaceChildren(...top.map(({ label, probability, predicted }) => {
     const row = document.createElement("li");
     const [name, value, track, fill] = ["span", "span", "div", "div"].map((tag) => document.createElement(tag));
     name.textContent = label;
@@ -13,6 +13,9 @@ export function listBars(list, top) {
     fill.style.width = `${100 * probability}%`;
     track.append(fill);
     row.append(name, value, track);
+    // Of a multi-label model: below its threshold, a class is not predicted.
+    row.classList.toggle("below", predicted === false);
+    if (predicted === false) row.title = "below the threshold";
     return row;
   }));
 }

@@ -1,18 +1,17 @@
-// One model's column: its classes as bars, and what it looks at.
+// One model's column: its classes as bars, and what it attends to.
 
-import { listBars, percent } from "./bars.js";
-import { decodeView, drawDistances, drawView } from "./draw.js";
-import { ask } from "./server.js";
-import { listAlike } from "./alike.js";
+import { fetchJSON } from "./api.js";
+import { percent, showBars } from "./bars.js";
+import { decodeView, drawDistances, drawView } from "./drawing.js";
+import { showSimilar } from "./similar.js";
 
 export class Panel {
-  constructor(template, models, model, { wait, fail }) {
+  constructor(template, models, model, { onWait, onError }) {
     this.root = template.content.firstElementChild.cloneNode(true);
     this.models = models;
-    this.wait = wait;
-    this.fail = fail;
+    this.onWait = onWait;
+    this.onError = onError;
     this.image = null;
-    this.chosen = null;
     this.find = (name) => this.root.querySelector(`.${name}`);
     for (const each of models) this.find("model").add(new Option(each.name, each.name));
     this.find("model").value = model;
@@ -46,11 +45,18 @@ export class Panel {
     if (this.image) this.show(this.image);
   }
 
+  // Forget the old image's and the old model's results: nothing of them may be drawn again.
   clear() {
+    this.stop?.abort();
+    this.attentions = new Map();
+    this.found = null;
+    this.view = null;
+    this.distances = null;
+    this.chosen = null;
     this.find("bars").replaceChildren();
     this.find("strip").replaceChildren();
-    this.find("alike").hidden = true;
-    this.find("look").hidden = true;
+    this.find("similar").hidden = true;
+    this.find("attention").hidden = true;
   }
 
   address(path, options = {}) {
@@ -58,30 +64,30 @@ export class Panel {
   }
 
   async request(address) {
-    const options = { image: this.image, signal: this.stop.signal, waiting: this.wait };
-    const { images } = await ask(address, options);
+    const options = { image: this.image, signal: this.stop.signal, onWait: this.onWait };
+    const { images } = await fetchJSON(address, options);
     return images[0];
   }
 
   async show(image) {
-    this.stop?.abort();
+    this.clear();
     this.stop = new AbortController();
     this.image = image;
-    this.known = new Map();
-    this.view = null;
-    this.chosen = null;
     const { signal } = this.stop;
     try {
-      if (this.model.classes) {
-        listBars(this.find("bars"), (await this.request(this.address("predict"))).top);
+      const { classes, attention, index } = this.model;
+      if (classes) {
+        const { top } = await this.request(this.address("predict"));
+        if (signal.aborted) return false;
+        showBars(this.find("bars"), top);
       }
-      if (this.model.attention) await this.explain();
-      if (this.model.index) await this.compare(signal);
-      return true;
+      if (attention) await this.explain();
+      if (index && !signal.aborted) await this.compare(signal);
+      return !signal.aborted;
     } catch (error) {
       if (signal.aborted) return false;
       this.clear();
-      this.fail(error);
+      this.onError(error);
       return false;
     }
   }
@@ -89,38 +95,39 @@ export class Panel {
   async compare(signal) {
     const { similar } = await this.request(this.address("similar"));
     if (signal.aborted) return;
-    const place = ({ id }) => this.address(`similar/${id}`);
-    this.find("alike").hidden = false;
-    await listAlike(this.find("strip"), similar, place, { signal, waiting: this.wait });
+    const urlOf = ({ id }) => this.address(`similar/${id}`);
+    this.find("similar").hidden = false;
+    await showSimilar(this.find("strip"), similar, urlOf, { signal, onWait: this.onWait });
   }
 
-  get asked() {
+  get settings() {
     const method = this.find("method").value;
     if (method !== "raw") return { method };
     const head = Number(this.find("head").value) - 1;
     return { method, layer: this.find("layer").value, ...(head < 0 ? {} : { head }) };
   }
 
-  // Sliders may move faster than answers come: the last one asked for is shown.
+  // Sliders may move faster than responses arrive: the last request is shown.
   async explain() {
-    const { asked } = this;
-    const raw = asked.method === "raw";
+    const { settings } = this;
+    const raw = settings.method === "raw";
     for (const each of this.root.querySelectorAll(".of-layer")) each.hidden = !raw;
-    if (!this.image) return;
-    const place = JSON.stringify(asked);
+    if (!this.image || !this.model.attention) return;
+    const place = JSON.stringify(settings);
     this.wanted = place;
-    if (!this.known.has(place)) {
+    if (!this.attentions.has(place)) {
       const first = this.view ? {} : { view: true, distances: true };
-      const answer = this.request(this.address("attention", { ...asked, ...first }));
-      this.known.set(place, answer);
-      answer.catch(() => this.known.delete(place));
+      const response = this.request(this.address("attention", { ...settings, ...first }));
+      const known = this.attentions;
+      known.set(place, response);
+      response.catch(() => known.delete(place));
     }
     const { signal } = this.stop;
     let found;
     try {
-      found = await this.known.get(place);
+      found = await this.attentions.get(place);
     } catch (error) {
-      if (!signal.aborted) this.fail(error);
+      if (!signal.aborted) this.onError(error);
       return;
     }
     if (signal.aborted) return;
@@ -130,20 +137,20 @@ export class Panel {
     }
     if (this.wanted !== place || !this.view) return;
     this.found = found;
-    this.find("look").hidden = false;
+    this.find("attention").hidden = false;
     this.draw();
   }
 
   draw() {
-    const { found, asked } = this;
-    if (!found) return;
+    const { found, settings } = this;
+    if (!found || !this.view) return;
     const { layers, heads } = this.model.attention;
     const layer = Number(this.find("layer").value);
     const head = Number(this.find("head").value);
-    this.find("layer-says").textContent = `${layer + 1} of ${layers}`;
-    this.find("head-says").textContent = head ? `${head} of ${heads}` : "mean of all";
-    this.find("head").setAttribute("aria-valuetext", this.find("head-says").textContent);
-    this.find("layer").setAttribute("aria-valuetext", this.find("layer-says").textContent);
+    this.find("layer-value").textContent = `${layer + 1} of ${layers}`;
+    this.find("head-value").textContent = head ? `${head} of ${heads}` : "mean of all";
+    this.find("head").setAttribute("aria-valuetext", this.find("head-value").textContent);
+    this.find("layer").setAttribute("aria-valuetext", this.find("layer-value").textContent);
     const row = this.chosen !== null && found.weights ? found.weights[found.prefix + this.chosen] : null;
     const values = row ? row.slice(found.prefix) : found.mask.flat();
     const opacity = Number(this.find("heat").value) / 100;
@@ -151,10 +158,10 @@ export class Panel {
     const chosen = row ? this.chosen : null;
     drawView(this.find("view"), { view: this.view, grid: found.grid, values, opacity, lines, chosen });
     this.describe(found, values, chosen);
-    const current = asked.method === "raw" ? { layer, head: head ? head - 1 : null } : null;
+    const current = settings.method === "raw" ? { layer, head: head ? head - 1 : null } : null;
     drawDistances(this.find("distances"), this.distances, current);
     const means = this.distances.map((each) => each.reduce((sum, one) => sum + one, 0) / each.length);
-    const text = `Mean attention distance, a dot a head: ${means[0].toFixed(0)} pixels in the first layer, ${means.at(-1).toFixed(0)} in the last.`;
+    const text = `Mean attention distance, one dot per head: ${means[0].toFixed(0)} pixels in the first layer, ${means.at(-1).toFixed(0)} in the last.`;
     this.find("distances").setAttribute("aria-label", text);
     this.root.querySelector("figcaption").textContent = text;
   }
@@ -165,7 +172,7 @@ export class Panel {
     const most = values.indexOf(Math.max(...values));
     let text = `The patch that counts most is at ${where(most)}.`;
     if (chosen !== null) {
-      text = `The patch at ${where(chosen)} attends most to that at ${where(most)} (${percent(values[most])}).`;
+      text = `The patch at ${where(chosen)} attends most to the one at ${where(most)} (${percent(values[most])}).`;
     } else if (found.weights) {
       text += " Point at a patch, or use the arrow keys, to see what it attends to.";
     }
@@ -187,7 +194,7 @@ export class Panel {
     };
     canvas.addEventListener("pointermove", point);
     canvas.addEventListener("pointerdown", point);
-    // A finger always leaves: what it chose stays, until it touches the same patch again.
+    // A finger always leaves: its choice stays until it touches the same patch again.
     canvas.addEventListener("pointerleave", ({ pointerType }) => pointerType === "touch" || this.pick(null));
     canvas.addEventListener("keydown", (event) => {
       const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];

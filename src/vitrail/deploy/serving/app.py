@@ -1,4 +1,4 @@
-"""The routes: what a client may ask, and what it gets."""
+"""The HTTP routes."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from starlette.exceptions import HTTPException
 
 from vitrail import __version__
 from vitrail.config import suggest
-from vitrail.deploy.serving.batching import Answer, Batcher, Work
-from vitrail.deploy.serving.gate import AccessMiddleware, error_body, error_headers
+from vitrail.deploy.serving.access import AccessMiddleware, error_body, error_headers
+from vitrail.deploy.serving.batching import Batcher, ImageResult, Operation
 from vitrail.deploy.serving.limits import HTTPError, ServeLimits
 from vitrail.deploy.serving.metrics import CONTENT_TYPE, Metrics
 from vitrail.deploy.serving.schema import (
     BODY,
     ERRORS,
-    Attention,
-    Embedded,
-    Found,
+    AttentionResponse,
+    EmbedResponse,
     Health,
-    Model,
-    Predicted,
+    ModelInfo,
+    PredictResponse,
+    SimilarResponse,
 )
-from vitrail.deploy.serving.uploads import Budget, find_images, read_body
+from vitrail.deploy.serving.uploads import UploadBudget, find_images, read_body
 
 T = TypeVar("T")
 _TYPES = {
@@ -38,12 +38,14 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-_Name = Annotated[str | None, Query(alias="model", max_length=200, description="Its name.")]
-_Top = Annotated[int, Query(ge=1, le=1000, description="How many classes.")]
-_Most = Annotated[int, Query(ge=1, le=100, description="How many images.")]
-_Row = Annotated[int, Path(alias="id", ge=0, lt=2**31, description="A similar image's id.")]
+_Name = Annotated[str | None, Query(alias="model", max_length=200, description="The model's name.")]
+_Top = Annotated[int, Query(ge=1, le=1000, description="Number of classes.")]
+_Most = Annotated[int, Query(ge=1, le=100, description="Number of images.")]
+_Row = Annotated[int, Path(alias="id", ge=0, lt=2**31, description="Id of a similar image.")]
 _Layer = Annotated[int, Query(ge=-1000, le=1000, description="From 0; -1 is the last.")]
-_Head = Annotated[int | None, Query(ge=0, le=1000, description="From 0; the mean unless given.")]
+_Head = Annotated[
+    int | None, Query(ge=0, le=1000, description="From 0; the mean of all heads if not given.")
+]
 _Method = Literal["raw", "rollout", "gradient"]
 
 
@@ -54,40 +56,41 @@ class Service:
     batcher: Batcher
     limits: ServeLimits
     metrics: Metrics
-    budget: Budget
+    budget: UploadBudget
 
-    async def answer(
-        self, request: Request, work: Work, name: str | None, options: dict[str, Any]
+    async def respond(
+        self, request: Request, operation: Operation, name: str | None, options: dict[str, Any]
     ) -> Response:
-        """Read a request's images, have them answered and write the answers."""
+        """Read a request's images, run the model on them and write the response."""
         model = self._choose(name)
-        with self.budget.held() as held:
-            body = await read_body(request, self.limits, held)
+        client = request.client.host if request.client else ""
+        with self.budget.reservation(client) as reserve:
+            body = await read_body(request, self.limits, reserve)
             kind = request.headers.get("content-type", "")
             images = find_images(kind, body, self.limits)
             del body
-            job = self.batcher.run(model, work, options, images)
-            answers = await _unless_gone(request, job)
-        return _write(model, answers)
+            running = self.batcher.run(model, operation, options, images)
+            results = await _unless_gone(request, running)
+        return _write(model, results)
 
-    async def show(self, request: Request, name: str | None, row: int) -> Response:
+    async def thumbnail(self, request: Request, name: str | None, row: int) -> Response:
         """Give a small copy of an image of a model's index."""
         model = self.choose_indexed(name)
-        job = self.batcher.run(model, "thumbnail", {"row": row}, [b""])
-        ((good, content),) = await _unless_gone(request, job)
+        running = self.batcher.run(model, "thumbnail", {"row": row}, [b""])
+        ((good, content),) = await _unless_gone(request, running)
         kind = "image/jpeg" if good else "application/json"
         return Response(content, 200 if good else 404, media_type=kind)
 
     def choose_indexed(self, name: str | None) -> str:
-        """Look up the name of a model that has an index."""
+        """Look up a model that has an index."""
         model = self._choose(name)
-        if self.batcher.facts[model]["index"] is None:
-            raise HTTPError(404, "this model has no index; it is served without --index")
+        if self.batcher.info[model]["index"] is None:
+            raise HTTPError(404, "this model has no index; start the server with --index")
         return model
 
     def _choose(self, name: str | None) -> str:
-        """Look a model's name up; it never becomes a path."""
-        known = self.batcher.facts
+        """Look up a model by name; the name never becomes a path."""
+        known = self.batcher.info
         if name is None:
             return next(iter(known))
         if name not in known:
@@ -97,52 +100,52 @@ class Service:
 
 
 async def _leaving(request: Request) -> None:
-    """Wait until the client goes; what it may still send is thrown away."""
+    """Wait until the client disconnects; what it still sends is dropped."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _unless_gone(request: Request, job: Coroutine[Any, Any, T]) -> T:
-    """Wait for an answer as long as there is somebody to give it to."""
-    task = asyncio.create_task(job)
+async def _unless_gone(request: Request, running: Coroutine[Any, Any, T]) -> T:
+    """Wait for a result as long as the client is connected."""
+    task = asyncio.create_task(running)
     gone = asyncio.create_task(_leaving(request))
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise HTTPError(499, "the client has gone")
+            raise HTTPError(499, "the client is gone")
         return task.result()
     finally:
         gone.cancel()
         task.cancel()
 
 
-def _write(model: str, answers: list[Answer]) -> Response:
-    """Put the answers together; where no image could be used, it is the request that is wrong."""
-    if not any(good for good, _ in answers):
-        text = answers[0][1]
-        if len(answers) > 1:
-            text = b'{"error": "no image could be used", "images": [' + _join(answers) + b"]}"
+def _write(model: str, results: list[ImageResult]) -> Response:
+    """Join the images' results; if no image could be used, the request is refused."""
+    if not any(good for good, _ in results):
+        text = results[0][1]
+        if len(results) > 1:
+            text = b'{"error": "no image could be used", "images": [' + _join(results) + b"]}"
         return Response(text, 422, media_type="application/json")
     named = json.dumps(model).encode()
-    text = b'{"model": ' + named + b', "images": [' + _join(answers) + b"]}"
+    text = b'{"model": ' + named + b', "images": [' + _join(results) + b"]}"
     return Response(text, media_type="application/json")
 
 
-def _join(answers: list[Answer]) -> bytes:
-    return b", ".join(text for _, text in answers)
+def _join(results: list[ImageResult]) -> bytes:
+    return b", ".join(text for _, text in results)
 
 
 def make_app(
     batcher: Batcher, limits: ServeLimits, metrics: Metrics, *, hosts: list[str], key: str | None
 ) -> AccessMiddleware:
-    """Build the application behind its gate."""
-    service = Service(batcher, limits, metrics, Budget(limits.held))
-    # FastAPI's own pages would load their scripts from a third party.
+    """Build the application with its access control."""
+    service = Service(batcher, limits, metrics, UploadBudget(limits))
+    # FastAPI's own pages would load scripts from a third party.
     app = FastAPI(
         title="vitrail", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     pages = _add_page(app)
-    _add_work(app, service)
+    _add_operations(app, service)
     _add_state(app, service)
     _add_errors(app)
     return AccessMiddleware(
@@ -155,19 +158,19 @@ def make_app(
     )
 
 
-def _add_work(app: FastAPI, service: Service) -> None:
+def _add_operations(app: FastAPI, service: Service) -> None:
     shared: dict[str, Any] = {"responses": ERRORS, "openapi_extra": BODY}
 
-    @app.post("/predict", response_model=Predicted, summary="Name what images show", **shared)
+    @app.post("/predict", response_model=PredictResponse, summary="Classify images", **shared)
     async def predict(request: Request, model: _Name = None, top: _Top = 5) -> Response:
-        return await service.answer(request, "predict", model, {"top": top})
+        return await service.respond(request, "predict", model, {"top": top})
 
-    @app.post("/embed", response_model=Embedded, summary="Give representations", **shared)
+    @app.post("/embed", response_model=EmbedResponse, summary="Compute features", **shared)
     async def embed(request: Request, model: _Name = None) -> Response:
-        return await service.answer(request, "embed", model, {})
+        return await service.respond(request, "embed", model, {})
 
     @app.post(
-        "/attention", response_model=Attention, summary="Show what a model looks at", **shared
+        "/attention", response_model=AttentionResponse, summary="Compute attention maps", **shared
     )
     async def attention(
         request: Request,
@@ -180,12 +183,12 @@ def _add_work(app: FastAPI, service: Service) -> None:
     ) -> Response:
         asked = {"method": method, "layer": layer, "head": head}
         asked |= {"distances": distances, "view": view}
-        return await service.answer(request, "attention", model, asked)
+        return await service.respond(request, "attention", model, asked)
 
-    @app.post("/similar", response_model=Found, summary="Find images of the index", **shared)
+    @app.post("/similar", response_model=SimilarResponse, summary="Find similar images", **shared)
     async def similar(request: Request, model: _Name = None, top: _Most = 8) -> Response:
         chosen = service.choose_indexed(model)
-        return await service.answer(request, "similar", chosen, {"top": top})
+        return await service.respond(request, "similar", chosen, {"top": top})
 
     @app.get(
         "/similar/{id}",
@@ -194,27 +197,27 @@ def _add_work(app: FastAPI, service: Service) -> None:
         responses={200: {"content": {"image/jpeg": {}}}, **ERRORS},
     )
     async def thumbnail(request: Request, row: _Row, model: _Name = None) -> Response:
-        return await service.show(request, model, row)
+        return await service.thumbnail(request, model, row)
 
 
 def _add_state(app: FastAPI, service: Service) -> None:
     @app.get("/models", summary="List the models")
-    async def models() -> list[Model]:
-        return [Model(name=name, **facts) for name, facts in service.batcher.facts.items()]
+    async def models() -> list[ModelInfo]:
+        return [ModelInfo(name=name, **info) for name, info in service.batcher.info.items()]
 
-    @app.get("/health", summary="Say whether all is well", responses={503: {"model": Health}})
+    @app.get("/health", summary="Check the model processes", responses={503: {"model": Health}})
     async def health(response: Response) -> Health:
-        well = service.batcher.healthy
-        response.status_code = 200 if well else 503
-        return Health(status="ok" if well else "a model process is being replaced")
+        healthy = service.batcher.healthy
+        response.status_code = 200 if healthy else 503
+        return Health(status="ok" if healthy else "a model process is restarting")
 
-    @app.get("/metrics", summary="Give counts for Prometheus", response_class=Response)
+    @app.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
     async def counts() -> Response:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
 def _add_page(app: FastAPI) -> set[str]:
-    """Serve the page's files out of memory: no request's path ever reaches the disk."""
+    """Serve the page's files from memory: no path of a request ever reaches the disk."""
     paths: set[str] = set()
     for file in files("vitrail.deploy").joinpath("page").iterdir():
         kind = _TYPES.get(file.name.rpartition(".")[2])
@@ -234,7 +237,7 @@ def _fixed(content: bytes, kind: str) -> Any:
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Answer every error as JSON with a reason, and with nothing of our inside."""
+    """Answer every error as JSON with a reason, and without internals."""
 
     @app.exception_handler(HTTPError)
     async def refused(_request: Request, error: HTTPError) -> Response:
@@ -242,7 +245,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(_request: Request, error: HTTPException) -> Response:
-        text = {404: "there is nothing here", 405: "not with this method"}
+        text = {404: "not found", 405: "method not allowed"}
         body = error_body(text.get(error.status_code, str(error.detail)))
         headers = {**(error.headers or {}), "content-type": "application/json"}
         return Response(body, error.status_code, headers)
@@ -254,5 +257,5 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def broken(_request: Request, _error: Exception) -> Response:
-        body = error_body("the server failed; its log says why")
+        body = error_body("internal server error; the server's log says why")
         return Response(body, 500, media_type="application/json")

@@ -1,4 +1,4 @@
-"""What a model looks at, as numbers for the page and for programs."""
+"""Attention maps as plain data, for the page and for programs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from vitrail.inspection.record import record
 from vitrail.plotting.tiles import to_colors
 from vitrail.predictor import Predictor
 
-MOST_TOKENS = 1100
-"""Tokens of which all weights are given; of more they would take too many megabytes."""
+MAX_TOKENS = 1100
+"""With more tokens, the weights are left out: they would take too many megabytes."""
 
 
 @torch.no_grad()
-def explain(
+def attention_response(
     predictor: Predictor,
     data: bytes,
     limits: Limits,
@@ -33,10 +33,10 @@ def explain(
     distances: bool,
     view: bool,
 ) -> dict[str, Any]:
-    """Say how much patches count and, of one layer and head, what each token attends to.
+    """Compute how much patches count and, for one layer and head, what each token attends to.
 
-    Without `head`, the heads' mean. `distances` are each layer's and head's mean attention
-    distances in pixels; `view` is the image as the model saw it.
+    Without `head`, the mean of all heads. `distances` adds the mean attention distance of each
+    layer and head in pixels; `view` adds the image as the model sees it.
     """
     read_header(data, limits)
     model, prepared = predictor.model, predictor.prepare(data)
@@ -44,32 +44,32 @@ def explain(
     rows, columns = patches_of(model, x)
     if head is not None:
         choose_layers([head], attention_layers(model)[0].heads, "head", model.spec.name)
-    told: dict[str, Any] = {"grid": [rows, columns], "method": method}
+    response: dict[str, Any] = {"grid": [rows, columns], "method": method}
     if method == "raw":
         heads = None if head is None else [head]
         with evaluating(model), record(model, attention=[layer], heads=heads) as tape:
             model(x)
         weights = tape.attention[layer][0].mean(0)
         tokens = len(weights)
-        told |= {"layer": layer, "head": head, "prefix": tokens - rows * columns}
-        told["weights"] = _plain(weights.numpy(force=True)) if tokens <= MOST_TOKENS else None
+        response |= {"layer": layer, "head": head, "prefix": tokens - rows * columns}
+        response["weights"] = _plain(weights.numpy(force=True)) if tokens <= MAX_TOKENS else None
     masks = attention_masks(model, x, method=method, layer=layer, by_head=head is not None)
     values = masks.values[0] if head is None else masks.values[0, head]
-    told["mask"] = _plain(values)
+    response["mask"] = _plain(values)
     if distances:
-        told["distances"] = _plain(attention_distance(model, [x]).pixels)
+        response["distances"] = _plain(attention_distance(model, [x]).pixels)
     if view:
-        told["view"] = _image(prepared.numpy())
-    return told
+        response["view"] = _image(prepared.numpy())
+    return response
 
 
 def _plain(values: np.ndarray) -> list[Any]:
-    """Make nested lists; five decimals are more than an image shows."""
+    """Make nested lists, rounded to five decimals."""
     return np.round(values.astype(np.float64), 5).tolist()
 
 
 def _image(pixels: np.ndarray) -> dict[str, Any]:
-    """Give pixels as base64 of red, green and blue, row by row."""
+    """Encode pixels as base64 of red, green and blue, row by row."""
     height, width = pixels.shape[:2]
     text = base64.b64encode(np.ascontiguousarray(to_colors(pixels)).tobytes()).decode()
     return {"height": height, "width": width, "rgb": text}

@@ -1,7 +1,7 @@
-"""A connection with deadlines: uvicorn waits for ever for headers, and takes headers of any length.
+"""A connection with deadlines: uvicorn waits forever for headers, and accepts any length.
 
-Headers have to be there in time and may not be long; an answer has to be taken; a connection that
-is closed while its client still sends is read a little further, or the answer would be lost.
+Headers must be complete in time and not too long; responses must be read in time; a connection that
+is closed while its client is still sending is read a little further, or the response would be lost.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from vitrail.deploy.serving.gate import error_body
+from vitrail.deploy.serving.access import error_body
 from vitrail.deploy.serving.limits import ServeLimits
 
-_REST = 2**20  # bytes above the limit that are still read of a refused body
-_AHEAD = 50  # requests that a client may send before their answers
+_REST = 2**20  # bytes beyond the limit that are still read of a refused body
+_AHEAD = 50  # requests that a client may send ahead of the responses
 
 
 class Connection(HttpToolsProtocol):
@@ -23,38 +23,38 @@ class Connection(HttpToolsProtocol):
 
     limits: ServeLimits
     most: int
-    """Connections at once; the system has only so many files."""
+    """Connections at once; the system limits open files."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._deadline: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._lingering: asyncio.TimerHandle | None = None
-        self._head = 0  # bytes of headers so far; 0 where a request is under way, or none
+        self._head = 0  # bytes of headers so far; 0 during a request
         self._waiting = True  # for headers
         self._taken = 0  # bytes of the body
-        self._rest: int | None = None  # bytes that may still come, once it is closing
+        self._rest: int | None = None  # bytes that may still arrive, once it is closing
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Begin to wait for a request."""
+        """Start waiting for a request."""
         super().connection_made(transport)
         if len(self.connections) > self.most:
             return self._refuse(503, "too many connections, try again in 5 s", "retry-after: 5\r\n")
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop all clocks, and let go of the request: whoever waits for an answer has it."""
+        """Cancel all timers and release the request."""
         for timer in (self._deadline, self._unread, self._lingering):
             if timer:
                 timer.cancel()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
-        # Else both hold each other until Python looks for such pairs, thousands of them in a flood.
+        # Otherwise the reference cycle lives until garbage collection: thousands in a flood.
         gone: Any = None
         self.cycle = self.scope = gone
 
     def data_received(self, data: bytes) -> None:
-        """Count what comes before it is parsed."""
+        """Count bytes before they are parsed."""
         if self._rest is not None:
             self._rest -= len(data)
             if self._rest < 0:
@@ -68,7 +68,7 @@ class Connection(HttpToolsProtocol):
             self._refuse(431, f"headers of more than {self.limits.header} bytes")
 
     def on_headers_complete(self) -> None:
-        """Let the request begin, unless its headers are too long."""
+        """Start the request, unless its headers are too long."""
         self._waiting, self._head, self._taken = False, 0, 0
         if self._deadline:
             self._deadline.cancel()
@@ -81,11 +81,11 @@ class Connection(HttpToolsProtocol):
             return self.transport.close()
         super().on_headers_complete()
         if self.cycle:
-            polite: Any = _Polite(self)
-            self.cycle.transport = polite
+            transport: Any = _ResponseTransport(self)
+            self.cycle.transport = transport
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body; of a refused request there is nobody to take it."""
+        """Pass on a part of the body; that of a refused request is dropped."""
         self._taken += len(body)
         if self.cycle and self._rest is None:
             super().on_body(body)
@@ -97,33 +97,33 @@ class Connection(HttpToolsProtocol):
         self._waiting, self._head = True, 0
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
-        self._refuse(400, "this is no HTTP request that can be understood")
+        """Answer what is not HTTP."""
+        self._refuse(400, "not a valid HTTP request")
 
     def pause_writing(self) -> None:
-        """Give a client that does not read a while."""
+        """Give a client that does not read some time."""
         super().pause_writing()
         if self._unread is None:
             self._unread = self.loop.call_later(self.limits.receive, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Go on, for it reads."""
+        """Continue, as it reads again."""
         super().resume_writing()
         if self._unread:
             self._unread.cancel()
             self._unread = None
 
     def finish(self) -> None:
-        """Close; while the client still sends, only our side, and the other soon."""
+        """Close; while the client is still sending, only our side first."""
         self._unset_keepalive_if_required()
         if self.cycle:
-            self.cycle.body.clear()  # of a request that was refused unread
+            self.cycle.body.clear()  # of a request that was refused without reading
         if not self.cycle or not self.cycle.more_body or self.transport.is_closing():
             return self.transport.close()
         self._linger()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close a connection that nobody uses, or whose client does not take its answer."""
+        """Close a connection that is idle, or whose client does not read the response."""
         self._end()
 
     def _linger(self) -> None:
@@ -145,7 +145,7 @@ class Connection(HttpToolsProtocol):
 
     def _late(self) -> None:
         if self._head and not self._busy():
-            self._refuse(408, "the headers came too slowly")
+            self._refuse(408, "the headers arrived too slowly")
         else:
             self.transport.close()
 
@@ -169,8 +169,8 @@ class Connection(HttpToolsProtocol):
         self._linger()
 
 
-class _Polite:
-    """A connection's transport, as the answer to a request sees it."""
+class _ResponseTransport:
+    """A connection's transport as uvicorn's response sees it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -179,7 +179,7 @@ class _Polite:
         return getattr(self._connection.transport, name)
 
     def write(self, data: bytes) -> None:
-        if not self._connection.over:  # else uvloop raises
+        if not self._connection.over:  # uvloop would raise
             self._connection.transport.write(data)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""The server's metrics, for Prometheus."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class Metrics:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
-            "vitrail_requests", "Requests answered.", ["route", "status"], registry=self._registry
+            "vitrail_requests", "Requests.", ["route", "status"], registry=self._registry
         )
         self._seconds = Histogram(
-            "vitrail_request_seconds", "Time from a request's headers to its answer.", ["route"],
+            "vitrail_request_seconds", "Seconds from headers to response.", ["route"],
             buckets=_SECONDS, registry=self._registry,
         )  # fmt: skip
         self._batches = Histogram(
-            "vitrail_batch_images", "Images of a batch.",
+            "vitrail_batch_images", "Images per batch.",
             buckets=(1, 2, 4, 8, 16, 32, 64), registry=self._registry,
         )  # fmt: skip
         self.restarts = Counter(
-            "vitrail_worker_restarts", "Model processes replaced.", registry=self._registry
+            "vitrail_worker_restarts", "Restarts of model processes.", registry=self._registry
         )
 
     def watch(self, waiting: Callable[[], int], workers: Callable[[], int]) -> None:
-        """Take what stands at the moment from functions."""
+        """Read gauges from functions."""
         gauges = {
-            "vitrail_queue_images": ("Images that wait for a model.", waiting),
-            "vitrail_workers_ready": ("Model processes that are well.", workers),
+            "vitrail_queue_images": ("Images waiting for a model.", waiting),
+            "vitrail_workers_ready": ("Healthy model processes.", workers),
         }
         for name, (text, function) in gauges.items():
             Gauge(name, text, registry=self._registry).set_function(function)
@@ -50,5 +50,5 @@ class Metrics:
         self._batches.observe(images)
 
     def text(self) -> bytes:
-        """Write all counts as Prometheus reads them."""
+        """Write all metrics in Prometheus' text format."""
         return generate_latest(self._registry)

@@ -1,4 +1,4 @@
-"""One model process as the server sees it: started, spoken to, and ended."""
+"""One model process as the server sees it: started, used, and ended."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vitrail.config import InputError
-from vitrail.deploy.serving.wire import Frame, pack, receive_frame
+from vitrail.deploy.serving.frames import Frame, pack_frame, receive_frame
 
 COMMAND = (sys.executable, "-m", "vitrail.deploy.serving.worker")
-_PIPE = 2**24  # bytes of a pipe that are read ahead
-# Threads that spin while they wait for each other take 40 times as long on a busy machine.
+_PIPE = 2**24  # bytes read ahead of a pipe
+# Threads that spin while waiting take 40 times as long on a busy machine.
 _ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONSAFEPATH": "1"}
+KEY_VARIABLE = "VITRAIL_API_KEY"
+"""Environment variable with the API key, which model processes never see."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig:
-    """What a model process is told when it starts."""
+    """What a model process gets when it starts."""
 
     models: dict[str, str]
     """Sources of weights by the names that clients use."""
     indices: dict[str, str]
     """Files of features, by the names of the models that have one."""
     device: str | None
-    way: str
-    """What computes: a name that `deploy.choice` knows."""
+    """The best device if None."""
+    backend: str
     pixels: int
+    """Largest image."""
     bytes: int
+    """Largest request."""
     threads: int
     """Threads of each process while all are busy."""
 
@@ -41,40 +45,43 @@ class ModelProcess:
     """A process that runs models, one batch at a time."""
 
     process: asyncio.subprocess.Process
-    facts: dict[str, Any] = field(default_factory=dict)
-    """What it says of each model; empty until it is ready."""
-    micro: dict[str, int] = field(default_factory=dict)
-    """Images that each model runs at once."""
+    info: dict[str, Any] = field(default_factory=dict)
+    """What it says about each model; empty until it is ready."""
+    batch_size: dict[str, int] = field(default_factory=dict)
+    """Largest batch of each model."""
     seen: float = 0.0
-    """When it last gave a sign of life, by the loop's clock."""
+    """Time of its last heartbeat, by the loop's clock."""
     ended: bool = False
 
     @classmethod
-    async def start(cls, orders: WorkerConfig) -> ModelProcess:
-        """Start a process and tell it what to load; it is not ready then."""
+    async def start(cls, config: WorkerConfig) -> ModelProcess:
+        """Start a process and send it its configuration; it is not ready yet."""
         process = await asyncio.create_subprocess_exec(
             *COMMAND,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_PIPE,
-            env={**_ENVIRONMENT, **os.environ},
+            env={
+                **_ENVIRONMENT,
+                **{name: text for name, text in os.environ.items() if name != KEY_VARIABLE},
+            },
         )  # fmt: skip
         started = cls(process, seen=asyncio.get_running_loop().time())
-        started.tell(vars(orders))
+        started.send(vars(config))
         return started
 
     @property
     def ready(self) -> bool:
-        """Whether its models are loaded, and it lives."""
-        return bool(self.facts) and not self.ended
+        """Whether it is running and its models are loaded."""
+        return bool(self.info) and not self.ended
 
-    def tell(self, head: dict[str, Any], blobs: tuple[bytes, ...] = ()) -> None:
-        """Send a frame; one that has died is noticed by `listen`."""
+    def send(self, head: dict[str, Any], blobs: tuple[bytes, ...] = ()) -> None:
+        """Send a frame; `listen` notices if the process has ended."""
         assert self.process.stdin is not None
-        self.process.stdin.writelines(pack(head, blobs))
+        self.process.stdin.writelines(pack_frame(head, blobs))
 
-    async def listen(self, answered: Callable[[Frame], Awaitable[None]]) -> None:
-        """Take in what it says until it ends; InputError where its models can't be loaded."""
+    async def listen(self, receive: Callable[[Frame], Awaitable[None]]) -> None:
+        """Receive frames until it ends; InputError if its models can't be loaded."""
         assert self.process.stdout is not None
         loop = asyncio.get_running_loop()
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -84,12 +91,12 @@ class ModelProcess:
                 if "failed" in head:
                     raise InputError(head["failed"])
                 if "ready" in head:
-                    self.facts, self.micro = head["ready"], head["micro"]
-                if "beat" not in head:
-                    await answered((head, blobs))
+                    self.info, self.batch_size = head["ready"], head["batch_size"]
+                if "heartbeat" not in head:
+                    await receive((head, blobs))
 
     async def stop(self, seconds: float = 2.0) -> None:
-        """End it: by the end of its input, or by force."""
+        """End it, by closing its input or else by force."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:

@@ -1,4 +1,4 @@
-"""What the answers hold, as OpenAPI describes it."""
+"""The responses, as OpenAPI describes them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from pydantic import BaseModel
 
 
 class ClassScore(BaseModel):
-    """A class that an image may show."""
+    """A class and its probability."""
 
     index: int
     label: str
     probability: float
+    predicted: bool | None = None
+    """Whether the probability reaches the threshold of a multi-label model."""
 
 
-class Prediction(BaseModel):
+class ImagePrediction(BaseModel):
     """An image's most likely classes, or why there are none."""
 
     top: list[ClassScore] | None = None
@@ -23,38 +25,38 @@ class Prediction(BaseModel):
     kind: str | None = None
 
 
-class Predicted(BaseModel):
-    """What images show, in their order."""
+class PredictResponse(BaseModel):
+    """Predictions for the images, in their order."""
 
     model: str
-    images: list[Prediction]
+    images: list[ImagePrediction]
 
 
-class Embedding(BaseModel):
-    """An image's representation, or why there is none."""
+class ImageEmbedding(BaseModel):
+    """An image's features, or why there are none."""
 
     embedding: list[float] | None = None
     error: str | None = None
     kind: str | None = None
 
 
-class Embedded(BaseModel):
-    """Images' representations, in their order."""
+class EmbedResponse(BaseModel):
+    """Features of the images, in their order."""
 
     model: str
-    images: list[Embedding]
+    images: list[ImageEmbedding]
 
 
 class View(BaseModel):
-    """An image as the model saw it: base64 of red, green, blue, row by row."""
+    """An image as the model sees it: base64 of red, green, blue, row by row."""
 
     height: int
     width: int
     rgb: str
 
 
-class Explanation(BaseModel):
-    """What a model looks at in an image, or why that can't be said."""
+class ImageAttention(BaseModel):
+    """What a model attends to in an image, or why that is not available."""
 
     grid: list[int] | None = None
     """Rows and columns of patches."""
@@ -66,54 +68,54 @@ class Explanation(BaseModel):
     mask: list[list[float]] | None = None
     """How much each patch counts."""
     weights: list[list[float]] | None = None
-    """What each token attends to; for `raw` only."""
+    """What each token attends to; only for `raw`."""
     distances: list[list[float]] | None = None
-    """Pixels, by layer and head."""
+    """Mean attention distance in pixels, by layer and head."""
     view: View | None = None
     error: str | None = None
     kind: str | None = None
 
 
-class Attention(BaseModel):
-    """What a model looks at, image by image."""
+class AttentionResponse(BaseModel):
+    """Attention for the images, in their order."""
 
     model: str
-    images: list[Explanation]
+    images: list[ImageAttention]
 
 
-class Alike(BaseModel):
+class SimilarImage(BaseModel):
     """An image of the index."""
 
     id: int
     """`/similar/ID` shows it."""
     label: str
     similarity: float
-    """The cosine of both representations."""
+    """Cosine similarity of the features."""
 
 
-class Neighbors(BaseModel):
+class ImageNeighbors(BaseModel):
     """The images of the index nearest to one, or why there are none."""
 
-    similar: list[Alike] | None = None
+    similar: list[SimilarImage] | None = None
     error: str | None = None
     kind: str | None = None
 
 
-class Found(BaseModel):
-    """Images of the index, image by image."""
+class SimilarResponse(BaseModel):
+    """Nearest images of the index for the images, in their order."""
 
     model: str
-    images: list[Neighbors]
+    images: list[ImageNeighbors]
 
 
-class Layers(BaseModel):
-    """A model's attention layers."""
+class AttentionShape(BaseModel):
+    """The size of a model's attention."""
 
     layers: int
     heads: int
 
 
-class Model(BaseModel):
+class ModelInfo(BaseModel):
     """A model that is served."""
 
     name: str
@@ -121,35 +123,35 @@ class Model(BaseModel):
     classes: int
     features: int
     image: list[int]
-    attention: Layers | None
+    attention: AttentionShape | None
     index: int | None
-    """Images of its index, if it has one."""
+    """Number of images in its index, if it has one."""
 
 
 class Health(BaseModel):
-    """Whether all is well."""
+    """Whether all model processes are healthy."""
 
     status: str
 
 
 class Error(BaseModel):
-    """Why a request got no answer."""
+    """Why a request was refused."""
 
     error: str
 
 
 _REASONS = {
     400: "The request can't be read.",
-    401: "An API key is needed.",
-    403: "Another site's page asks.",
+    401: "An API key is required.",
+    403: "The request comes from a page of another site.",
     404: "There is no such model, index or image.",
-    408: "The request came too slowly.",
+    408: "The request arrived too slowly.",
     413: "The request is too large.",
     415: "The body is compressed.",
-    421: "The server is not called that.",
+    421: "Unknown host name.",
     422: "No image could be used, or an option is wrong.",
-    503: "Too much to do; Retry-After says when to try again.",
-    504: "No answer in time.",
+    503: "Overloaded; Retry-After says when to try again.",
+    504: "No result in time.",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": Error, "description": text} for status, text in _REASONS.items()
@@ -158,7 +160,7 @@ _BYTES = {"type": "string", "format": "binary"}
 BODY = {
     "requestBody": {
         "required": True,
-        "description": "Images as a form's files, or one as the whole body.",
+        "description": "Images as files of a form, or one image as the whole body.",
         "content": {
             "multipart/form-data": {
                 "schema": {
@@ -171,4 +173,4 @@ BODY = {
         },
     }
 }
-"""What is sent, which FastAPI can't see, for we read it ourselves."""
+"""The request body, which FastAPI can't describe because we read it ourselves."""

@@ -1,4 +1,4 @@
-"""The server from its start to its end."""
+"""The server from start to end."""
 
 from __future__ import annotations
 
@@ -7,55 +7,97 @@ import logging
 import resource
 import signal
 import socket
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 
 from vitrail.config import InputError
+from vitrail.data.decoding.faults import LIMITS
 from vitrail.deploy.serving.limits import ServeLimits
+from vitrail.deploy.serving.serve_config import ServeConfig, name_indices, name_models, read_key
+from vitrail.machine import available_cores
 
-_FILES = 200  # that the server itself may have open
+_FILES = 200  # open files of the server itself
 _BACKLOG = 4096  # connections that wait to be accepted
+_MAX_SECONDS, _MAX_IMAGES = 3600, 65536
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServeConfig:
-    """How models are served."""
+def serve(
+    models: str | Sequence[str] | Mapping[str, str],
+    *,
+    index: Sequence[str] = (),
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    workers: int | None = None,
+    backend: str = "pytorch",
+    device: str | None = None,
+    api_key_file: str | Path | None = None,
+    allow_host: Sequence[str] = (),
+    max_megabytes: float = 10.0,
+    max_megapixels: float = 50.0,
+    max_images: int = 16,
+    queue: int = 256,
+    receive_seconds: float = 8.0,
+    answer_seconds: float = 30.0,
+    on_start: Callable[[str, ServeConfig], None] = lambda address, config: None,
+) -> None:
+    """Serve models over HTTP until SIGTERM or Ctrl-C, with the options of `vitrail serve`.
 
-    models: dict[str, str]
-    """Sources of weights by the names that clients use; the first is the one meant by none."""
-    indices: dict[str, str] = field(default_factory=dict)
-    """Files of features in which similar images are found, by the models' names."""
-    host: str = "127.0.0.1"
-    port: int = 8000
-    """0 takes any that is free."""
-    workers: int = 1
-    """Model processes."""
-    cores: int = 1
-    """Threads that the processes have together."""
-    device: str | None = None
-    """The best there is unless given."""
-    way: str = "pytorch"
-    """What computes: a name that `deploy.choice` knows."""
-    hosts: tuple[str, ...] = ()
-    """Further names that the server may be called by."""
-    key: str | None = None
-    """What clients must know."""
-    limits: ServeLimits = field(default_factory=ServeLimits)
-
-
-def serve(config: ServeConfig, started: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or Ctrl-C, then finish what was taken; `started` gets the address.
-
-    InputError where the address is taken, or a model can't be loaded.
+    `on_start` gets the address once the models are loaded. InputError if the address is taken or a
+    model can't be loaded.
     """
+    for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
+        if find_spec(package) is None:
+            raise InputError(f"serve needs {package}: pip install 'vitrail[serve]'")
+    for flag, given, most in (
+        ("--max-megabytes", max_megabytes, ServeLimits.uploads / 2**20),  # of all requests
+        ("--max-megapixels", max_megapixels, LIMITS.pixels / 1e6),  # of any decoded image
+        ("--max-images", max_images, _MAX_IMAGES),
+        ("--queue", queue, _MAX_IMAGES),
+        ("--receive-seconds", receive_seconds, _MAX_SECONDS),
+        ("--answer-seconds", answer_seconds, _MAX_SECONDS),
+    ):
+        if not 0 < given <= most:
+            raise InputError(f"{flag} {given:g}: expected more than 0 and at most {most:g}")
+    cores = available_cores()
+    named = name_models(models)
+    config = ServeConfig(
+        models=named,
+        indices=name_indices(index, named),
+        host=host,
+        port=port,
+        workers=cores if workers is None else workers,
+        cores=cores,
+        device=device,
+        backend=backend,
+        hosts=tuple(allow_host),
+        key=read_key(None if api_key_file is None else Path(api_key_file)),
+        limits=ServeLimits(
+            body=int(max_megabytes * 2**20),
+            pixels=int(max_megapixels * 1e6),
+            images=min(max_images, queue),  # more would never fit into the queue
+            queue=queue,
+            receive=receive_seconds,
+            answer=answer_seconds,
+        ),
+    )
+    if host not in ("127.0.0.1", "::1", "localhost"):
+        who = "anyone with the API key" if config.key else "anyone: there is no --api-key-file"
+        sys.stderr.write(f"vitrail: warning: other machines can reach {host}, {who}\n")
+    run_server(config, on_start)
+
+
+def run_server(config: ServeConfig, on_start: Callable[[str, ServeConfig], None]) -> None:
+    """Run a server until SIGTERM or Ctrl-C, then finish the accepted requests."""
     import uvicorn
 
     with _bind(config) as listening:
-        # Without a log_config: to set one up, logging closes the streams of others' handlers.
+        # Without a log_config: setting one up closes the streams of other logging handlers.
         loop_factory = uvicorn.Config("", loop="auto", log_config=None).get_loop_factory()
         with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(_serve(config, listening, started))
+            runner.run(_serve(config, listening, on_start))
 
 
 def _bind(config: ServeConfig) -> socket.socket:
@@ -67,18 +109,18 @@ def _bind(config: ServeConfig) -> socket.socket:
         listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-    except (OSError, OverflowError, UnicodeError) as error:  # the last for what is no host's name
+    except (OSError, OverflowError, UnicodeError) as error:  # the last for an invalid host name
         if listening:
             listening.close()
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(
-            f"can't serve at {config.host} port {config.port}: {reason}; give another --port"
+            f"can't listen on {config.host} port {config.port}: {reason}; try another --port"
         ) from None
     return listening
 
 
 async def _serve(
-    config: ServeConfig, listening: socket.socket, started: Callable[[str], None]
+    config: ServeConfig, listening: socket.socket, on_start: Callable[[str, ServeConfig], None]
 ) -> None:
     import uvicorn
 
@@ -89,16 +131,16 @@ async def _serve(
     from vitrail.deploy.serving.process import WorkerConfig
 
     limits, metrics = config.limits, Metrics()
-    orders = WorkerConfig(
+    worker = WorkerConfig(
         models=config.models,
         indices=config.indices,
         device=config.device,
-        way=config.way,
+        backend=config.backend,
         pixels=limits.pixels,
         bytes=limits.body,
         threads=max(1, config.cores // config.workers),
     )
-    batcher = Batcher(orders, config.workers, config.cores, limits, metrics)
+    batcher = Batcher(worker, config.workers, config.cores, limits, metrics)
     app = make_app(batcher, limits, metrics, hosts=list(config.hosts), key=config.key)
     most = _raise_files() - _FILES
 
@@ -107,8 +149,8 @@ async def _serve(
 
     Limited.limits, Limited.most = limits, most
 
-    class Quiet(uvicorn.Server):
-        """A server whose end by a signal is a good one."""
+    class Server(uvicorn.Server):
+        """A server for which a signal is a normal end."""
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
@@ -120,7 +162,7 @@ async def _serve(
         server_header=False, proxy_headers=False, backlog=_BACKLOG,
         timeout_graceful_shutdown=max(1, int(limits.stop)),
     )  # fmt: skip
-    server = Quiet(settings)
+    server = Server(settings)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -137,9 +179,9 @@ async def _serve(
         if stopping.is_set():
             return
         starting.result()  # raises where a model can't be loaded
-        listening.listen(_BACKLOG)  # before the address is told
+        listening.listen(_BACKLOG)  # before the address is announced
         host, port = listening.getsockname()[:2]
-        started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        on_start(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}", config)
         await server.serve(sockets=[listening])
     finally:
         starting.cancel()
@@ -148,7 +190,7 @@ async def _serve(
 
 
 def _raise_files() -> int:
-    """Let this process have as many files, and so connections, as it is allowed to."""
+    """Raise the limit of open files, and so of connections, as far as allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
     if soft < wanted:

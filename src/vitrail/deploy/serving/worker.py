@@ -1,7 +1,7 @@
-"""A model process: it decodes images and runs models, and has no way to the network.
+"""A model process: it decodes images and runs models, without any access to the network.
 
-It is told what to do on its standard input and ends when that does. What a hostile image can
-reach is this process: if it dies or hangs, the server starts another.
+It gets its work on standard input and ends when that is closed. A hostile image can only reach this
+process: if it dies or hangs, the server starts another.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from vitrail.config import InputError
+from vitrail.console import log_line
 from vitrail.data.decoding.decode import ImageError, Limits, read_header
 from vitrail.deploy.backends.selection import select_backend
-from vitrail.deploy.serving.attention_maps import explain
-from vitrail.deploy.serving.similar import Similar
-from vitrail.deploy.serving.wire import pack, read_frame
+from vitrail.deploy.serving.attention_maps import attention_response
+from vitrail.deploy.serving.frames import pack_frame, read_frame
+from vitrail.deploy.serving.similarity_index import SimilarityIndex
 from vitrail.inspection.hooks import attention_layers
+from vitrail.machine import available_cores
 from vitrail.models import BiT
 from vitrail.predictor import Predictor
-from vitrail.predictor.batching_config import cores
 
-BEAT = 0.5
-"""Seconds between signs of life."""
+HEARTBEAT = 0.5
+"""Seconds between heartbeats."""
+_TEST_IMAGE = (48, 64)  # height and width
 
 
 class ResponseWriter:
@@ -43,129 +45,127 @@ class ResponseWriter:
     def __init__(self, stream: BinaryIO) -> None:
         self._stream, self._lock = stream, threading.Lock()
 
-    def say(self, head: dict[str, Any], blobs: list[bytes] | None = None) -> None:
+    def write(self, head: dict[str, Any], blobs: list[bytes] | None = None) -> None:
         """Write one frame."""
         with self._lock:
-            for piece in pack(head, blobs or []):
+            for piece in pack_frame(head, blobs or []):
                 self._stream.write(piece)
             self._stream.flush()
 
-    def beat(self) -> None:
-        """Give signs of life for ever."""
+    def send_heartbeats(self) -> None:
+        """Write heartbeats until the server is gone."""
         while True:
             try:
-                self.say({"beat": True})
-            except (OSError, ValueError):  # the server has gone
+                self.write({"heartbeat": True})
+            except (OSError, ValueError):
                 os._exit(0)
-            time.sleep(BEAT)
+            time.sleep(HEARTBEAT)
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A model, and its index if it has one."""
 
     predictor: Predictor
-    similar: Similar | None
+    similar: SimilarityIndex | None
 
 
-def load_served(
-    source: str, name: str, index: str | None, device: str | None, way: str = "pytorch"
-) -> Served:
-    """Load a model, and what it is served with; torch's threads are those of this process."""
+def load_model(
+    source: str, name: str, index: str | None, device: str | None, backend: str = "pytorch"
+) -> ServedModel:
+    """Load a model and its index; torch's threads are those of this process."""
     predictor = Predictor.load(source, device=device)
-    similar = None if index is None else Similar(index, predictor)
-    predictor.name = name  # clients need not know where it lies
-    pace = replace(predictor.pace, workers=1, threads=torch.get_num_threads())
-    found = select_backend(predictor, way, pace=pace, say=_say)
-    if found is not predictor:
-        _warm(found)
-    return Served(found, similar)
+    similar = None if index is None else SimilarityIndex(index, predictor)
+    predictor.name = name  # clients need not know where it is
+    batching = replace(predictor.batching, workers=1, threads=torch.get_num_threads())
+    return ServedModel(select_backend(predictor, backend, batching=batching, log=log_line), similar)
 
 
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+def describe_model(served: ServedModel) -> dict[str, Any]:
+    """Describe a model to clients, once it has predicted a test image.
 
-
-def _warm(predictor: Predictor) -> None:
-    """Run a blank image on this process's threads and on all: an engine is made for either."""
-    (height, width), before = predictor.preprocess.size, torch.get_num_threads()
-    blank = torch.zeros(1, height, width, predictor.preprocess.channels, dtype=torch.uint8)
-    for threads in (cores(), before):
-        torch.set_num_threads(threads)
-        predictor.run(blank)
-
-
-def describe(served: Served) -> dict[str, Any]:
-    """Say what a client may know of a model; never where it lies.
-
-    The model runs once, so that the first client does not wait for what a first run takes.
+    Each engine is made now, not for the first client: for this process's threads, and for all.
     """
     predictor, similar = served.predictor, served.similar
-    spec, (height, width) = predictor.model.spec, predictor.preprocess.size
-    blank = torch.zeros(1, height, width, predictor.preprocess.channels, dtype=torch.uint8)
+    spec, before = predictor.model.spec, torch.get_num_threads()
+    pixels = np.zeros((*_TEST_IMAGE, predictor.preprocess.channels), np.uint8)
+    try:
+        for threads in (available_cores(), before):
+            torch.set_num_threads(threads)
+            features = predictor.embed(pixels)
+            if spec.classes:
+                predictor.predict(pixels)
+    except (RuntimeError, MemoryError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise InputError(f"{predictor.name} can't predict a test image: {reason}") from error
     layers = attention_layers(predictor.model)
     visible = layers and not isinstance(predictor.model, BiT)
     return {
         "model": spec.name,
         "classes": spec.classes,
-        "features": predictor.run_features(blank).shape[1],
-        "image": [height, width],
+        "features": len(features),
+        "image": list(predictor.preprocess.size),
         "attention": {"layers": len(layers), "heads": layers[0].heads} if visible else None,
         "index": None if similar is None else len(similar),
     }
 
 
-def answer_batch(
-    served: Served, head: dict[str, Any], blobs: list[bytes], limits: Limits
+def run_batch(
+    served: ServedModel, head: dict[str, Any], blobs: list[bytes], limits: Limits
 ) -> list[tuple[bool, Any]]:
-    """Answer images of which the same is asked: whether it went well, and plain data or bytes."""
-    predictor, work, options = served.predictor, head["work"], head["options"]
-    if work == "thumbnail":
+    """Run one operation on images: for each, whether it succeeded, and plain data or bytes."""
+    predictor, operation, options = served.predictor, head["operation"], head["options"]
+    if operation == "thumbnail":
         assert served.similar is not None
-        return [attempt(partial(served.similar.thumbnail, **asked)) for asked in options]
-    if work == "attention":
+        return [_attempt(partial(served.similar.thumbnail, **each)) for each in options]
+    if operation == "attention":
         return [
-            attempt(partial(explain, predictor, blob, limits, **asked))
-            for blob, asked in zip(blobs, options, strict=True)
+            _attempt(partial(attention_response, predictor, blob, limits, **each))
+            for blob, each in zip(blobs, options, strict=True)
         ]
-    answers: list[tuple[bool, Any] | None] = [_check(blob, limits) for blob in blobs]
-    left = [place for place, answer in enumerate(answers) if answer is None]
+    results = {place: _check(blob, limits) for place, blob in enumerate(blobs)}
+    left = [place for place, result in results.items() if result is None]
+    tops = [options[place].get("top") for place in left]
     try:
-        found = list(predictor.answers([blobs[p] for p in left], features=work != "predict"))
+        found = _compute(served, operation, [blobs[place] for place in left], tops)
     except InputError as error:  # a model without classes
         return [(False, {"error": str(error), "kind": "impossible"})] * len(blobs)
-    good: dict[int, Tensor] = {}
-    for place, answer in zip(left, found, strict=True):
-        if answer.output is None:
-            assert answer.error is not None
-            answers[place] = (False, _fault(answer.error))
+    results |= dict(zip(left, found, strict=True))
+    return [result for result in results.values() if result is not None]
+
+
+def _compute(
+    served: ServedModel, operation: str, blobs: list[bytes], tops: list[Any]
+) -> list[tuple[bool, Any]]:
+    """Predict, embed or compare images whose headers are good."""
+    predictor, similar = served.predictor, served.similar
+    if operation == "predict":
+        predictions = predictor.predictions(blobs, top=max(tops, default=1))
+        return [
+            (True, {"top": [score.to_dict() for score in each.top[:top]]})
+            if each.error is None
+            else (False, {"error": each.error, "kind": each.error_kind})
+            for each, top in zip(predictions, tops, strict=True)
+        ]
+    outputs = list(predictor.outputs(blobs, features=True))
+    features = [output.values for output in outputs if output.values is not None]
+    if operation == "embed":
+        found = iter([{"embedding": row.tolist()} for row in features])
+    else:
+        assert similar is not None
+        rows = similar.find(torch.stack(features), max(tops)) if features else []
+        found = iter([{"similar": row} for row in rows])
+    results: list[tuple[bool, Any]] = []
+    for output, top in zip(outputs, tops, strict=True):
+        if output.error is not None:
+            results.append((False, _fault(output.error)))
         else:
-            good[place] = answer.output
-    tops = [options[place].get("top") for place in good]
-    for place, told in zip(good, _tell(served, work, list(good.values()), tops), strict=True):
-        answers[place] = (True, told)
-    return [answer for answer in answers if answer is not None]
+            results.append((True, {key: values[:top] for key, values in next(found).items()}))
+    return results
 
 
-def _tell(served: Served, work: str, outputs: list[Tensor], tops: list[Any]) -> Iterable[Any]:
-    """Say of each image's logits or features what was asked for."""
-    if work == "embed":
-        return ({"embedding": output.tolist()} for output in outputs)
-    if work == "predict":
-        ranked = (
-            served.predictor.rank(output[None], top=top)[0]
-            for output, top in zip(outputs, tops, strict=True)
-        )
-        return map(asdict, ranked)
-    assert served.similar is not None
-    if not outputs:
-        return ()
-    found = served.similar.find(torch.stack(outputs), max(tops))
-    return ({"similar": row[:top]} for row, top in zip(found, tops, strict=True))
-
-
-def attempt(call: Callable[[], Any]) -> tuple[bool, Any]:
-    """Answer one image alone."""
+def _attempt(call: Callable[[], Any]) -> tuple[bool, Any]:
+    """Run an operation on one image."""
     try:
         return True, call()
     except ImageError as error:
@@ -190,8 +190,8 @@ def _encode(data: Any) -> bytes:
     return data if isinstance(data, bytes) else json.dumps(data, allow_nan=False).encode()
 
 
-def _hush() -> None:
-    """Keep what decoders say of clients' images out of the log, but not what Python says."""
+def _silence_decoders() -> None:
+    """Keep what decoders print about clients' images out of the log, but not what Python prints."""
     sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="replace", buffering=1)
     silence = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
@@ -199,44 +199,46 @@ def _hush() -> None:
 
 
 def main() -> None:
-    """Serve batches from standard input until it ends."""
+    """Run batches from standard input until it is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the server decides when this process ends
         signal.signal(number, signal.SIG_IGN)
-    orders = os.fdopen(os.dup(0), "rb")
-    voice = ResponseWriter(os.fdopen(os.dup(1), "wb"))
-    os.dup2(2, 1)  # a library that prints must not speak to the server
+    stream = os.fdopen(os.dup(0), "rb")
+    writer = ResponseWriter(os.fdopen(os.dup(1), "wb"))
+    os.dup2(2, 1)  # a library that prints must not write to the server
     logging.getLogger("vitrail").setLevel(logging.ERROR)
-    head, _ = read_frame(orders)
+    head, _ = read_frame(stream)
     limits = Limits(pixels=head["pixels"], bytes=head["bytes"])
     torch.set_num_threads(head["threads"])
     try:
         models = {
-            name: load_served(source, name, head["indices"].get(name), head["device"], head["way"])
+            name: load_model(
+                source, name, head["indices"].get(name), head["device"], head["backend"]
+            )
             for name, source in head["models"].items()
         }
-        facts = {name: describe(served) for name, served in models.items()}
+        info = {name: describe_model(served) for name, served in models.items()}
     except InputError as error:
-        voice.say({"failed": str(error)})
+        writer.write({"failed": str(error)})
         return
-    micro = {name: served.predictor.pace.micro for name, served in models.items()}
-    _hush()
-    voice.say({"ready": facts, "micro": micro})
-    threading.Thread(target=voice.beat, daemon=True).start()
+    batch_size = {name: served.predictor.batching.batch_size for name, served in models.items()}
+    _silence_decoders()
+    writer.write({"ready": info, "batch_size": batch_size})
+    threading.Thread(target=writer.send_heartbeats, daemon=True).start()
     while True:
         try:
-            head, blobs = read_frame(orders)
+            head, blobs = read_frame(stream)
         except EOFError:
             return
         if torch.get_num_threads() != head["threads"]:
             torch.set_num_threads(head["threads"])
         try:
-            answers = answer_batch(models[head["model"]], head, blobs, limits)
-            texts = [_encode(data) for _, data in answers]
-        except Exception:  # a fault of ours: it is told here, and clients learn only that it was
+            results = run_batch(models[head["model"]], head, blobs, limits)
+            texts = [_encode(data) for _, data in results]
+        except Exception:  # our fault: logged here, and clients only learn that it happened
             traceback.print_exc(file=sys.stderr)
-            voice.say({"broken": True})
+            writer.write({"failed_batch": True})
             continue
-        voice.say({"good": [good for good, _ in answers]}, texts)
+        writer.write({"good": [good for good, _ in results]}, texts)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-// Resizing to the bit as vitrail/data/resizing.py does: as Pillow, or, without antialiasing, as
-// TensorFlow.
+// Resizing, bit for bit as vitrail/data/transforms/resizing.py: like Pillow, or without
+// antialiasing like TensorFlow.
 
-import { round } from "./fit.js";
+import { round } from "./geometry.js";
 
 const sinc = (x) => (x === 0 ? 1 : Math.sin(Math.PI * x) / (Math.PI * x));
 const KERNELS = {

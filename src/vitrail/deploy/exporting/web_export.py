@@ -1,7 +1,7 @@
-"""A page that needs no server: the model runs in the browser, by onnxruntime-web's files beside it.
+"""A web page without a server: onnxruntime-web runs the model in the browser.
 
-They come by the user's own npm, or out of a folder, and are those of one version to the bit. Of
-several builds it is the one that asks nothing of a host: one thread, no headers.
+Its files come from the user's npm or from a folder, and their hashes are checked. The build is the
+one that works on any static host: one thread, no special headers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vitrail.predictor import Predictor
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
 RUNTIME = {
     "ort.wasm.bundle.min.mjs": (
-        "onnxruntime.js",  # not .mjs, which some hosts don't know for a script
+        "onnxruntime.js",  # not .mjs, which some hosts don't serve as a script
         "11e64bd8ffe11bd1a2a2f0d6275fdfbbba7262f0b76b99b53d228a8a22ef3d90",
     ),
     "ort-wasm-simd-threaded.wasm": (
@@ -30,25 +30,25 @@ RUNTIME = {
         "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2",
     ),
 }
-"""The package's files that a page needs: what they are called there, and their SHA-256."""
+"""The package's files that the page needs: their names in the page, and their SHA-256."""
 
-SHARED = ("page.css", "icon.svg", "bars.js", "intake.js")
-"""What the served page has as well."""
+SHARED = ("app.css", "icon.svg", "bars.js", "image_input.js")
+"""Files that the served page has too."""
 
-_SECONDS = 600  # that npm may take
+_TIMEOUT = 600  # seconds, for npm
 
 
 def check_web(predictor: Predictor) -> None:
-    """Refuse a model whose input no browser makes of an image."""
+    """Refuse a model whose input a browser can't provide."""
     channels = predictor.preprocess.channels
     if channels not in (1, 3):
         raise InputError(
-            f"the model takes {channels} channels, and a browser gives colors (3) or gray (1)"
+            f"the model takes {channels} channels, but a browser provides 3 (color) or 1 (gray)"
         )
 
 
 def write_page(predictor: Predictor, folder: Path, runtime: dict[str, bytes]) -> None:
-    """Write all that a page needs beside its model.onnx."""
+    """Write all files of the page beside its model.onnx."""
     here = files("vitrail.deploy")
     content = dict(runtime)
     content |= {file.name: file.read_bytes() for file in here.joinpath("web_page").iterdir()}
@@ -59,6 +59,8 @@ def write_page(predictor: Predictor, folder: Path, runtime: dict[str, bytes]) ->
         "model": str(predictor.model.spec),
         "classes": None if classes is None else list(classes),
         "preprocess": to_dict(predictor.preprocess),
+        "activation": predictor.activation,
+        "thresholds": predictor.thresholds,
         "bytes": {
             "model.onnx": (folder / "model.onnx").stat().st_size,
             "onnxruntime.wasm": len(runtime["onnxruntime.wasm"]),
@@ -70,14 +72,14 @@ def write_page(predictor: Predictor, folder: Path, runtime: dict[str, bytes]) ->
 
 
 def read_runtime(folder: Path | None) -> dict[str, bytes]:
-    """Read onnxruntime-web's files from a folder, or have npm get them; each is checked."""
+    """Read onnxruntime-web's files from a folder or through npm, and check their hashes."""
     found = _fetch() if folder is None else _read(folder)
     checked: dict[str, bytes] = {}
     for name, (ours, digest) in RUNTIME.items():
         if hashlib.sha256(found[name]).hexdigest() != digest:
             where = f"npm's {PACKAGE}" if folder is None else folder
             raise InputError(
-                f"{name} of {where} is not that of {PACKAGE} {VERSION}: it is damaged, or of "
+                f"{name} of {where} is not the file of {PACKAGE} {VERSION}: it is damaged or of "
                 "another version"
             )
         checked[ours] = found[name]
@@ -100,16 +102,16 @@ def _read(folder: Path) -> dict[str, bytes]:
 
 
 def _fetch() -> dict[str, bytes]:
-    """Have npm get the package from where it is set to, and take our files out of it."""
+    """Download the package with npm, and take our files out of it."""
     npm = shutil.which("npm")
-    instead = f"or name a folder with {PACKAGE} {VERSION} by --runtime"
+    instead = f"or give a folder with {PACKAGE} {VERSION}: --runtime FOLDER"
     if npm is None:
-        raise InputError(f"--to web needs {PACKAGE}, which npm gets: install npm, {instead}")
+        raise InputError(f"--to web needs npm to download {PACKAGE}: install npm, {instead}")
     with tempfile.TemporaryDirectory(prefix="vitrail-web-") as place:
         command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--ignore-scripts"]
         try:
             done = subprocess.run(
-                command, cwd=place, capture_output=True, text=True, timeout=_SECONDS, check=False
+                command, cwd=place, capture_output=True, text=True, timeout=_TIMEOUT, check=False
             )
             lines = [line for line in done.stderr.splitlines() if line.startswith("npm error")]
             reason = lines[0] if lines else f"exit code {done.returncode}"
@@ -118,17 +120,17 @@ def _fetch() -> dict[str, bytes]:
         packed = next(Path(place).glob("*.tgz"), None)
         if packed is None:
             raise InputError(
-                f"{PACKAGE}@{VERSION} could not be had ({reason}); mend npm, {instead}"
+                f"npm could not download {PACKAGE}@{VERSION} ({reason}); fix npm, {instead}"
             )
         try:
             with tarfile.open(packed) as archive:
                 return {name: _member(archive, f"package/dist/{name}") for name in RUNTIME}
         except (tarfile.TarError, zlib.error, EOFError, KeyError) as error:
-            raise InputError(f"npm gave a damaged {PACKAGE}@{VERSION}: {error}") from None
+            raise InputError(f"npm downloaded a damaged {PACKAGE}@{VERSION}: {error}") from None
 
 
 def _member(archive: tarfile.TarFile, name: str) -> bytes:
     file = archive.extractfile(name)
     if file is None:
-        raise KeyError(f"{name} is no file")
+        raise KeyError(f"{name} is not a file")
     return file.read()

@@ -1,14 +1,14 @@
-// The page: hands images to the worker, and shows what it answers.
+// The page: sends images to the worker, and shows its predictions.
 
-import { listBars } from "./bars.js";
-import { listen } from "./intake.js";
+import { showBars } from "./bars.js";
+import { onImage } from "./image_input.js";
 
 const find = (name) => document.getElementById(name);
 const part = (selector) => document.querySelector(selector);
 let turn = 0;
 let ready = false;
 
-function say(text) {
+function setStatus(text) {
   find("status").textContent = text;
 }
 
@@ -18,13 +18,13 @@ function clear() {
   part("figure").hidden = true;
 }
 
-function fail(text) {
+function showError(text) {
   clear();
-  say("");
+  setStatus("");
   find("error").textContent = text;
 }
 
-const heard = {
+const handlers = {
   about({ name, model, classes, preprocess }) {
     document.title = `${name} – vitrail`;
     part("h2").textContent = name;
@@ -33,42 +33,42 @@ const heard = {
     part(".about").textContent = `${model.replaceAll(",", ", ")}, ${kinds}${width} x ${height} pixels`;
   },
   loading({ percent }) {
-    say(`Loading the model: ${percent} %`);
+    setStatus(`Loading the model: ${percent} %`);
   },
   ready() {
     ready = true;
-    say(turn ? "Looking …" : "Ready.");
+    setStatus(turn ? "Running …" : "Ready.");
   },
   broken({ text }) {
     turn = -1;
-    fail(text);
+    showError(text);
   },
   refused({ number, text }) {
-    if (number === turn) fail(text);
+    if (number === turn) showError(text);
   },
-  answer({ number, top, seen, milliseconds }) {
+  prediction({ number, top, seen, milliseconds }) {
     if (number !== turn) return;
-    listBars(part(".bars"), top);
+    showBars(part(".bars"), top);
     const canvas = find("seen");
     Object.assign(canvas, { width: seen.width, height: seen.height });
     canvas.getContext("2d").putImageData(seen, 0, 0);
-    part("figcaption").textContent = `The image as the model sees it; it took ${milliseconds} ms.`;
+    part("figcaption").textContent = `The image as the model sees it. Prediction took ${milliseconds} ms.`;
     part("figure").hidden = false;
-    say("Done.");
+    setStatus("Done.");
   },
 };
 
-const worker = new Worker("worker.js", { type: "module" });
-worker.addEventListener("message", ({ data }) => heard[data.kind](data));
+const worker = new Worker("model_worker.js", { type: "module" });
+worker.addEventListener("message", ({ data }) => handlers[data.kind](data));
 worker.addEventListener("error", () => {
-  heard.broken({ text: "The model could not be started; this browser may be too old for it." });
+  handlers.broken({ text: "The model could not be started; this browser may be too old for it." });
 });
 
-listen((file) => {
+onImage((file) => {
   if (!file || turn < 0) return;
   turn += 1;
   clear();
   find("name").textContent = file.name ?? "";
-  if (ready) say("Looking …");
+  if (ready) setStatus("Running …");
   worker.postMessage({ number: turn, file });
 });

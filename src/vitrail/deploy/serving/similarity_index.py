@@ -1,7 +1,7 @@
-"""A model's index: which of its images are nearest to others, and small copies of them.
+"""A model's index: its images nearest to others, and small copies of them.
 
-Clients know an image by its row's number. What is read are images of the data set that the
-features were made of, opened once at the start: nothing in a request becomes a path.
+Clients refer to an image by its row number. Images are read from the dataset that the features were
+computed from, opened once at the start: nothing in a request becomes a path.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from vitrail.plotting.tiles import to_colors
 from vitrail.predictor import Predictor
 
 SIDE = 160
-"""Pixels of a small copy's longer side."""
+"""Longer side of a small copy, in pixels."""
 _QUALITY = 80  # of its JPEG
 
 
-class Similar:
-    """An index beside its model."""
+class SimilarityIndex:
+    """The index of a model."""
 
     def __init__(self, path: str, predictor: Predictor) -> None:
-        """Read an index; InputError where it is another model's, or its images aren't there."""
+        """Read an index; InputError if it belongs to another model, or its images are missing."""
         index = read_index(Path(path))
         kind = index.facts["features"]
         if kind != "pre-logits":
-            raise InputError(f"{path} holds {kind} features; expected pre-logits of vitrail embed")
+            raise InputError(f"{path} has {kind} features; expected pre-logits from vitrail embed")
         if index.facts["weights"] != hash_weights(predictor.model):
             made = f"vitrail embed {predictor.name} {index.facts['data']} --out {path}"
             raise InputError(
                 f"{path} was made by another model, {index.facts['model']}; make it with: {made}"
             )
-        self._source = _open(path, index)
-        self._places = _places(index, self._source)
+        self._dataset = _open(path, index)
+        self._places = _places(index, self._dataset)
         self._labels = index.labels
         self._index = Index(facts=index.facts, values=index.values, names=(), labels=())
-        assert len(self._index.lengths) == len(self)  # measured here, not by the first client
+        assert len(self._index.lengths) == len(self)  # computed now, not for the first client
 
     def __len__(self) -> int:
         return len(self._labels)
 
     def find(self, features: Tensor, top: int) -> list[list[dict[str, Any]]]:
-        """Find the images nearest to each row of features (n, width), the nearest first."""
+        """Find the images nearest to each row of features (n, width), nearest first."""
         cosines, rows = self._index.nearest(features, top)
         return [
             [
@@ -63,14 +63,14 @@ class Similar:
         ]
 
     def thumbnail(self, row: int) -> bytes:
-        """Make a small JPEG of an image; ImageError where it is gone, or can't be read."""
+        """Make a small JPEG of an image; ImageError if it is gone or unreadable."""
         if not 0 <= row < len(self):
-            raise ImageError(f"no image {row}; there are 0 to {len(self) - 1}", "unreadable")
+            raise ImageError(f"no image {row}; expected 0 to {len(self) - 1}", "unreadable")
         place = int(self._places[row])
         if place < 0:
-            raise ImageError("this image is no longer in its data set", "unreadable")
+            raise ImageError("this image is no longer in its dataset", "unreadable")
         try:
-            content = self._source.read(place)
+            content = self._dataset.read(place)
         except OSError:
             raise ImageError("this image is gone", "unreadable") from None
         if isinstance(content, bytes):
@@ -90,11 +90,11 @@ def _open(path: str, index: Index) -> ImageDataset:
     try:
         return open_dataset(data, split=split)
     except InputError as error:
-        hint = "serve from the folder that vitrail embed ran in"
-        raise InputError(f"{path}: its images aren't there: {error}; {hint}") from None
+        hint = "run serve in the folder where vitrail embed ran"
+        raise InputError(f"{path}: its images are missing: {error}; {hint}") from None
 
 
-def _places(index: Index, source: ImageDataset) -> np.ndarray:
-    """Say where in the set each row's image is; -1 where it no longer is."""
-    known = {source.where(place): place for place in range(len(source))}
+def _places(index: Index, dataset: ImageDataset) -> np.ndarray:
+    """Find each row's image in the dataset; -1 if it is no longer there."""
+    known = {dataset.where(place): place for place in range(len(dataset))}
     return np.array([known.get(name, -1) for name in index.names], np.int64)

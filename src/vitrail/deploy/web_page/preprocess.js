@@ -1,16 +1,16 @@
-// From a file to the model's input: the pixels that vitrail itself would make of it.
+// From a file to the model's input: the same pixels as vitrail's own preprocessing.
 
-import { fit } from "./fit.js";
+import { fit } from "./geometry.js";
 import { resize } from "./resize.js";
 
-const BAND = 1 << 20; // pixels that are drawn at a time; some browsers have no room for large ones
+const BAND = 1 << 20; // pixels per canvas; some browsers can't make large ones
 
-// Upright, without the file's color profile, and laid on white.
+// Upright, without the file's color profile, on a white background.
 async function decode(file) {
   try {
     return await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none" });
   } catch {
-    const name = file.type && !file.type.startsWith("image/") ? ` but ${file.type}` : "";
+    const name = file.type && !file.type.startsWith("image/") ? ` (${file.type})` : "";
     throw new Error(`This is not an image that the browser can read${name}.`);
   }
 }
@@ -42,10 +42,10 @@ function read(bitmap, box, channels) {
   return pixels;
 }
 
-export function fitPixels(pixels, height, width, preprocess) {
-  const channels = preprocess.mean.length;
-  const { before, size, after } = fit(height, width, preprocess);
-  const resized = resize(pixels, [before.height, before.width], size, channels, preprocess);
+export function fitPixels(pixels, height, width, config) {
+  const channels = config.mean.length;
+  const { before, size, after } = fit(height, width, config);
+  const resized = resize(pixels, [before.height, before.width], size, channels, config);
   const kept = new Uint8Array(after.height * after.width * channels);
   for (let row = 0; row < after.height; row += 1) {
     const from = ((after.top + row) * size[1] + after.left) * channels;
@@ -54,10 +54,10 @@ export function fitPixels(pixels, height, width, preprocess) {
   return kept;
 }
 
-export async function prepare(file, preprocess) {
+export async function preprocess(file, config) {
   const bitmap = await decode(file);
   const { height, width } = bitmap;
-  const pixels = read(bitmap, fit(height, width, preprocess).before, preprocess.mean.length);
+  const pixels = read(bitmap, fit(height, width, config).before, config.mean.length);
   bitmap.close();
-  return fitPixels(pixels, height, width, preprocess);
+  return fitPixels(pixels, height, width, config);
 }

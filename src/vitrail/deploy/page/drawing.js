@@ -1,4 +1,4 @@
-// Drawing: the image as the model saw it, the heat of its patches, and how far its heads look.
+// Drawing: the image as the model sees it, a heat map of its patches, and attention distances.
 
 const HEAT = [[0, 0, 4], [87, 16, 110], [188, 55, 84], [249, 142, 9], [252, 255, 164]];
 const SIDE = 448;
@@ -24,7 +24,7 @@ function color(value) {
   return HEAT[low].map((part, k) => Math.round(part + (place - low) * (HEAT[low + 1][k] - part)));
 }
 
-// Values from 0 to 1, so that one patch of very much does not hide all others.
+// Values from 0 to 1, so that one very high patch does not hide all others.
 export function stretch(values) {
   const sorted = [...values].sort((a, b) => a - b);
   const low = sorted[0];
@@ -71,7 +71,7 @@ export function drawView(canvas, { view, grid, values, opacity, lines, chosen })
   }
 }
 
-// A dot a head, layer by layer, as in Figure 7 right of the paper.
+// One dot per head, layer by layer, as in Figure 7 (right) of the paper.
 export function drawDistances(canvas, distances, chosen) {
   const scale = window.devicePixelRatio || 1;
   const width = canvas.clientWidth;

@@ -1,20 +1,21 @@
-// The page: takes an image in, and shows what the models make of it.
+// The page: takes an image, and shows what the models make of it.
 
-import { listen } from "./intake.js";
+import { fetchJSON, useKey } from "./api.js";
+import { onImage } from "./image_input.js";
 import { Panel } from "./panel.js";
-import { ask, useKey } from "./server.js";
 
 const find = (name) => document.getElementById(name);
 let panels = [];
 let turn = 0;
+let waiting = null; // an image that came before the models were known
 
-function say(text) {
+function setStatus(text) {
   find("status").textContent = text;
 }
 
-function fail(error) {
+function showError(error) {
   if (error.name === "AbortError") return;
-  say("");
+  setStatus("");
   find("error").textContent = error.message;
   find("unlock").hidden = error.status !== 401;
 }
@@ -22,29 +23,35 @@ function fail(error) {
 async function start() {
   find("error").textContent = "";
   try {
-    const models = await ask("models", { waiting: say });
+    const models = await fetchJSON("models", { onWait: setStatus });
     find("unlock").hidden = true;
-    const shown = models.slice(0, 2);
-    const tools = { wait: say, fail };
-    panels = shown.map(({ name }) => new Panel(find("panel"), models, name, tools));
+    const callbacks = { onWait: setStatus, onError: showError };
+    panels = models.slice(0, 2).map(({ name }) => new Panel(find("panel"), models, name, callbacks));
     find("models").replaceChildren(...panels.map((panel) => panel.root));
-    say("");
+    setStatus("");
+    if (waiting) take(waiting);
   } catch (error) {
-    fail(error);
+    showError(error);
   }
 }
 
 async function take(file) {
-  if (!file || !panels.length) return;
-  const mine = (turn += 1);
-  find("error").textContent = "";
+  if (!file) return;
   find("name").textContent = file.name ?? "";
-  say("Looking …");
+  if (!panels.length) {
+    waiting = file;
+    return;
+  }
+  waiting = null;
+  turn += 1;
+  const mine = turn;
+  find("error").textContent = "";
+  setStatus("Running …");
   const done = await Promise.all(panels.map((panel) => panel.show(file)));
-  if (mine === turn && done.every(Boolean)) say("Done.");
+  if (mine === turn && done.every(Boolean)) setStatus("Done.");
 }
 
-listen(take);
+onImage(take);
 find("unlock").addEventListener("submit", (event) => {
   event.preventDefault();
   useKey(find("key").value);

@@ -1,4 +1,4 @@
-"""The door: which hosts, origins and keys pass, and what every answer carries."""
+"""Access control: hosts, origins and API keys, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEADERS = [
 
 
 class AccessMiddleware:
-    """Refuses what may not enter, before anything else looks at it."""
+    """Middleware that refuses requests before anything else reads them."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class AccessMiddleware:
         check: Callable[[], None],
         metrics: Metrics,
     ) -> None:
-        """Take the `open_routes`, which need no key, and further `hosts` to be called by.
+        """Wrap an app: `open_routes` need no key, `hosts` are further names of this server.
 
-        `check` refuses work that there is no room for, before anything is read of it.
+        `check` refuses requests that don't fit into the queue, before their bodies are read.
         """
         self._app, self._metrics = app, metrics
         self._open, self._check_room = set(open_routes), check
@@ -53,7 +53,7 @@ class AccessMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http":  # there are no others
+        if scope["type"] != "http":  # there is no other type
             return
         start, left, status = time.perf_counter(), _has_body(scope), 0
 
@@ -70,7 +70,7 @@ class AccessMiddleware:
                 headers = [*message.get("headers", []), *_HEADERS]
                 if not any(name == b"cache-control" for name, _ in headers):
                     headers.append((b"cache-control", b"no-store"))
-                if left:  # what is still to come of the request is not read
+                if left:  # the rest of the request is not read
                     headers.append((b"connection", b"close"))
                 message = {**message, "headers": headers}
             await send(message)
@@ -79,39 +79,37 @@ class AccessMiddleware:
             self._check(scope)
             if scope["method"] == "POST":
                 self._check_room()
-        except HTTPError as refusal:
-            await respond(refusal, sending)
+        except HTTPError as error:
+            await respond(error, sending)
         else:
             await self._app(scope, taking, sending)
         finally:
-            route = getattr(scope.get("route"), "path", "other")  # which the application found
+            route = getattr(scope.get("route"), "path", "other")  # set by the app
             self._metrics.request(route, status, time.perf_counter() - start)
 
     def _check(self, scope: Scope) -> None:
         headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
         host = headers.get(b"host", b"").decode("latin-1")
         if not self._knows(host):
-            raise HTTPError(
-                421, "this server is not called that; start it with --allow-host for other names"
-            )
-        if not scope["path"].isprintable():  # the router takes /%0a for /
-            raise HTTPError(404, "there is nothing here")
+            raise HTTPError(421, "unknown host name; start the server with --allow-host to add it")
+        if not scope["path"].isprintable():  # the router would take /%0a for /
+            raise HTTPError(404, "not found")
         origin = headers.get(b"origin")
         if origin is not None and _host_of(origin.decode("latin-1")) != host:
-            raise HTTPError(403, "another site's page may not use this server")
+            raise HTTPError(403, "pages of other sites may not use this server")
         if self._key is None or scope["path"] in self._open:
             return
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"bearer":
             given = headers.get(b"x-api-key", b"")
         if not hmac.compare_digest(given.strip(), self._key):
-            raise HTTPError(401, "an API key is needed: Authorization: Bearer KEY")
+            raise HTTPError(401, "API key required: Authorization: Bearer KEY")
 
     def _knows(self, host: str) -> bool:
-        """Tell whether the server may be called so.
+        """Tell whether this is a name of the server.
 
-        Any address is right: a page that has its own name resolved to this machine comes with
-        that name (DNS rebinding).
+        Any IP address is: a page whose own name resolves to this machine sends that name (DNS
+        rebinding).
         """
         try:
             name = urlsplit(f"//{host}").hostname or ""
@@ -129,7 +127,7 @@ class AccessMiddleware:
 def _host_of(origin: str) -> str | None:
     try:
         return urlsplit(origin).netloc
-    except ValueError:  # such as http://[
+    except ValueError:  # e.g. http://[
         return None
 
 
@@ -143,20 +141,20 @@ def error_body(text: str) -> bytes:
     return json.dumps({"error": text}).encode()
 
 
-def error_headers(refusal: HTTPError) -> dict[str, str]:
-    """Say what else an error's answer has."""
+def error_headers(error: HTTPError) -> dict[str, str]:
+    """Give the headers of an error's response."""
     headers = {"content-type": "application/json"}
-    if refusal.retry is not None:
-        headers["retry-after"] = str(refusal.retry)
-    if refusal.status == 401:
+    if error.retry is not None:
+        headers["retry-after"] = str(error.retry)
+    if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return headers
 
 
-async def respond(refusal: HTTPError, send: Any) -> None:
-    """Answer with an error."""
-    body, headers = error_body(str(refusal)), error_headers(refusal)
+async def respond(error: HTTPError, send: Any) -> None:
+    """Send an error."""
+    body, headers = error_body(str(error)), error_headers(error)
     headers["content-length"] = str(len(body))
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": pairs})
+    await send({"type": "http.response.start", "status": error.status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})

@@ -1,5 +1,5 @@
 // Which part of an image is resized to which size, and which part of that is kept: the rule of
-// vitrail/data/geometry.py, number by number.
+// vitrail/data/transforms/geometry.py, number by number.
 
 const STRIP = 16;
 

@@ -1,6 +1,6 @@
-// How images come in: chosen, photographed, pasted or dropped.
+// How images get in: chosen, photographed, pasted or dropped.
 
-export function listen(take) {
+export function onImage(take) {
   for (const name of ["file", "camera"]) {
     document.getElementById(name).addEventListener("change", ({ target }) => {
       take(target.files[0]);

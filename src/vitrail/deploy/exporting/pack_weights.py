@@ -1,8 +1,8 @@
-"""Small files: weights are kept in 8 or 16 bits, and all is computed in float32 as before.
+"""Small files: weights are stored in 8 or 16 bits, and everything is computed in float32 as before.
 
-They become float32 by Cast and Mul, which runtimes do once, as they open a file. DequantizeLinear
-would be the plainer word, but ONNX Runtime 1.31 takes it in front of a product for leave to round
-the activations as well: of a ViT-Ti/16's answers that changed twice as many.
+Cast and Mul turn them into float32, which runtimes do once, when they open the file.
+DequantizeLinear would be the obvious operator, but before a MatMul ONNX Runtime 1.31 rounds the
+activations too: twice as many predictions of a ViT-Ti/16 changed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from vitrail.deploy.exporting.onnx_file import drop_unused
 
 Packing = Literal["int8-weights", "float16-weights"]
 
-_SMALL = 4096  # values below which a tensor stays as it is
+_SMALL = 4096  # tensors with fewer values stay as they are
 _BLOCK = 32
-"""Weights that share a scale: fewer are closer to the original, and take more room for scales."""
-_LEAST = np.float16(2**-24)  # the smallest scale there is
+"""Weights per scale: fewer are more exact and take more room."""
+_LEAST = np.float16(2**-24)  # the smallest scale in float16
 
 
 def pack_weights(model: Any, packing: Packing) -> None:
-    """Keep large tensors in float16, and with `int8-weights` those of products in int8."""
+    """Store large tensors in float16, and with `int8-weights` those of matrix products in int8."""
     from onnx import TensorProto
 
     inputs_last = {"Gemm", "Conv"}
@@ -57,7 +57,7 @@ def _pack_halves(model: Any, tensor: Any) -> list[Any]:
 
 
 def _pack_blocks(model: Any, tensor: Any, *, inputs_last: bool) -> list[Any]:
-    """Keep a tensor as int8 levels with a scale for some inputs of an output."""
+    """Store a tensor as int8 levels with one scale per block of an output's inputs."""
     from onnx import TensorProto, helper, numpy_helper
 
     values = numpy_helper.to_array(tensor)

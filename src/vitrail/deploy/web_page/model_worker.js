@@ -1,18 +1,18 @@
-// The model at work, beside the page, so that this stays at hand.
+// Runs the model in a worker, so that the page stays responsive.
 
 import * as ort from "./onnxruntime.js";
-import { prepare } from "./prepare.js";
+import { preprocess } from "./preprocess.js";
 
 const TOP = 5;
-const tell = (kind, rest = {}) => postMessage({ kind, ...rest });
+const send = (kind, rest = {}) => postMessage({ kind, ...rest });
 
 async function get(name) {
-  const answer = await fetch(name).catch(() => null);
-  if (!answer?.ok) throw new Error(`${name} could not be loaded${answer ? ` (${answer.status})` : ""}.`);
-  return answer;
+  const response = await fetch(name).catch(() => null);
+  if (!response?.ok) throw new Error(`${name} could not be loaded${response ? ` (${response.status})` : ""}.`);
+  return response;
 }
 
-// Files whose sizes are known, as one download.
+// Download files of known sizes, with one progress.
 async function download(sizes) {
   const total = Object.values(sizes).reduce((sum, size) => sum + size, 0);
   let done = 0;
@@ -25,35 +25,46 @@ async function download(sizes) {
       data.set(piece.value, place);
       place += piece.value.length;
       done += piece.value.length;
-      tell("loading", { percent: Math.floor((100 * done) / total) });
+      send("loading", { percent: Math.floor((100 * done) / total) });
     }
-    if (place !== size) throw new Error(`${name} is not whole; upload the folder again.`);
+    if (place !== size) throw new Error(`${name} is incomplete; upload the folder again.`);
     return data;
   }));
 }
 
 async function open() {
   const about = await (await get("model.json")).json();
-  tell("about", about);
+  send("about", about);
   const [model, wasm] = await download(about.bytes);
   ort.env.wasm.numThreads = 1;
   ort.env.wasm.wasmBinary = wasm.buffer;
   const session = await ort.InferenceSession.create(model, { executionProviders: ["wasm"] });
-  tell("ready");
+  send("ready");
   return { about, session };
 }
 
-function rank(logits, classes) {
+function softmax(logits) {
   const most = Math.max(...logits);
   const powers = Array.from(logits, (value) => Math.exp(value - most));
   const sum = powers.reduce((total, value) => total + value, 0);
-  const order = powers.map((_, place) => place).sort((a, b) => powers[b] - powers[a] || a - b);
+  return powers.map((value) => value / sum);
+}
+
+const sigmoid = (logits) => Array.from(logits, (value) => 1 / (1 + Math.exp(-value)));
+
+function rank(logits, { classes, activation, thresholds }) {
+  const several = activation === "sigmoid"; // labels per image
+  const values = several ? sigmoid(logits) : softmax(logits);
+  const order = values.map((_, place) => place).sort((a, b) => values[b] - values[a] || a - b);
   return order.slice(0, TOP).map((place) => ({
-    index: place, label: classes ? classes[place] : String(place), probability: powers[place] / sum,
+    index: place,
+    label: classes ? classes[place] : String(place),
+    probability: values[place],
+    ...(several ? { predicted: values[place] >= (thresholds ? thresholds[place] : 0.5) } : {}),
   }));
 }
 
-// Colors for the eye, of a model that may see gray.
+// The model's input as an image; it may be gray.
 function show(pixels, [height, width], channels) {
   const seen = new ImageData(width, height);
   for (let place = 0; place < height * width; place += 1) {
@@ -64,24 +75,25 @@ function show(pixels, [height, width], channels) {
 }
 
 const opened = open();
-opened.catch((error) => tell("broken", { text: error.message }));
+opened.catch((error) => send("broken", { text: error.message }));
 
 let last = opened.catch(() => null);
 addEventListener("message", ({ data: { number, file } }) => {
   last = last.then(async (found) => {
     if (!found) return null;
-    const { about: { classes, preprocess }, session } = found;
+    const { about, session } = found;
+    const { size, mean } = about.preprocess;
     try {
       const start = performance.now();
-      const pixels = await prepare(file, preprocess);
-      const channels = preprocess.mean.length;
-      const input = new ort.Tensor("uint8", pixels, [1, ...preprocess.size, channels]);
+      const pixels = await preprocess(file, about.preprocess);
+      const channels = mean.length;
+      const input = new ort.Tensor("uint8", pixels, [1, ...size, channels]);
       const { logits } = await session.run({ images: input });
       const milliseconds = Math.round(performance.now() - start);
-      const seen = show(pixels, preprocess.size, channels);
-      tell("answer", { number, top: rank(logits.data, classes), seen, milliseconds });
+      const seen = show(pixels, size, channels);
+      send("prediction", { number, top: rank(logits.data, about), seen, milliseconds });
     } catch (error) {
-      tell("refused", { number, text: error.message });
+      send("refused", { number, text: error.message });
     }
     return found;
   });

@@ -1,8 +1,8 @@
-// Similar images: each with its label and its similarity, shown as soon as it is there.
+// Similar images: each with its label and similarity, shown as soon as it is loaded.
 
-import { askImage } from "./server.js";
+import { fetchImage } from "./api.js";
 
-function item({ label, similarity }) {
+function makeItem({ label, similarity }) {
   const row = document.createElement("li");
   const [canvas, name, value] = ["canvas", "div", "div"].map((tag) => document.createElement(tag));
   canvas.setAttribute("role", "img");
@@ -14,13 +14,13 @@ function item({ label, similarity }) {
   return row;
 }
 
-export async function listAlike(strip, similar, place, options) {
-  const rows = similar.map(item);
+export async function showSimilar(strip, similar, urlOf, options) {
+  const rows = similar.map(makeItem);
   strip.replaceChildren(...rows);
   for (const [number, row] of rows.entries()) {
     const canvas = row.firstChild;
     try {
-      const image = await askImage(place(similar[number]), options);
+      const image = await fetchImage(urlOf(similar[number]), options);
       Object.assign(canvas, { width: image.width, height: image.height });
       canvas.getContext("2d").drawImage(image, 0, 0);
     } catch (error) {

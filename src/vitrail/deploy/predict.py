@@ -1,0 +1,95 @@
+"""Classify image files: the command `vitrail predict` as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitrail.config import InputError
+from vitrail.console import log_line, show_progress
+from vitrail.deploy.backends.backends import REFERENCE
+from vitrail.deploy.backends.selection import AUTO, check_backend, select_backend
+from vitrail.predictor import ImageLike, ModelLike, Prediction, Predictor
+from vitrail.predictor.images import find_images, is_one
+from vitrail.predictor.prediction_files import csv_writer, parquet_writer
+from vitrail.result import Result, ResultTable
+
+
+@dataclass(frozen=True)
+class PredictionResult(Result):
+    """The predictions for many images."""
+
+    images: int
+    """Number of images that were classified."""
+    predictions: tuple[Prediction, ...]
+    """One per image, in their order; without `keep` none."""
+    unreadable: tuple[Prediction, ...]
+    """Those that could not be read, with the reason."""
+
+    def summary(self) -> Iterable[ResultTable | str]:
+        """Give a table of classes, and the images that could not be read."""
+        rows = [
+            ("" if rank else each.path, score.label, f"{score.probability:.1%}")
+            for each in self.predictions
+            for rank, score in enumerate(each.top)
+        ]
+        if rows:
+            yield ResultTable(("image", "class", "probability"), rows, justify="left")
+        for each in self.unreadable:
+            yield f"unreadable: {each.path}: {each.error}"
+
+
+def predict(
+    model: ModelLike,
+    images: ImageLike | Sequence[ImageLike],
+    *,
+    top: int = 5,
+    csv: str | Path | None = None,
+    parquet: str | Path | None = None,
+    backend: str = REFERENCE,
+    device: str | None = None,
+    keep: bool = True,
+    on_prediction: Callable[[Prediction], None] = lambda prediction: None,
+) -> PredictionResult:
+    """Classify images, given as files, folders or pixels; unreadable ones have an error.
+
+    `on_prediction` gets each prediction as soon as it is there; without `keep`, the result holds
+    only the unreadable ones. InputError if no image can be read.
+    """
+    given = [images] if is_one(images) else list(images)
+    if not given:
+        raise InputError("no images given; give files or a folder")
+    if top < 1:
+        raise InputError(f"--top {top}: expected at least 1")
+    if csv is not None and csv == parquet:
+        raise InputError(f"--csv and --parquet are both {csv}; give two names")
+    check_backend(backend)
+    files: list[ImageLike] = []
+    for each in given:
+        files += find_images([each]) if isinstance(each, str | Path) else [each]
+    if device is None and backend not in (REFERENCE, AUTO):
+        device = "cpu"  # where the other backends run
+    predictor = Predictor.load(model, device=device)
+    predictor = select_backend(predictor, backend, log=log_line)
+    kept: list[Prediction] = []
+    unreadable: list[Prediction] = []
+    with ExitStack() as stack:
+        report = stack.enter_context(show_progress("predicting", len(files)))
+        writers = [stack.enter_context(csv_writer(Path(csv)))] if csv else []
+        writers += [stack.enter_context(parquet_writer(Path(parquet)))] if parquet else []
+        for done, prediction in enumerate(predictor.predictions(files, top=top), 1):
+            if prediction.error is not None:
+                unreadable.append(prediction)
+            if keep:
+                kept.append(prediction)
+            for write in writers:
+                write(prediction)
+            on_prediction(prediction)
+            report(done)
+        if len(unreadable) == len(files):
+            first = unreadable[0]
+            more = f", and {len(files) - 1:,} more" if len(files) > 1 else ""
+            raise InputError(f"no image could be read: {first.path}: {first.error}{more}")
+    return PredictionResult(len(files) - len(unreadable), tuple(kept), tuple(unreadable))
