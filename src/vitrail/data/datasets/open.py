@@ -35,7 +35,7 @@ from vitrail.data.datasets.hub.parquet import open_parquet
 from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list
 from vitrail.data.datasets.public.fetch import fetched
 from vitrail.data.datasets.public.official import open_imagenet
-from vitrail.data.datasets.public.registry import PUBLIC
+from vitrail.data.datasets.public.public_registry import PUBLIC
 from vitrail.data.datasets.shards.shards import open_shards
 from vitrail.data.datasets.torch_dataset import TorchDataset
 from vitrail.data.split import SPLITS, NoSplitError, choose, spell

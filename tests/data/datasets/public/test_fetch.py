@@ -13,7 +13,7 @@ from scipy.io import savemat
 from tests.data.datasets.public import test_cifar, test_idx
 from tests.shelf import Shelf, refusal, serving
 from vitrail.data.datasets.public.fetch import fetch_data, fetched
-from vitrail.data.datasets.public.registry import PUBLIC
+from vitrail.data.datasets.public.public_registry import PUBLIC
 
 Make = Callable[[Path], None]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from vitrail.config import InputError, suggest
-from vitrail.data.datasets.public.registry import PUBLIC, PublicFile, PublicSet
+from vitrail.data.datasets.public.public_registry import PUBLIC, PublicFile, PublicSet
 from vitrail.data.datasets.public.unpack import unpack
 from vitrail.download import cache_folder, fetch
 
