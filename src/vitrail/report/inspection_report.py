@@ -198,7 +198,7 @@ def _describe(inputs: ReportInputs, against: ReportInputs | None, run: RunSummar
         text = f"Weights: {provenance.source}."
     else:
         text = ""
-    measured = sections.count_images(len(inputs.measured)) if inputs.measured else "no images"
+    measured = sections.format_image_count(len(inputs.measured)) if inputs.measured else "no images"
     beside = "" if against is None else f", compared with {against.name}"
     text += f" Inspected with {measured}{beside}."
     if isinstance(inputs.model, BiT):

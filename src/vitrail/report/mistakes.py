@@ -16,7 +16,7 @@ from vitrail.plotting.evaluation_plots import draw_confusion
 from vitrail.report.html_page import ReportSection, escape, table_card
 from vitrail.report.report_images import ReportImage, even_indices, shrink, take_images
 from vitrail.report.report_inputs import BATCH, ReportInputs
-from vitrail.report.sections import count_images
+from vitrail.report.sections import format_image_count
 
 SHOWN, SIDE = 12, 200
 """Mistaken images that are shown, and the longer side of each in pixels."""
@@ -33,14 +33,14 @@ def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
         section.note = "The classes of the data are not the model's, so no prediction is a mistake."
         return section
     indices = even_indices(len(dataset), count)
-    found = predict(inputs, select(dataset, indices))
+    found = predict_dataset(inputs, select(dataset, indices))
     predicted, classes = found.top[:, 0], len(inputs.classes)
     counts = np.bincount(found.labels * classes + predicted, minlength=classes**2)
     counts = counts.reshape(classes, classes)
     wrong = np.flatnonzero(predicted != found.labels)
     wrong = wrong[np.argsort(-found.confidence[wrong], kind="stable")]
     section.note = (
-        f"{len(wrong):,} of {count_images(len(predicted))} are misclassified"
+        f"{len(wrong):,} of {format_image_count(len(predicted))} are misclassified"
         f"{'' if len(indices) == len(dataset) else f', sampled evenly from {len(dataset):,}'}."
     )
     mistakes = [
@@ -69,7 +69,7 @@ def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
     return section
 
 
-def predict(inputs: ReportInputs, dataset: ImageDataset) -> Predictions:
+def predict_dataset(inputs: ReportInputs, dataset: ImageDataset) -> Predictions:
     """Predict the classes of a dataset's images."""
     batches = EvalBatches(dataset, inputs.preprocess, batch=BATCH)
     loader = Loader(batches.__getitem__, range(len(batches)), LoaderConfig())
@@ -97,7 +97,7 @@ def _list_pairs(counts: np.ndarray, classes: tuple[str, ...]) -> str:
     order = np.argsort(-confused, axis=None, kind="stable")[:PAIRS]
     pairs = [divmod(int(place), len(classes)) for place in order]
     rows = {
-        f"{classes[row]} → {classes[column]}": count_images(int(confused[row, column]))
+        f"{classes[row]} → {classes[column]}": format_image_count(int(confused[row, column]))
         for row, column in pairs
         if confused[row, column]
     }

@@ -114,7 +114,7 @@ def show_attention(inputs: ReportInputs, against: ReportInputs | None) -> Report
     if len(set(names)) < len(names):
         names = [f"{name}, {which}" for name, which in zip(names, ("first", "second"), strict=True)]
     pixels = dict(zip(names, (each.pixels for each in found), strict=True))
-    section.note = f"Measured on {count_images(len(inputs.measured))}."
+    section.note = f"Measured on {format_image_count(len(inputs.measured))}."
     numbers = {name: each.tolist() for name, each in pixels.items()}
     section.draw(plots.draw_distances(pixels), distances=numbers, images=len(inputs.measured))
     return section
@@ -226,6 +226,6 @@ def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def count_images(count: int) -> str:
+def format_image_count(count: int) -> str:
     """Write a number of images."""
     return "1 image" if count == 1 else f"{count:,} images"

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.datasets.open import Data
-from vitrail.deploy.backends.engines import open_onnx, open_openvino, require
+from vitrail.deploy.backends.engines import open_onnx, open_openvino, require_package
 from vitrail.deploy.backends.quantize import quantize_onnx
 from vitrail.deploy.backends.token_merging import MergedViT
 from vitrail.deploy.exporting.graph import ExportModule, export_metadata, trace
@@ -124,12 +124,12 @@ def _compiled(context: BackendContext, batching: BatchingConfig) -> Engine:
 
 
 def _onnxruntime(context: BackendContext, batching: BatchingConfig) -> Engine:
-    require("onnxruntime", "'vitrail[onnx]'")
+    require_package("onnxruntime", "'vitrail[onnx]'")
     return _by_threads(batching, lambda threads: open_onnx(context.onnx, threads=threads))
 
 
 def _openvino(context: BackendContext, batching: BatchingConfig) -> Engine:
-    require("openvino", "'vitrail[openvino]'")
+    require_package("openvino", "'vitrail[openvino]'")
     return _by_threads(batching, lambda threads: open_openvino(context.onnx, threads=threads))
 
 

@@ -13,7 +13,7 @@ from vitrail.config import InputError
 from vitrail.predictor.predictor import Engine
 
 
-def require(package: str, extra: str) -> None:
+def require_package(package: str, extra: str) -> None:
     """Refuse in one line if an optional package is not installed."""
     from importlib.util import find_spec
 
@@ -23,7 +23,7 @@ def require(package: str, extra: str) -> None:
 
 def open_onnx(path: Path, *, threads: int = 1) -> Engine:
     """Open an ONNX file in ONNX Runtime; external data is refused."""
-    require("onnxruntime", "'vitrail[onnx]'")
+    require_package("onnxruntime", "'vitrail[onnx]'")
     import onnxruntime
 
     _check_alone(path)
@@ -50,7 +50,7 @@ def open_onnx(path: Path, *, threads: int = 1) -> Engine:
 
 def open_session(model: str | bytes, *, threads: int = 1) -> Any:
     """Open our own ONNX file, or its bytes, in ONNX Runtime."""
-    require("onnxruntime", "'vitrail[onnx]'")
+    require_package("onnxruntime", "'vitrail[onnx]'")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -62,7 +62,7 @@ def open_session(model: str | bytes, *, threads: int = 1) -> Any:
 
 def _check_alone(path: Path) -> None:
     """Refuse files that are not ONNX or that would make the runtime read other files."""
-    require("onnx", "'vitrail[onnx]'")
+    require_package("onnx", "'vitrail[onnx]'")
     import onnx
 
     try:
@@ -97,7 +97,7 @@ def _tensors(graph: Any) -> Iterator[Any]:
 
 def open_openvino(path: Path, *, threads: int = 1) -> Engine:
     """Open an ONNX or OpenVINO file in OpenVINO, in float32; it runs one batch at a time."""
-    require("openvino", "'vitrail[openvino]'")
+    require_package("openvino", "'vitrail[openvino]'")
     import openvino
 
     if path.suffix == ".onnx":

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.deploy.backends.engines import open_session, require
+from vitrail.deploy.backends.engines import open_session, require_package
 from vitrail.deploy.exporting.graph import ExportModule
 from vitrail.deploy.exporting.onnx_file import drop_unused, save_onnx
 
@@ -49,7 +49,7 @@ class _InputRange:
 
 def quantize_onnx(source: Path, out: Path, module: ExportModule, prepared: Tensor) -> None:
     """Write a copy of an ONNX file with int8 products, calibrated on prepared images."""
-    require("onnx", "'vitrail[onnx]'")
+    require_package("onnx", "'vitrail[onnx]'")
     import onnx
 
     model = onnx.load(str(source))

@@ -9,7 +9,7 @@ import torch
 from torch.export import ExportedProgram
 
 from vitrail.config import InputError
-from vitrail.deploy.backends.engines import require
+from vitrail.deploy.backends.engines import require_package
 from vitrail.deploy.exporting.graph import OUTPUT, ExportModule, quiet
 
 _LARGEST = 2**31 - 2**24
@@ -18,8 +18,8 @@ _LARGEST = 2**31 - 2**24
 
 def make_onnx(module: ExportModule, program: ExportedProgram, metadata: dict[str, str]) -> Any:
     """Convert a traced graph to an ONNX model, without external data."""
-    require("onnx", "'vitrail[onnx]'")
-    require("onnxscript", "'vitrail[onnx]'")
+    require_package("onnx", "'vitrail[onnx]'")
+    require_package("onnxscript", "'vitrail[onnx]'")
     size = sum(p.numel() * p.element_size() for p in module.parameters())
     if size > _LARGEST:
         raise InputError(

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from vitrail.config import InputError
-from vitrail.deploy.backends.engines import open_onnx, open_openvino, require
+from vitrail.deploy.backends.engines import open_onnx, open_openvino, require_package
 from vitrail.deploy.backends.quantize import quantize_products
 from vitrail.deploy.exporting.graph import ExportModule, Input, export_metadata, quiet
 from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
@@ -92,7 +92,7 @@ def _write_web(context: ExportContext, part: Path) -> Engine:
 
 
 def _write_openvino(context: ExportContext, part: Path) -> Engine:
-    require("openvino", "'vitrail[openvino]'")
+    require_package("openvino", "'vitrail[openvino]'")
     import openvino
 
     part.mkdir()
@@ -137,7 +137,7 @@ def _compile_pt2(program: ExportedProgram, part: Path) -> Engine:
 
 
 def _write_executorch(context: ExportContext, part: Path) -> Engine:
-    require("executorch", "executorch")
+    require_package("executorch", "executorch")
     from importlib import import_module
 
     exir: Any = import_module("executorch.exir")
