@@ -11,7 +11,7 @@ from PIL import Image
 
 from vitrail.data.transforms.preprocess import plain_preprocess
 from vitrail.models import build, parse
-from vitrail.weights.checkpoint import Checkpoint, Provenance, save_folder
+from vitrail.weights.checkpoint import Activation, Checkpoint, Provenance, save_folder
 
 EVIL = "<script>alert('x')</script>"
 """A name of a class, and of a file, that must come out as text."""
@@ -25,6 +25,7 @@ def save_model(
     name: str = TINY,
     classes: tuple[str, ...] | None = CLASSES,
     dtype: torch.dtype = torch.float32,
+    activation: Activation = "softmax",
 ) -> str:
     """Save a model with random weights, and say where."""
     torch.manual_seed(0)
@@ -34,6 +35,7 @@ def save_model(
         spec=spec,
         tensors={k: torch.randn_like(v).mul(0.3).to(dtype) for k, v in model.state_dict().items()},
         classes=classes,
+        activation=activation,
         preprocess=plain_preprocess(spec.image, spec.channels),
         provenance=Provenance(
             source="made <here>", sha256="", format="vitrail", changes=("a & b",)

@@ -1,6 +1,5 @@
 """The report: whole, self-contained, escaped, the same twice, and for every kind of model."""
 
-import html.parser
 import json
 import os
 import re
@@ -11,48 +10,17 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.report.page_reader import read
 from tests.report.tiny_models import BIT, EVIL, TINY, save_images, save_model, save_set
 from tests.shelf import refusal
+from vitrail.data.datasets.open import open_data
 from vitrail.data.transforms.preprocess import plain_preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.report import InspectionReport, inspect
 from vitrail.report.report_images import read_images
 from vitrail.report.report_inputs import open_inputs
-from vitrail.report.run_report import write_run_report
-from vitrail.report.run_sections import read_curves, show_training
-from vitrail.run import TrainConfig, train
-
-
-class Reader(html.parser.HTMLParser):
-    """Collects a page's elements and text, and that they nest."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        if tag not in ("meta", "img"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-    def find(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for name, attributes in self.elements if name == tag]
-
-
-def read(page: str) -> Reader:
-    reader = Reader()
-    reader.feed(page)
-    assert not reader.open
-    return reader
+from vitrail.weights.load import load
 
 
 @pytest.fixture(scope="module")
@@ -262,54 +230,34 @@ def test_positions_are_shown_before_and_after_resizing(model: str, tmp_path: Pat
     assert "4 by 4 and 6 by 8 tiles" in plot.alt
 
 
-def test_a_run_leaves_its_page(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    name = "ViT/4@8,depth=2,width=32,heads=2,mlp=64"
-    config = TrainConfig(data="digits", model=name, out=out, loggers=(), batch=32, log=1)
-    train(from_text(config))
-    before = {path.name for path in out.iterdir()}
-    page = write_run_report(out)
-    assert page == out / "report.html"
-    assert {path.name for path in out.iterdir()} == before | {"report.html"}
-    found = read(page.read_text())
-    assert "Confusion matrix of 10 classes" in " ".join(i["alt"] or "" for i in found.find("img"))
-    curves = read_curves(out)
-    assert curves["train/loss"][0].tolist() == [1, 2, 3]
-    assert f"train/loss ends at {curves['train/loss'][1][-1]:.4g}" in page.read_text()
-
-
-def test_a_run_without_labels_shows_what_it_predicts(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    name = "ViT/4@8,depth=1,width=16,heads=2,mlp=16"
-    config = TrainConfig(
-        data="digits", model=name, out=out, loggers=(), batch=32, log=1, task="masked-patches"
+def test_a_sigmoid_model_shows_sigmoid_scores(tmp_path: Path) -> None:
+    """Its classes do not exclude each other: the scores don't add up to one."""
+    images = save_images(tmp_path, "a.png")
+    softmax, sigmoid = (
+        inspect(save_model(tmp_path / kind, activation=kind), images)
+        for kind in ("softmax", "sigmoid")
     )
-    train(from_text(config))
-    text = write_run_report(out).read_text()
-    (shown,) = (i for i in read(text).find("img") if "was predicted" in (i["alt"] or ""))
-    assert "6 images" in (shown["alt"] or "")
-    assert "val/right ends at" in text
-    (out / "reconstructions.png").write_bytes((out / "reconstructions.png").read_bytes()[:60])
-    assert "reconstructions.png is damaged" in refusal(write_run_report, out)
+    inputs = open_inputs(str(tmp_path / "sigmoid"), images)
+    with torch.no_grad():
+        logits = inputs.model(inputs.batches(inputs.shown)[0])[0]
+    expected = logits.sigmoid().sort(descending=True).values
+    scores = [row["probability"] for row in sigmoid.sections[0].data["top"]]
+    assert scores == pytest.approx(expected.tolist(), abs=1e-6)
+    assert sum(row["probability"] for row in softmax.sections[0].data["top"]) == pytest.approx(1)
+    (lens,) = (plot for plot in sigmoid.plots if plot.name == "lens")
+    assert np.asarray(lens.axes[0].lines[0].get_ydata())[-1] == pytest.approx(scores[0], abs=1e-6)
 
 
-def test_a_gradient_that_was_too_large_is_none_of_the_numbers(tmp_path: Path) -> None:
-    row = '{"step": 1, "train/loss": 2.0, "norm": "inf"}'
-    (tmp_path / "metrics.jsonl").write_text(f"{row}\n")
-    assert show_training(tmp_path).data == {"last": {"train/loss": 2.0}}
-
-
-def from_text(config: TrainConfig) -> TrainConfig:
-    """Shorten a run to three steps."""
-    from vitrail.config import override
-
-    return override(config, "length", "3 steps")
-
-
-def test_damaged_metrics_are_named(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "lr": 0.1}\n{"st')
-    assert "metrics.jsonl is damaged" in refusal(read_curves, tmp_path)
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": "nan"}\n')
-    (values,) = read_curves(tmp_path)["train/loss"][1:]
-    assert np.isnan(values).all()
-    assert "metrics.jsonl: No such file" in refusal(read_curves, tmp_path / "none")
+def test_objects_do_as_well_as_text(model: str, tmp_path: Path) -> None:
+    """A loaded model, a plain module, images as arrays and Pillow images, a dataset."""
+    (path,) = save_images(tmp_path, "a.png")
+    with Image.open(path) as image:
+        pixels = np.asarray(image)
+    loaded = load(model)
+    expected = inspect(model, [path]).sections[0].data["top"]
+    for images in (path, str(path), pixels, Image.fromarray(pixels)):
+        assert inspect(loaded, images).sections[0].data["top"] == expected
+    plain = inspect(loaded.model, pixels, data=open_data(save_set(tmp_path / "set"), split="all"))
+    top = [row["probability"] for row in plain.sections[0].data["top"]]
+    assert top == [row["probability"] for row in expected]
+    assert "The weights have no preprocessing" in plain.description

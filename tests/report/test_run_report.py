@@ -1,0 +1,116 @@
+"""A run's report: its own result first, its mistakes as images, its curves."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.report.page_reader import read
+from tests.shelf import refusal
+from vitrail import inspect
+from vitrail.config import override
+from vitrail.report.run_report import write_run_report
+from vitrail.report.run_sections import read_curves, show_training
+from vitrail.run import TrainConfig, train
+
+TINY = "ViT/4@8,depth=2,width=32,heads=2,mlp=64"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train for three steps on digits."""
+    out = tmp_path_factory.mktemp("runs") / "digits-run"
+    config = TrainConfig(data="digits", model=TINY, out=out, loggers=(), batch=32, log=1)
+    train(override(config, "length", "3 steps"))
+    return out
+
+
+def test_a_report_begins_with_the_runs_own_result(run: Path) -> None:
+    """It is that of all validation images, whatever number the report looks at itself."""
+    result = json.loads((run / "result.json").read_text())
+    report = inspect(run, count=8)
+    assert report.title == "digits-run: ViT/4@8"
+    assert f"Top-1 accuracy {result['top1']:.2%} on 355 validation images" in report.description
+    first = report.sections[0]
+    assert first.title == "Result"
+    assert first.data == result
+    (card,) = first.cards
+    assert isinstance(card, str)
+    assert f"{result['top1']:.2%}" in card
+    assert "digits/test" in card
+
+
+def test_mistakes_are_images_the_most_confident_first(run: Path) -> None:
+    result = json.loads((run / "result.json").read_text())
+    report = inspect(run, count=355)
+    (section,) = (each for each in report.sections if each.title == "Mistakes")
+    wrong = round((1 - result["top1"]) * 355)
+    assert section.note == f"{wrong} of 355 images are misclassified."
+    confusion = np.array(section.data["confusion"])
+    assert confusion.sum() - np.trace(confusion) == wrong
+    mistakes = section.data["mistakes"]
+    assert len(mistakes) == 12
+    sure = [mistake["confidence"] for mistake in mistakes]
+    assert sure == sorted(sure, reverse=True)
+    assert all(mistake["label"] != mistake["predicted"] for mistake in mistakes)
+    images = [i for i in read(report.html()).find("img") if "image/jpeg" in (i["src"] or "")]
+    alts = [image["alt"] or "" for image in images]
+    for alt, mistake in zip(alts, mistakes, strict=True):
+        said = f"{mistake['label']}, predicted {mistake['predicted']}"
+        assert f"{said} with {mistake['confidence']:.1%}" in alt
+
+
+def test_a_sample_of_the_images_is_called_one(run: Path) -> None:
+    (section,) = (each for each in inspect(run, count=9).sections if each.title == "Mistakes")
+    assert section.note.endswith("of 9 images are misclassified, sampled evenly from 355.")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"steps": "x", "images": 1}', "\0"])
+def test_a_damaged_result_is_named(run: Path, tmp_path: Path, text: str) -> None:
+    for name in ("config.yaml", "metrics.jsonl", "model"):
+        (tmp_path / name).symlink_to(run / name)
+    (tmp_path / "result.json").write_text(text)
+    assert "result.json is damaged; expected what training wrote" in refusal(inspect, tmp_path)
+
+
+def test_a_run_leaves_its_page(run: Path) -> None:
+    before = {path.name for path in run.iterdir()}
+    page = write_run_report(run)
+    assert page == run / "report.html"
+    assert {path.name for path in run.iterdir()} == before | {"report.html"}
+    found = read(page.read_text())
+    assert "Confusion matrix of 10 classes" in " ".join(i["alt"] or "" for i in found.find("img"))
+    curves = read_curves(run)
+    assert curves["train/loss"][0].tolist() == [1, 2, 3]
+    assert f"train/loss ends at {curves['train/loss'][1][-1]:.4g}" in page.read_text()
+
+
+def test_a_run_without_labels_shows_what_it_predicts(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    name = "ViT/4@8,depth=1,width=16,heads=2,mlp=16"
+    config = TrainConfig(
+        data="digits", model=name, out=out, loggers=(), batch=32, log=1, task="masked-patches"
+    )
+    train(override(config, "length", "3 steps"))
+    text = write_run_report(out).read_text()
+    (shown,) = (i for i in read(text).find("img") if "was predicted" in (i["alt"] or ""))
+    assert "6 images" in (shown["alt"] or "")
+    assert "val/right ends at" in text
+    (out / "reconstructions.png").write_bytes((out / "reconstructions.png").read_bytes()[:60])
+    assert "reconstructions.png is damaged" in refusal(write_run_report, out)
+
+
+def test_a_gradient_that_was_too_large_is_none_of_the_numbers(tmp_path: Path) -> None:
+    row = '{"step": 1, "train/loss": 2.0, "norm": "inf"}'
+    (tmp_path / "metrics.jsonl").write_text(f"{row}\n")
+    assert show_training(tmp_path).data == {"last": {"train/loss": 2.0}}
+
+
+def test_damaged_metrics_are_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "lr": 0.1}\n{"st')
+    assert "metrics.jsonl is damaged" in refusal(read_curves, tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": "nan"}\n')
+    (values,) = read_curves(tmp_path)["train/loss"][1:]
+    assert np.isnan(values).all()
+    assert "metrics.jsonl: No such file" in refusal(read_curves, tmp_path / "none")
