@@ -145,6 +145,15 @@ def to_dict(obj: DataclassInstance) -> dict[str, Any]:
     return {name: plain(getattr(obj, name)) for name in _kinds(type(obj))}
 
 
+def flatten(data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Return nested plain data by dotted paths."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        path = _join(where, key)
+        found |= flatten(value, path) if isinstance(value, Mapping) else {path: value}
+    return found
+
+
 def read_file(path: str | Path) -> dict[str, Any]:
     """Read the mapping that a .yaml, .yml, .toml or .json file holds."""
     path = Path(path)

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore
 
-from vitrail.config import InputError
+from vitrail.config import InputError, flatten
 from vitrail.signals import Stopped
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ class Processes:
 
         Facts are plain data by name, nested or not.
         """
-        seen = self.gather(dict(_flatten(facts)))
+        seen = self.gather(flatten(facts))
         for rank, other in enumerate(seen):
             names = [name for name in seen[0] | other if other.get(name) != seen[0].get(name)]
             if names:
@@ -209,15 +209,6 @@ def process_group(device: str | None = None) -> Iterator[Processes]:
     dist.destroy_process_group()
     if stopped is not None:
         raise stopped
-
-
-def _flatten(facts: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    """Give nested facts by dotted names."""
-    for key, value in facts.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{where}{key}.")
-        else:
-            yield f"{where}{key}", value
 
 
 def choose_device(device: str | torch.device | None = None) -> torch.device:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +24,13 @@ from vitrail.distributed import Processes, process_group
 from vitrail.files import write_whole
 from vitrail.run.job import train_among
 from vitrail.run.result import Run
-from vitrail.training.checkpoints.run_folder import CONFIG, RESTART_HINT, check_settings
+from vitrail.training.checkpoints.run_folder import (
+    CONFIG,
+    RESTART_HINT,
+    check_owned,
+    check_settings,
+    clear_run,
+)
 from vitrail.training.checkpoints.run_lock import run_lock
 from vitrail.training.loop import DivergedError
 from vitrail.training.train_config import TrainConfig, free_settings
@@ -166,10 +171,13 @@ def _prepare(protocol: Protocol, *, restart: bool) -> list[Trial]:
     out = protocol.config.out
     if (out / CONFIG).exists():
         raise InputError(f"{out} is the folder of a single run; choose another --out")
+    runs = [*(out / "grid").glob("*"), *out.glob("seed-*")]
+    for folder in runs:
+        check_owned(folder, restart=restart)
     if restart:
         (out / SUMMARY).unlink(missing_ok=True)
-        for folder in (out / "grid", *out.glob("seed-*")):
-            shutil.rmtree(folder, ignore_errors=True)
+        for folder in runs:
+            clear_run(folder, whole=True)
     if not (out / SUMMARY).exists():
         return [Trial(lr=rate) for rate in protocol.rates if len(protocol.rates) > 1]
     summary = read_file(out / SUMMARY)

@@ -200,7 +200,7 @@ def test_a_changed_set_is_refused_with_the_numbers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"photos/val had 20 images .* 21 now \(1 are new\)"):
         train(config)
     extra.unlink()
-    kept = {path: content for path, content in before.items() if path.name != ".lock"}
+    kept = {path: content for path, content in before.items() if path.name != "run.lock"}
     assert {path: path.read_bytes() for path in kept} == kept  # a refusal changes nothing
     assert train(config).steps == 8
 

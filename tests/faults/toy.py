@@ -70,7 +70,7 @@ def print_of(out: Path) -> dict[str, str]:
 
 def leftovers(out: Path) -> list[str]:
     """List what a run leaves behind but should not."""
-    hidden = [path for path in out.rglob(".*") if path.name != ".lock"]
+    hidden = [path for path in out.rglob(".*") if path.name != "run.lock"]
     return [str(path.relative_to(out)) for path in hidden]
 
 

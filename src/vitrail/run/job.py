@@ -38,7 +38,7 @@ def train_among(
 
         def look() -> dict[str, Any] | None:
             stack.enter_context(run_lock(config.out))
-            return None if restart else check_folder(config)
+            return check_folder(config, restart=restart)
 
         reached = processes.on_main(look)
         if reached is not None:

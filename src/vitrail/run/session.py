@@ -17,7 +17,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
 import signal
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -49,19 +48,18 @@ from vitrail.text import printable
 from vitrail.training.checkpoints.checkpoint_files import (
     SavedCheckpoint,
     SaveError,
-    latest_checkpoint,
 )
-from vitrail.training.checkpoints.resume import check_datasets, load_checkpoint, save_checkpoint
+from vitrail.training.checkpoints.resume import find_checkpoint, load_checkpoint, save_checkpoint
 from vitrail.training.checkpoints.run_folder import (
     BAD_BATCH,
-    CHECKPOINTS,
     MIM_HEAD,
     MODEL,
     RECONSTRUCTIONS,
     RESULT,
+    identify_run,
 )
 from vitrail.training.checkpoints.sharding import full_state_dict, unsharded
-from vitrail.training.logging.metrics_logger import METRICS, MetricsLogger
+from vitrail.training.logging.metrics_logger import MetricsLogger
 from vitrail.training.loop import StepResult, StopRequested, fit
 from vitrail.training.peft import adapt
 from vitrail.training.run_data import open_datasets
@@ -120,10 +118,8 @@ class Session:
     def run(self) -> Run:
         """Train to the end."""
         config, total = self.config, self.rhythm.total
-        saved = self.processes.on_main(lambda: latest_checkpoint(config.out / CHECKPOINTS))
+        saved = self.processes.on_main(lambda: find_checkpoint(config, self.sets))
         start = saved.step if saved else 0
-        if saved:
-            self._check(saved)
         with (
             MetricsLogger(
                 config.out,
@@ -132,6 +128,7 @@ class Session:
                 every=config.log,
                 loggers=config.loggers,
                 quiet=not self.processes.is_main,
+                saved=saved.metadata["metrics"] if saved else None,
             ) as self.journal,
             listen() as self.signals,
         ):
@@ -177,19 +174,6 @@ class Session:
             found.append(f"{part} after {self.rhythm.total:,} steps; a smaller one forgets sooner")
         return found
 
-    def _check(self, saved: SavedCheckpoint) -> None:
-        """Refuse other images; cut the metrics back to what they were when the run was saved.
-
-        The journal drops later steps. Of the very step there may be an evaluation that comes again.
-        """
-        check_datasets(saved.metadata["sets"], self.sets)
-        if self.processes.is_main and self._metrics_size() > saved.metadata["metrics"]:
-            os.truncate(self.config.out / METRICS, saved.metadata["metrics"])
-
-    def _metrics_size(self) -> int:
-        path = self.config.out / METRICS
-        return path.stat().st_size if path.exists() else 0
-
     def _load(self, saved: SavedCheckpoint) -> None:
         load_checkpoint(saved, self.trainer, micro=self.config.micro)
         self.saved = saved.step
@@ -203,15 +187,20 @@ class Session:
 
         def metadata() -> dict[str, Any]:
             return {
-                "sets": self.sets,
+                **identify_run(self.config),
+                "data": self.sets,
+                "total": self.rhythm.total,
                 "standing": asdict(self.standing),
                 "bad": [astuple(image) for image in self.ledger.bad.values()],
-                "metrics": self._metrics_size(),
+                "metrics": self.journal.metrics_state(),
                 "place": astuple(self.feed.place),
             }
 
         try:
             save_checkpoint(self.config.out, step, self.trainer, metadata, self.processes)
+            if self.config.keep == "last" or self.standing.best is None:
+                with self._averaged():
+                    self._write_model()  # so that a run that is stopped has one
         except InputError as error:
             self.unsaved = error
             log.warning("%s; the last good one is of step %d", error, self.saved)

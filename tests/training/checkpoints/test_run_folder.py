@@ -13,7 +13,12 @@ from vitrail.data.cache import CacheConfig
 from vitrail.data.loader import LoaderConfig
 from vitrail.files import write_whole
 from vitrail.training.checkpoints.checkpoint_files import write_checkpoint
-from vitrail.training.checkpoints.run_folder import prepare_folder
+from vitrail.training.checkpoints.resume import find_checkpoint
+from vitrail.training.checkpoints.run_folder import (
+    check_folder,
+    identify_run,
+    prepare_folder,
+)
 from vitrail.training.peft import TuneConfig
 from vitrail.training.schedule import ScheduleConfig
 from vitrail.training.tasks import LossConfig
@@ -159,9 +164,10 @@ def test_a_setting_that_an_older_version_had_not_is_its_default(tmp_path: Path) 
 
 def test_a_finished_run_gives_what_it_reached_under_its_settings_only(tmp_path: Path) -> None:
     prepare_folder(toy(tmp_path), restart=False)
-    (tmp_path / "result.json").write_text(json.dumps({"steps": 10}))
+    (tmp_path / "result.json").write_text(json.dumps({"ending": "finished", "steps": 10}))
     before = (tmp_path / "config.yaml").read_bytes()
-    assert prepare_folder(toy(tmp_path, log=1), restart=False) == {"steps": 10}
+    reached = prepare_folder(toy(tmp_path, log=1), restart=False)
+    assert reached == {"ending": "finished", "steps": 10}
     assert (tmp_path / "config.yaml").read_bytes() == before
     with pytest.raises(InputError, match=r"cannot resume: seed 5 → 6"):
         prepare_folder(toy(tmp_path, seed=6), restart=False)
@@ -175,8 +181,90 @@ def test_a_restart_forgets_all_of_the_old_run_and_nothing_else(tmp_path: Path) -
         (tmp_path / name).mkdir()
         (tmp_path / name / "x").write_text("x")
     assert prepare_folder(toy(tmp_path, seed=6), restart=True) is None
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.yaml", "mine.txt"]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["config.yaml", "mine.txt", "run.json"]
     assert read_file(tmp_path / "config.yaml")["seed"] == 6
+
+
+STRANGERS = ("config.yaml", "metrics.jsonl", "report.html", "model/mine.txt", "tensorboard/mine")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("name", STRANGERS)
+def test_what_no_run_wrote_is_neither_removed_nor_overwritten(
+    tmp_path: Path, name: str, restart: bool
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    said = "is not a run folder" if restart else "which no run of vitrail wrote"
+    for check in (check_folder, prepare_folder):
+        with pytest.raises(InputError, match=f"^{tmp_path} .*{said}.*; choose another --out$"):
+            check(toy(tmp_path), restart=restart)
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == [path]
+    assert path.read_text() == "mine"
+
+
+def test_a_restart_removes_nothing_that_the_manifest_does_not_list(tmp_path: Path) -> None:
+    begin(toy(tmp_path))
+    record = json.loads((tmp_path / "run.json").read_text())
+    record["files"] = [*(set(record["files"]) - {"model"}), "../outside", "mine.txt"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "mine.txt").touch()
+    prepare_folder(toy(tmp_path), restart=True)
+    assert (tmp_path / "model").is_dir()
+    assert (tmp_path / "mine.txt").exists()
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_run_folder_of_the_old_layout_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "states").mkdir()
+    (tmp_path / "config.yaml").write_text("data: digits")
+    with pytest.raises(InputError, match=r"is a run folder of an older version \(states/\), which"):
+        check_folder(toy(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", r"result\.json: Expecting"),
+        ("[]", "keys and values"),
+        ("{}", "not the result of a run"),
+    ],
+)
+def test_a_result_that_cannot_be_read_is_one_line(tmp_path: Path, content: str, said: str) -> None:
+    begin(toy(tmp_path))
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(InputError, match=f"{said}.*; use --restart to begin again"):
+        check_folder(toy(tmp_path))
+
+
+def test_checkpoints_that_are_a_file_are_refused(tmp_path: Path) -> None:
+    prepare_folder(toy(tmp_path), restart=False)
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(InputError, match="checkpoints is a file, not a folder; use --restart"):
+        check_folder(toy(tmp_path))
+    assert prepare_folder(toy(tmp_path), restart=True) is None
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    one, two = toy(tmp_path / "one"), toy(tmp_path / "two")
+    for config in (one, two):
+        config.out.mkdir()
+        prepare_folder(config, restart=False)
+    noted = {**identify_run(one), "data": {}}
+    write_checkpoint(one.out / "checkpoints", 3, noted, lambda new: None)
+    found = find_checkpoint(one, {})
+    assert found is not None
+    assert found.step == 3
+    (one.out / "checkpoints").rename(two.out / "checkpoints")
+    with pytest.raises(InputError, match=r"step-00000003 belongs to another run \(id "):
+        find_checkpoint(two, {})
+    (two.out / "checkpoints").rename(one.out / "checkpoints")
+    with pytest.raises(InputError, match="was saved with other settings"):
+        find_checkpoint(replace(one, batch=8), {})
+    assert find_checkpoint(replace(one, device="cpu"), {}) is not None
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -18,10 +18,16 @@ from vitrail.config import InputError
 from vitrail.distributed import Processes
 from vitrail.training.checkpoints.checkpoint_files import (
     SavedCheckpoint,
+    latest_checkpoint,
     prune_checkpoints,
     write_checkpoint,
 )
-from vitrail.training.checkpoints.run_folder import CHECKPOINTS, RESTART_HINT
+from vitrail.training.checkpoints.run_folder import (
+    CHECKPOINTS,
+    CONFIG,
+    RESTART_HINT,
+    identify_run,
+)
 from vitrail.training.checkpoints.sharding import load_shards, save_shards
 from vitrail.training.checkpoints.state_dicts import (
     flatten_state_dict,
@@ -32,10 +38,31 @@ from vitrail.training.checkpoints.state_dicts import (
 from vitrail.training.dtensor import is_sharded
 from vitrail.training.loop import Trainer
 from vitrail.training.precision import LossScale
+from vitrail.training.train_config import TrainConfig
 
 TENSORS = "tensors.safetensors"
 
 log = logging.getLogger("vitrail")
+
+
+def find_checkpoint(config: TrainConfig, data: Mapping[str, Any]) -> SavedCheckpoint | None:
+    """Find the checkpoint that a run continues from; refuse one of another run, or other images."""
+    saved = latest_checkpoint(config.out / CHECKPOINTS)
+    if saved is None:
+        return None
+    noted, own = saved.metadata, identify_run(config)
+    if noted["run"] != own["run"]:
+        raise InputError(
+            f"cannot resume: {saved.path} belongs to another run (id {noted['run']}, this one is "
+            f"{own['run']}); remove it, or {RESTART_HINT}"
+        )
+    if noted["settings"] != own["settings"]:
+        raise InputError(
+            f"cannot resume: {saved.path} was saved with other settings than {CONFIG} has now; "
+            f"put them back, or {RESTART_HINT}"
+        )
+    check_datasets(noted["data"], data)
+    return saved
 
 
 def save_checkpoint(

@@ -1,65 +1,169 @@
-"""The folder of a run: begun once, gone on with under the same settings, or cleared."""
+"""The run folder: begun once, continued with the same settings, or cleared.
+
+`run.json` gives the run its id and lists the names that belong to it. Nothing else is ever removed,
+and a folder where one of these names is somebody else's is refused before anything is written.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from vitrail.config import InputError, from_dict, read_file, to_dict
+from vitrail.config import InputError, flatten, from_dict, read_file, to_dict
 from vitrail.files import write_whole
+from vitrail.text import quoted
 from vitrail.training.checkpoints.checkpoint_files import clean_checkpoints
-from vitrail.training.train_config import TrainConfig, free_settings
+from vitrail.training.checkpoints.run_lock import LOCK
+from vitrail.training.logging.metrics_logger import LOG, METRICS, SPEED
+from vitrail.training.train_config import FREE, TrainConfig, free_settings
 
-CHECKPOINTS, MODEL, CONFIG, RESULT = "checkpoints", "model", "config.yaml", "result.json"
+RUN, CONFIG, RESULT = "run.json", "config.yaml", "result.json"
+CHECKPOINTS, MODEL = "checkpoints", "model"
 MIM_HEAD, RECONSTRUCTIONS = "mim_head.safetensors", "reconstructions.png"
 BAD_BATCH = "bad_batch_"
 RESTART_HINT = "use --restart to begin again, or another --out"
 
+_CLEARED = (
+    *(RESULT, CHECKPOINTS, MODEL, "tensorboard", "report.html"),
+    *(MIM_HEAD, RECONSTRUCTIONS, CONFIG),  # the settings go last: they say what the rest is of
+)
+_KEPT = (METRICS, SPEED, LOG, "wandb-run.txt", "mlflow-run.txt")
+"""What a restarted run cuts back or appends to."""
 
-def check_folder(config: TrainConfig) -> dict[str, Any] | None:
-    """Hold a begun run's settings against these; give what a finished run has reached."""
-    path, result, states = (config.out / name for name in (CONFIG, RESULT, CHECKPOINTS))
-    clean_checkpoints(states)
-    reached = json.loads(result.read_text()) if result.exists() else None
-    if reached or (states.exists() and any(states.iterdir())):
-        begun = from_dict(TrainConfig, read_file(path))
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What run.json holds."""
+
+    version: int
+    id: str
+    files: tuple[str, ...]
+    """The names in the folder that belong to the run."""
+
+
+def read_run(folder: Path) -> RunRecord | None:
+    """Read a folder's run.json; None where it is not a run folder."""
+    path = folder / RUN
+    if not path.exists():
+        return None
+    try:
+        return from_dict(RunRecord, read_file(path))
+    except InputError as error:
+        raise InputError(f"{path} was not written by this vitrail ({error}); {_ANOTHER}") from None
+
+
+_ANOTHER = "choose another --out"
+
+
+def check_folder(config: TrainConfig, *, restart: bool = False) -> dict[str, Any] | None:
+    """Refuse a folder that a run can't use; return what a finished run has reached."""
+    out = config.out
+    check_owned(out, restart=restart)
+    if restart:
+        return None
+    path, result, checkpoints = (out / name for name in (CONFIG, RESULT, CHECKPOINTS))
+    if checkpoints.exists() and not checkpoints.is_dir():
+        raise InputError(f"{checkpoints} is a file, not a folder; {RESTART_HINT}")
+    clean_checkpoints(checkpoints)
+    reached = _read_result(result)
+    if reached or (checkpoints.exists() and any(checkpoints.iterdir())):
+        try:
+            begun = from_dict(TrainConfig, read_file(path))
+        except InputError as error:
+            raise InputError(f"cannot resume: {path}: {error}; {RESTART_HINT}") from None
         check_settings(to_dict(begun), to_dict(config), free_settings(config))
     return reached
 
 
+def check_owned(folder: Path, *, restart: bool) -> None:
+    """Refuse a folder where what a run would write or remove is not its own."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file, not a folder; {_ANOTHER}")
+    if read_run(folder) is not None:
+        return
+    there = set(os.listdir(folder)) - {LOCK, f".{RUN}.new"}
+    if "states" in there and CONFIG in there:
+        raise InputError(
+            f"{folder} is a run folder of an older version (states/), which can't be continued; "
+            + _ANOTHER
+        )
+    if restart and there:
+        raise InputError(f"{folder} is not a run folder, so --restart removes nothing; {_ANOTHER}")
+    if strangers := sorted(there & {*_CLEARED, *_KEPT, "wandb"}):
+        raise InputError(
+            f"{folder} holds {quoted(strangers)}, which no run of vitrail wrote; {_ANOTHER}"
+        )
+
+
+def _read_result(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        found = read_file(path)
+    except InputError as error:
+        raise InputError(f"{error}; {RESTART_HINT}") from None
+    if not {"ending", "steps"} <= found.keys():
+        raise InputError(f"{path} is not the result of a run; {RESTART_HINT}")
+    return found
+
+
 def prepare_folder(config: TrainConfig, *, restart: bool) -> dict[str, Any] | None:
-    """Do as `check_folder`, and write the settings down; `restart` forgets all that was."""
+    """Check the folder, then write the settings; `restart` removes what the run left before."""
+    reached = check_folder(config, restart=restart)
     if restart:
-        _clear(config.out)
-    reached = check_folder(config)
+        clear_run(config.out)
     if reached is None:
+        if restart or read_run(config.out) is None:
+            names = (*_CLEARED, *_KEPT, "wandb", f"{BAD_BATCH}*.txt", LOCK)
+            record = RunRecord(version=1, id=os.urandom(8).hex(), files=names)
+            write_whole(config.out / RUN, json.dumps(to_dict(record), indent=1) + "\n")
         settings = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
         write_whole(config.out / CONFIG, settings)
     return reached
 
 
-def _clear(folder: Path) -> None:
-    """Remove what an old run left; its states before its settings, which say what they are of."""
-    (folder / RESULT).unlink(missing_ok=True)
-    for name in (CHECKPOINTS, MODEL, "tensorboard"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    for path in (
-        *folder.glob(f"{BAD_BATCH}*"),
-        folder / MIM_HEAD,
-        folder / RECONSTRUCTIONS,
-        folder / CONFIG,
-    ):
+def clear_run(folder: Path, *, whole: bool = False) -> None:
+    """Remove what a run has computed; `whole`: everything that is its own, the folder too if empty.
+
+    Only names that its run.json lists, and that this version writes, are touched.
+    """
+    record = read_run(folder)
+    if record is None:
+        return
+    listed = set(record.files)
+    for name in (*_CLEARED, *(_KEPT if whole else ())):
+        if name in listed:
+            _remove(folder / name)
+    for path in folder.glob(f"{BAD_BATCH}*.txt"):
         path.unlink(missing_ok=True)
+    if whole:
+        for name in (RUN, LOCK):
+            _remove(folder / name)
+        if not os.listdir(folder):
+            folder.rmdir()
+
+
+def _remove(path: Path) -> None:
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be removed: {error.strerror}") from None
 
 
 def check_settings(old: Mapping[str, Any], new: Mapping[str, Any], free: Collection[str]) -> None:
-    """Refuse to go on with settings that a run was not begun with, but for those that are free."""
-    was, now = (dict(_flatten(settings)) for settings in (old, new))
+    """Refuse to continue a run with other settings than it began with, except for `free` ones."""
+    was, now = flatten(old), flatten(new)
     changes = [
         f"{key} {was.get(key)} → {now.get(key)}"
         for key in {**was, **now}
@@ -69,9 +173,19 @@ def check_settings(old: Mapping[str, Any], new: Mapping[str, Any], free: Collect
         raise InputError(f"cannot resume: {', '.join(changes)}; {RESTART_HINT}")
 
 
-def _flatten(settings: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{where}{key}.")
-        else:
-            yield f"{where}{key}", value
+def identify_run(config: TrainConfig) -> dict[str, str]:
+    """Return what a checkpoint notes of its run: its id, and a hash of the settings that bind it.
+
+    Defaults are left out of the hash, so that a version with a new setting continues old runs.
+    """
+    record = read_run(config.out)
+    if record is None:
+        raise InputError(f"{config.out} was deleted or emptied while its run was going on")
+    defaults = flatten(to_dict(TrainConfig(data="", model="", out=Path())))
+    bound = {
+        key: value
+        for key, value in flatten(to_dict(config)).items()
+        if value != defaults.get(key) and not {key, key.partition(".")[0]} & set(FREE)
+    }
+    text = json.dumps(bound, sort_keys=True).encode()
+    return {"run": record.id, "settings": hashlib.sha256(text).hexdigest()}

@@ -42,6 +42,12 @@ class JSONLines:
                 self._file.truncate(start)
             self._warn(error)
 
+    def read(self) -> bytes:
+        """Return all that the file holds; nothing if it can't be read."""
+        with suppress(OSError):
+            return self._path.read_bytes()
+        return b""
+
     def sync(self) -> None:
         """Bring all lines on disk."""
         try:

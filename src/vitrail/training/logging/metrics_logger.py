@@ -6,13 +6,16 @@ it ends with the same bytes. `speed.jsonl` holds what differs each time.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -47,10 +50,12 @@ class MetricsLogger:
         every: int = 10,
         loggers: Sequence[str] = ("tensorboard",),
         quiet: bool = False,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         """Open all files; write values `every` so many steps, 0 for never.
 
-        `quiet` opens nothing and shows nothing: for all processes but the first.
+        `quiet` opens nothing and shows nothing: for all processes but the first. `saved` is what
+        `metrics_state` gave when the run was saved that is continued.
         """
         assert 0 <= step <= total
         self._quiet, self._total, self._every = quiet, total, every
@@ -59,22 +64,30 @@ class MetricsLogger:
         self._pace = ThroughputMeter()
         with ExitStack() as stack:
             if not quiet:
-                self._open(stack, folder, loggers)
+                self._open(stack, folder, loggers, saved)
             self._stack = stack.pop_all()
 
-    def _open(self, stack: ExitStack, folder: Path, loggers: Sequence[str]) -> None:
+    def _open(
+        self,
+        stack: ExitStack,
+        folder: Path,
+        loggers: Sequence[str],
+        saved: Mapping[str, Any] | None,
+    ) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot hold a run: {error.strerror}") from None
+        record = JSONLines(folder / LOG)
+        stack.callback(record.close)
+        stack.enter_context(log_to(record.append))
+        if saved is not None:
+            _restore(folder / METRICS, saved)
         upto = self._step or -1
         self._metrics = JSONLines(folder / METRICS, upto=upto)
         stack.callback(self._metrics.close)
         self._speed = JSONLines(folder / SPEED, upto=upto)
         stack.callback(self._speed.close)
-        record = JSONLines(folder / LOG)
-        stack.callback(record.close)
-        stack.enter_context(log_to(record.append))
         stack.push(self._close_loggers)
         for name in loggers:
             if logger := open_logger(name, folder, self._step):
@@ -139,6 +152,13 @@ class MetricsLogger:
         if not self._quiet:
             self._metrics.sync()
             self._speed.sync()
+
+    def metrics_state(self) -> dict[str, Any]:
+        """Return the size and hash of the metrics, for a checkpoint."""
+        if self._quiet:
+            return {}
+        content = self._metrics.read()
+        return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
     def _write(
         self, step: int, numbers: dict[str, float], speed: Mapping[str, float] | None = None
@@ -222,6 +242,27 @@ class MetricsLogger:
         trace: TracebackType | None,
     ) -> None:
         self._stack.__exit__(kind, error, trace)
+
+
+def _restore(path: Path, saved: Mapping[str, Any]) -> None:
+    """Cut the metrics back to what they were when a run was saved, or warn that they differ.
+
+    Lines of later steps are dropped anyway; of that very step there may be an evaluation that the
+    continued run makes again.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(saved["bytes"])
+        if hashlib.sha256(content).hexdigest() == saved["sha256"]:
+            os.truncate(path, saved["bytes"])
+            return
+        short = saved["bytes"] - len(content)
+        what = f"has lost {short:,} bytes" if short else "was changed"
+    except FileNotFoundError:
+        what = "is gone"
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    log.warning("%s %s since the run was saved; its curves are not whole", path, what)
 
 
 def _read(values: Mapping[str, float | Tensor]) -> dict[str, float]:
