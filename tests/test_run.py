@@ -24,6 +24,7 @@ from vitrail.evaluation.accuracy import Accuracy, measure
 from vitrail.run import Run, Session, TrainConfig, describe, train
 from vitrail.run.job import train_among
 from vitrail.training.checkpoints.resume import TENSORS
+from vitrail.training.checkpoints.run_folder import prepare_folder
 from vitrail.training.checkpoints.state_dicts import load_tensors
 from vitrail.training.loop import Trainer
 from vitrail.training.optim import OptimConfig
@@ -232,6 +233,7 @@ def finetune(out: Path, learnt: Run, **changes: Any) -> TrainConfig:
 def test_low_rank_updates_end_as_a_plain_model(tmp_path: Path, learnt: Run) -> None:
     config = finetune(tmp_path / "run", learnt, tune=TuneConfig(what="lora", rank=2))
     config.out.mkdir()
+    prepare_folder(config, restart=False)
     session = Session(config, Processes(0, 1, CPU))
     result = session.run()
     loaded = vitrail.load(str(config.out / "model"))
