@@ -49,7 +49,7 @@ class RunRecord:
     """The names in the folder that belong to the run."""
 
 
-def read_run(folder: Path) -> RunRecord | None:
+def read_run_record(folder: Path) -> RunRecord | None:
     """Read a folder's run.json; None where it is not a run folder."""
     path = folder / RUN
     if not path.exists():
@@ -87,7 +87,7 @@ def check_owned(folder: Path, *, restart: bool) -> None:
     """Refuse a folder where what a run would write or remove is not its own."""
     if not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder; {_ANOTHER}")
-    if read_run(folder) is not None:
+    if read_run_record(folder) is not None:
         return
     there = set(os.listdir(folder)) - {LOCK, f".{RUN}.new"}
     if "states" in there and CONFIG in there:
@@ -121,7 +121,7 @@ def prepare_folder(config: TrainConfig, *, restart: bool) -> dict[str, Any] | No
     if restart:
         clear_run(config.out)
     if reached is None:
-        if restart or read_run(config.out) is None:
+        if restart or read_run_record(config.out) is None:
             names = (*_CLEARED, *_KEPT, "wandb", f"{BAD_BATCH}*.txt", LOCK)
             record = RunRecord(version=1, id=os.urandom(8).hex(), files=names)
             write_whole(config.out / RUN, json.dumps(to_dict(record), indent=1) + "\n")
@@ -135,7 +135,7 @@ def clear_run(folder: Path, *, whole: bool = False) -> None:
 
     Only names that its run.json lists, and that this version writes, are touched.
     """
-    record = read_run(folder)
+    record = read_run_record(folder)
     if record is None:
         return
     listed = set(record.files)
@@ -178,7 +178,7 @@ def identify_run(config: TrainConfig) -> dict[str, str]:
 
     Defaults are left out of the hash, so that a version with a new setting continues old runs.
     """
-    record = read_run(config.out)
+    record = read_run_record(config.out)
     if record is None:
         raise InputError(f"{config.out} was deleted or emptied while its run was going on")
     defaults = flatten(to_dict(TrainConfig(data="", model="", out=Path())))
