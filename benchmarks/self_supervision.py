@@ -39,7 +39,7 @@ from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.subsets import shots
-from vitrail.data.transforms.preprocess import plain_preprocess
+from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.distributed import process_group
 from vitrail.evaluation.features.extract import Features, extract
 from vitrail.evaluation.probes.fewshot import few_shot
@@ -191,11 +191,13 @@ def measure_steps(data: str, folder: Path, rounds: int = 5) -> dict[str, float]:
 def take_steps(config: TrainConfig) -> Iterator[float]:
     """Take steps as `vitrail.training` does."""
     spec = parse(config.model)
-    plain = plain_preprocess(spec.image, spec.channels)
+    plain = default_preprocess(spec.image, spec.channels)
     source = open_source(config.data, "train")
     with process_group(None) as processes:
         session = Session(replace(config, length=Duration(1000, "steps")), processes)
-        batches = TrainBatches(source, config.augment, plain, batch=config.batch, seed=config.seed)
+        batches = TrainBatches(
+            source, config.augment, plain, batch=config.batch, seed=config.seed, mixed=False
+        )
         for step in range(session.rhythm.total):
             yield session.trainer.step(step, batches[step], Signals()).loss
 
@@ -211,7 +213,7 @@ def start_model(config: TrainConfig) -> Model:
 def measure_few_shot(model: Model, train: ImageDataset, test: ImageDataset) -> float:
     """Learn from 10 images a class in three draws; others choose l2."""
     spec = model.spec
-    plain = plain_preprocess(spec.image, spec.channels)
+    plain = default_preprocess(spec.image, spec.channels)
     found: list[Features] = []
     for source in (shots(train, 4 * SHOTS, seed=0), test):  # 10 to learn from, 10 to choose by
         found.append(extract(model, source, plain, loader=LoaderConfig(workers=0)))

@@ -192,7 +192,9 @@ def our_steps(config: TrainConfig) -> Iterator[float]:
     with process_group(None) as processes:
         session = Session(config, processes)
         pixels = open_pixels(config.data, "train")
-        batches = TrainBatches(pixels, config.augment, INPUTS, batch=config.batch, seed=config.seed)
+        batches = TrainBatches(
+            pixels, config.augment, INPUTS, batch=config.batch, seed=config.seed, mixed=False
+        )
         for step in range(session.rhythm.total):
             yield session.trainer.step(step, batches[step], Signals()).loss
 

@@ -100,7 +100,9 @@ def prepare_ours(case: Case, folder: Path) -> Turn:
         session = Session(config, processes)
     source = session.train_set
     assert isinstance(source, ImageDataset)
-    batches = TrainBatches(source, config.augment, session.preprocess, batch=case.batch, seed=0)
+    batches = TrainBatches(
+        source, config.augment, session.preprocess, batch=case.batch, seed=0, mixed=False
+    )
     steps, signals = count(), Signals()
 
     def turn() -> None:

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vitrail.data.datasets.open import open_data as open_data
+    from vitrail.data.transforms.apply import normalize as normalize
+    from vitrail.data.transforms.preprocess import Preprocess as Preprocess
+    from vitrail.data.transforms.preprocess import default_preprocess as default_preprocess
     from vitrail.deploy.backends.bench import bench as bench
     from vitrail.deploy.exporting.export import export as export
     from vitrail.deploy.predict import predict as predict
@@ -27,6 +31,10 @@ _LAZY = {
     "export": "vitrail.deploy.exporting.export",
     "predict": "vitrail.deploy.predict",
     "serve": "vitrail.deploy.serving.server",
+    "open_data": "vitrail.data.datasets.open",
+    "normalize": "vitrail.data.transforms.apply",
+    "Preprocess": "vitrail.data.transforms.preprocess",
+    "default_preprocess": "vitrail.data.transforms.preprocess",
     "build": "vitrail.models",
     "load": "vitrail.weights.load",
     "Predictor": "vitrail.predictor",

@@ -174,7 +174,9 @@ def test_repeated_images_stand_in_the_row_side_by_side(batch: int, repeats: int)
 def test_repeated_images_are_shared_like_others() -> None:
     def part(shard: Shard) -> Batch:
         light = replace(AUGMENTS["light2"], randaugment=None)
-        return TrainBatches(SET, light, HALF, batch=8, seed=7, shard=shard, repeats=3)[4]
+        return TrainBatches(SET, light, HALF, batch=8, seed=7, shard=shard, repeats=3, mixed=False)[
+            4
+        ]
 
     whole, parts = part(Shard()), [part(Shard(rank, 2)) for rank in range(2)]
     assert whole.mix is not None
@@ -196,3 +198,25 @@ def test_copies_of_an_image_in_one_batch_have_keys_of_their_own() -> None:
     assert torch.equal(torch.cat(halves), whole)
     within = TrainBatches(SET, PLAIN, HALF, batch=len(SET), seed=7)[3]
     assert torch.equal(within.keys, within.indices)
+
+
+@pytest.mark.parametrize("level", ["medium1", "strong2"])
+def test_mixed_batches_are_what_a_plain_loop_takes(level: str) -> None:
+    """Images, labels and weights as many as the batch; the same as mixing on the device gives."""
+    made = TrainBatches(SET, AUGMENTS[level], HALF, batch=8, seed=7)[0]
+    raw = TrainBatches(SET, AUGMENTS[level], HALF, batch=8, seed=7, mixed=False)[0]
+    assert raw.mix is not None
+    assert made.mix is None
+    assert made.images.shape == (8, 16, 16, 3)
+    assert made.labels.shape == (8, len(SET.classes))
+    assert torch.allclose(made.labels.sum(1), torch.ones(8))
+    share = raw.mix.share
+    for row in range(8):
+        expected = torch.zeros(len(SET.classes))
+        expected[raw.labels[row + 1]] += share
+        expected[raw.labels[row]] += 1 - share
+        assert torch.allclose(made.labels[row], expected)
+        blend = raw.images[row + 1] * share + raw.images[row] * (1 - share)
+        assert (made.images[row] - blend).abs().max() <= 0.5 + 1e-3
+    assert made.keys.tolist() == raw.keys[1:].tolist()
+    assert made.weights.tolist() == [1.0] * 8

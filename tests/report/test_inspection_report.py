@@ -14,7 +14,7 @@ from tests.report.page_reader import read
 from tests.report.tiny_models import BIT, EVIL, TINY, save_images, save_model, save_set
 from tests.shelf import refusal
 from vitrail.data.datasets.open import open_data
-from vitrail.data.transforms.preprocess import plain_preprocess
+from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.report import InspectionReport, inspect
@@ -156,7 +156,7 @@ def test_a_turned_photograph_is_shown_upright(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
-    preprocess = plain_preprocess((16, 16), 3)
+    preprocess = default_preprocess((16, 16), 3)
     (image,) = read_images([tmp_path / "turned.png"], preprocess)
     assert image.pixels.shape == (32, 16, 3)
     assert (image.pixels[:4] == 255).all()
@@ -166,7 +166,7 @@ def test_a_turned_photograph_is_shown_upright(tmp_path: Path) -> None:
 
 def test_large_images_are_shown_small_and_seen_whole(tmp_path: Path) -> None:
     (path,) = save_images(tmp_path, "wide.png", size=(300, 900))
-    (image,) = read_images([path], plain_preprocess((16, 16), 3))
+    (image,) = read_images([path], default_preprocess((16, 16), 3))
     assert image.pixels.shape == (107, 320, 3)
     assert image.input.shape == (16, 16, 3)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from vitrail.data.transforms.preprocess import plain_preprocess
+from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.models import build, parse
 from vitrail.weights.checkpoint import Activation, Checkpoint, Provenance, save_folder
 
@@ -36,7 +36,7 @@ def save_model(
         tensors={k: torch.randn_like(v).mul(0.3).to(dtype) for k, v in model.state_dict().items()},
         classes=classes,
         activation=activation,
-        preprocess=plain_preprocess(spec.image, spec.channels),
+        preprocess=default_preprocess(spec.image, spec.channels),
         provenance=Provenance(
             source="made <here>", sha256="", format="vitrail", changes=("a & b",)
         ),

@@ -63,7 +63,9 @@ def make(name: str, optim: OptimConfig = ADAM, **options: Any) -> Trainer:
 
 
 def make_batches(augment: Augment, source: ImageDataset | None = None) -> TrainBatches:
-    return TrainBatches(source or open_digits("train"), augment, GRAY, batch=BATCH, seed=7)
+    return TrainBatches(
+        source or open_digits("train"), augment, GRAY, batch=BATCH, seed=7, mixed=False
+    )
 
 
 def losses_of(trainer: Trainer, augment: Augment) -> list[float]:

@@ -69,7 +69,7 @@ def load_model(model: str, flags: Computing) -> LoadedModel:
 def compute(loaded: LoadedModel, sources: list[ImageDataset], flags: Computing) -> list[Features]:
     """Run a model over sets, or take what the cache has of them."""
     from vitrail.data.loader import LoaderConfig
-    from vitrail.data.transforms.preprocess import plain_preprocess
+    from vitrail.data.transforms.preprocess import default_preprocess
     from vitrail.distributed import process_group
     from vitrail.evaluation.features.extract import extract
     from vitrail.evaluation.features.feature_kinds import parse_kind
@@ -77,7 +77,7 @@ def compute(loaded: LoadedModel, sources: list[ImageDataset], flags: Computing) 
 
     kind = parse_kind(flags.features)
     spec = loaded.model.spec
-    preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
+    preprocess = loaded.preprocess or default_preprocess(spec.image, spec.channels)
     found: list[Features] = []
     with process_group(flags.device) as processes:
         for source in sources:

@@ -19,39 +19,29 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset, Uniform
+from vitrail.data.dataset import ImageDataset, Uniform, UnreadableImage
 from vitrail.data.decoding.decode import ImageError
 from vitrail.data.rng import CounterRNG, shuffled
 from vitrail.data.transforms.apply import eval_image, eval_pixels, train_image, train_pixels
 from vitrail.data.transforms.augment import Augment
-from vitrail.data.transforms.mixing import Mix, draw_mix
+from vitrail.data.transforms.mixing import Mix, draw_mix, mix_images, mix_targets, soft_targets
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import ALONE, Shard
 
 _COPY = 1 << 40  # between the keys of an image's copies; no set has so many images
 
 
-@dataclass(frozen=True)
-class UnreadableImage:
-    """An image that could not be used, and why."""
-
-    where: str
-    reason: str
-    kind: str
-    """The reason in a word or two, to count by."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """Some images as uint8, to be normalized where the model is.
 
-    With a mix, row 0 of everything is only the partner of the first image.
+    With a `mix` that is still to be made, row 0 is only the partner of row 1.
     """
 
     images: Tensor
     """(n, height, width, channels), uint8."""
     labels: Tensor
-    """(n) class numbers, or (n, classes) of 0 and 1."""
+    """(n) class numbers, or (n, classes): 0 and 1, or class probabilities if mixed."""
     weights: Tensor
     """(n) 1, or 0 for an image that could not be read, which must not count."""
     indices: Tensor
@@ -69,7 +59,12 @@ class Batch:
 
 
 class TrainBatches:
-    """Training batches by their number, for one process of several."""
+    """Training batches by their number, for one process of several.
+
+    Where the augmentation has mixup or CutMix, images come mixed and labels as class probabilities
+    (n, classes). With `mixed=False` a batch says how it is to be mixed instead, so that this is
+    done on the device; its first row is then only the partner of the second.
+    """
 
     def __init__(
         self,
@@ -81,12 +76,14 @@ class TrainBatches:
         seed: int,
         shard: Shard = ALONE,
         repeats: int = 1,
+        mixed: bool = True,
     ) -> None:
         if not len(source):
             raise InputError(f"{source.name} has no images to train on")
         check_batch(batch, shard)
         self.source, self.augment, self.preprocess = source, augment, preprocess
         self.batch, self.seed, self.shard, self.repeats = batch, seed, shard, repeats
+        self.mixed = mixed
 
     def __getitem__(self, step: int) -> Batch:
         """Make this process's part of a global batch."""
@@ -98,7 +95,8 @@ class TrainBatches:
         draws = CounterRNG(self.seed, "image", epochs * self.repeats + copies, indices)
         made = assemble(self.source, indices, self.preprocess, self.augment, draws, mix)
         first = row[0] // self.repeats // len(self.source)
-        return replace(made, copies=number_copies(epochs - first, copies, self.repeats))
+        made = replace(made, copies=number_copies(epochs - first, copies, self.repeats))
+        return mix_batch(made, len(self.source.classes)) if self.mixed else made
 
     def _images_at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Look up which images stand at positions of the endless row: epochs and indices."""
@@ -108,6 +106,23 @@ class TrainBatches:
             here = epochs == epoch
             indices[here] = _order(len(self.source), self.seed, int(epoch))[within[here]]
         return epochs, indices
+
+
+def mix_batch(batch: Batch, classes: int) -> Batch:
+    """Mix images and labels as a batch says, and drop the row that is only a partner."""
+    mix = batch.mix
+    if mix is None:
+        return batch
+    planes = mix_images(batch.images.permute(0, 3, 1, 2).to(torch.float32), mix)
+    return replace(
+        batch,
+        images=planes.permute(0, 2, 3, 1).round().to(torch.uint8).contiguous(),
+        labels=mix_targets(soft_targets(batch.labels, classes), mix),
+        weights=batch.weights[1:] * batch.weights[:-1],  # a mixture needs both
+        indices=batch.indices[1:],
+        copies=None if batch.copies is None else batch.copies[1:],
+        mix=None,
+    )
 
 
 def places_of(batch: int, shard: Shard, *, partner: bool) -> np.ndarray:
@@ -222,10 +237,10 @@ def _transform_each(
             else:
                 images[place] = train_image(content, augment, preprocess, row)
         except ImageError as error:
-            bad.append(UnreadableImage(source.where(index), str(error), error.kind))
+            bad.append(source.unreadable(index, str(error), error.kind))
             weights[place] = 0
         except OSError as error:  # vanished, or lost its permission, since the folder was read
             reason = error.strerror or str(error)
-            bad.append(UnreadableImage(source.where(index), reason, "unreadable"))
+            bad.append(source.unreadable(index, reason, "unreadable"))
             weights[place] = 0
     return images, weights, tuple(bad)

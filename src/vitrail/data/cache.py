@@ -76,6 +76,14 @@ class _Cached(ImageDataset):
         """Name an image as its source does."""
         return self._source.where(index)
 
+    def fingerprint(self) -> str:
+        """Hash what is kept, not how."""
+        return self._source.fingerprint()
+
+    def storage(self) -> str:
+        """Say where the dataset behind is stored."""
+        return self._source.storage()
+
 
 class _CachedPixels(Pixels):
     """A source whose images are all kept and of one size."""
@@ -88,6 +96,14 @@ class _CachedPixels(Pixels):
     def where(self, index: int) -> str:
         """Name an image as its source does."""
         return self._source.where(index)
+
+    def fingerprint(self) -> str:
+        """Hash what is kept, not how."""
+        return self._source.fingerprint()
+
+    def storage(self) -> str:
+        """Say where the dataset behind is stored."""
+        return self._source.storage()
 
 
 def keep_decoded(

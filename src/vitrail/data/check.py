@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitrail.data.batches import UnreadableImage
-from vitrail.data.dataset import ImageDataset
+from vitrail.data.dataset import ImageDataset, UnreadableImage
 from vitrail.data.decoding.decode import LIMITS, ImageError, Limits, decode, read_header
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
 from vitrail.data.rng import shuffled

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 
 import numpy as np
-import torch
 from PIL import Image
 
 from vitrail.config import InputError
@@ -15,7 +14,6 @@ from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.open import open_dataset
 from vitrail.data.subsets import subset
 from vitrail.data.transforms.augment import parse_augment
-from vitrail.data.transforms.mixing import mix_images
 from vitrail.data.transforms.preprocess import Preprocess
 
 _GAP = 2  # white pixels between images
@@ -56,12 +54,7 @@ def _images(
         )
         return EvalBatches(order, preprocess, batch=len(source))[0].images.numpy()
     augment = parse_augment(level)
-    batch = TrainBatches(source, augment, preprocess, batch=len(source), seed=seed)[0]
-    if batch.mix is None:
-        return batch.images.numpy()
-    planes = batch.images.permute(0, 3, 1, 2).to(torch.float32)
-    mixed = mix_images(planes, batch.mix).permute(0, 2, 3, 1)
-    return mixed.round().to(torch.uint8).numpy()
+    return TrainBatches(source, augment, preprocess, batch=len(source), seed=seed)[0].images.numpy()
 
 
 def _tile(images: np.ndarray) -> np.ndarray:

@@ -7,15 +7,33 @@ leaves decoding to decode.py.
 from __future__ import annotations
 
 import hashlib
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+_SIZES = 200_000  # images whose sizes a fingerprint counts
+_SAMPLED = 256  # images whose contents it hashes
+_WHOLE = 2**30  # bytes of decoded images that are hashed whole
+_AT_ONCE = 1024  # of them, so many images at a time
+
 Content = bytes | np.ndarray
 """An image as a source holds it: an encoded file, or pixels of uint8 (height, width, channels)."""
+
+
+@dataclass(frozen=True)
+class UnreadableImage:
+    """An image that could not be used, and why."""
+
+    where: str
+    reason: str
+    kind: str
+    """The reason in a word or two, to count by."""
+    identity: str = ""
+    """What tells it from others, where its name changes with the epoch, as in a stream."""
 
 
 class ImageDataset(ABC):
@@ -50,21 +68,71 @@ class ImageDataset(ABC):
     def where(self, index: int) -> str:
         """Name one image, so that a person finds it; no two have the same name."""
 
+    def unreadable(self, index: int, reason: str, kind: str) -> UnreadableImage:
+        """Describe an image that could not be used."""
+        return UnreadableImage(self.where(index), reason, kind)
+
+    def size(self, index: int) -> int:
+        """Count the bytes of an image without reading it; -1 where that can't be."""
+        return -1
+
+    def storage(self) -> str:
+        """Say where the images are stored and when that last changed, as far as it is known."""
+        return ""
+
     def fingerprint(self) -> str:
-        """Hash the images' names and labels, to notice a set that changed."""
+        """Hash names, labels, sizes and a sample of the contents, to notice other images.
+
+        A copy of the same files at another place has the same fingerprint.
+        """
         digest = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogateescape"))
         for index in range(len(self)):
             digest.update(self.where(index).encode("utf-8", "surrogateescape") + b"\0")
         digest.update(np.ascontiguousarray(self.labels).tobytes())
+        for index in _spread(len(self), _SIZES):
+            digest.update(b"%d;" % self.size(index))
+        self._hash_contents(digest.update)
         return digest.hexdigest()
 
     def stamp(self) -> str:
-        """Hash all that shows, without reading them, that images are still the same."""
-        return self.fingerprint()
+        """Hash all that tells one content from another, for caches: fingerprint, place, times."""
+        text = f"{self.fingerprint()} {self.storage()}"
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+    def _hash_contents(self, update: Callable[[bytes], None]) -> None:
+        for index in _spread(len(self), _SAMPLED):
+            try:
+                content = self.read(index)
+            except OSError:
+                content = b""
+            if isinstance(content, np.ndarray):
+                update(repr(content.shape).encode())
+                content = content.tobytes()
+            update(hashlib.blake2b(content, digest_size=16).digest())
+
+
+def stat_files(files: Iterable[Path]) -> str:
+    """Give the places, sizes and times of change of files."""
+    rows = []
+    for file in files:
+        try:
+            status = file.stat()
+            rows.append((os.path.abspath(file), status.st_size, status.st_mtime_ns))
+        except OSError:
+            rows.append((os.path.abspath(file), -1, -1))
+    return repr(rows)
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Give up to so many numbers below a count, evenly spread."""
+    return np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()
 
 
 class Uniform(ImageDataset):
     """Decoded images of one size, which can be taken many at once."""
+
+    in_memory = False
+    """Whether all images are at hand, and few enough to be hashed whole."""
 
     @abstractmethod
     def take(self, indices: np.ndarray) -> np.ndarray:
@@ -77,6 +145,14 @@ class Uniform(ImageDataset):
     def where(self, index: int) -> str:
         """Name an image by its number."""
         return f"{self.name}[{index}]"
+
+    def _hash_contents(self, update: Callable[[bytes], None]) -> None:
+        if not self.in_memory:
+            super()._hash_contents(update)
+            return
+        for start in range(0, len(self), _AT_ONCE):
+            pixels = self.take(np.arange(start, min(start + _AT_ONCE, len(self))))
+            update(repr(pixels.shape).encode() + pixels.tobytes())
 
 
 class Pixels(Uniform):
@@ -91,6 +167,7 @@ class Pixels(Uniform):
         assert len(pixels) == len(labels)
         self.pixels = pixels
         """All images: (N, height, width, channels), uint8."""
+        self.in_memory = pixels.nbytes <= _WHOLE
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """Take images out of memory."""
@@ -100,15 +177,15 @@ class Pixels(Uniform):
 def select(source: ImageDataset, indices: np.ndarray, name: str | None = None) -> ImageDataset:
     """Take some of a source's images, in a given order; nothing is copied."""
     indices = np.asarray(indices, np.int64)
-    if isinstance(source, _Selection | _UniformSelection):  # one hop, however often chosen from
+    if isinstance(source, Selection | _UniformSelection):  # one hop, however often chosen from
         source, indices, name = source.source, source.indices[indices], name or source.name
     if isinstance(source, Uniform):
         return _UniformSelection(source, indices, name)
-    return _Selection(source, indices, name)
+    return Selection(source, indices, name)
 
 
-class _Selection(ImageDataset):
-    """Some of another source's images."""
+class Selection(ImageDataset):
+    """Some of another dataset's images."""
 
     def __init__(self, source: ImageDataset, indices: np.ndarray, name: str | None) -> None:
         super().__init__(name or source.name, source.classes, source.labels[indices], source.root)
@@ -123,16 +200,21 @@ class _Selection(ImageDataset):
         """Name the image as the source behind does."""
         return self.source.where(int(self.indices[index]))
 
-    def stamp(self) -> str:
-        """Hash which images these are, and what shows that the source behind is the same."""
-        return _stamp_of(self, self.source)
+    def size(self, index: int) -> int:
+        """Count the image's bytes as the dataset behind does."""
+        return self.source.size(int(self.indices[index]))
+
+    def storage(self) -> str:
+        """Say where the dataset behind is stored."""
+        return self.source.storage()
 
 
 class _UniformSelection(Uniform):
-    """Some of another source's images, of one size."""
+    """Some of another dataset's images, of one size."""
 
     def __init__(self, source: Uniform, indices: np.ndarray, name: str | None) -> None:
         super().__init__(name or source.name, source.classes, source.labels[indices], source.root)
+        self.in_memory = source.in_memory
         self.source = source
         self.indices = indices
 
@@ -141,16 +223,12 @@ class _UniformSelection(Uniform):
         return self.source.take(self.indices[indices])
 
     def where(self, index: int) -> str:
-        """Name the image as the source behind does."""
+        """Name the image as the dataset behind does."""
         return self.source.where(int(self.indices[index]))
 
-    def stamp(self) -> str:
-        """Hash which images these are, and what shows that the source behind is the same."""
-        return _stamp_of(self, self.source)
-
-
-def _stamp_of(chosen: ImageDataset, behind: ImageDataset) -> str:
-    return hashlib.sha256(f"{chosen.fingerprint()} {behind.stamp()}".encode()).hexdigest()
+    def storage(self) -> str:
+        """Say where the dataset behind is stored."""
+        return self.source.storage()
 
 
 @dataclass(frozen=True)
@@ -161,6 +239,16 @@ class Streamed:
     label: int | np.ndarray
     """A class's number; with several labels 0 / 1 for each class."""
     where: str
+    path: str = ""
+    """What the stream calls the image's file, the same in each epoch."""
+
+    @property
+    def identity(self) -> str:
+        """Name the image the same in each epoch, so that it is counted once."""
+        if not self.content and not self.path:
+            return self.where
+        content = self.content if isinstance(self.content, bytes) else self.content.tobytes()
+        return f"{self.path} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
 
 
 class ImageStream(ABC):
@@ -174,6 +262,11 @@ class ImageStream(ABC):
         self.multilabel = multilabel
         self.length = length
         """How many images an epoch has, where that is known."""
+
+    def fingerprint(self) -> str:
+        """Hash what is known of the images before they come: name, classes and count."""
+        known = repr((self.name, self.classes, self.multilabel, self.length))
+        return hashlib.sha256(known.encode("utf-8", "surrogateescape")).hexdigest()
 
     @abstractmethod
     def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[Streamed]:

@@ -16,7 +16,13 @@ import torch
 
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, assemble, check_batch, number_copies, places_of, sort_copies
-from vitrail.data.dataset import Content, ImageDataset, ImageStream, Streamed
+from vitrail.data.dataset import (
+    Content,
+    ImageDataset,
+    ImageStream,
+    Streamed,
+    UnreadableImage,
+)
 from vitrail.data.rng import CounterRNG
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.mixing import Mix, draw_mix
@@ -64,6 +70,11 @@ class _Read(ImageDataset):
     def where(self, index: int) -> str:
         """Name the image as the stream did."""
         return self._items[index].where
+
+    def unreadable(self, index: int, reason: str, kind: str) -> UnreadableImage:
+        """Describe an image that could not be used, the same in each epoch."""
+        item = self._items[index]
+        return UnreadableImage(item.where, reason, kind, item.identity)
 
 
 class StreamBatches:

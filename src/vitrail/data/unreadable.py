@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from vitrail.config import InputError
-from vitrail.data.batches import UnreadableImage
+from vitrail.data.dataset import UnreadableImage
 
 log = logging.getLogger("vitrail")
 
@@ -18,7 +18,7 @@ class UnreadableImages:
     def __init__(self, name: str, total: int | None, allowed: float = 0.1) -> None:
         self._name, self._total, self._allowed = name, total, allowed
         self.bad: dict[str, UnreadableImage] = {}
-        """Each one by its name."""
+        """Each one by its name or, in a stream, by what stays the same in each epoch."""
 
     def note(self, images: Iterable[UnreadableImage]) -> None:
         """Count images; refuse when more of the set than allowed turn out to be bad."""
@@ -26,7 +26,7 @@ class UnreadableImages:
             if not self.bad:
                 first = f"{image.where}: {image.reason}"
                 log.warning("%s; such images are left out and counted", first)
-            self.bad[image.where] = image
+            self.bad.setdefault(image.identity or image.where, image)
         if self._total and len(self.bad) > self._allowed * self._total:
             raise InputError(
                 f"{self.summary()}, more than the {self._allowed:.0%} that are allowed; see "

@@ -14,7 +14,7 @@ import torch
 
 from vitrail.config import InputError
 from vitrail.data.datasets.open import open_dataset
-from vitrail.data.transforms.preprocess import plain_preprocess
+from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.evaluation.class_matching import ClassMap
 from vitrail.evaluation.evaluate import BATCH, ask, check_head, match
 from vitrail.evaluation.features.extract import extract
@@ -178,7 +178,7 @@ def _few_shot(
     if not shots:
         return {}
     spec = loaded.model.spec
-    preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
+    preprocess = loaded.preprocess or default_preprocess(spec.image, spec.channels)
     features = []
     for part in ("train", split or "val"):
         source = open_dataset(data, split=part)

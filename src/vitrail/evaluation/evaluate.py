@@ -16,7 +16,7 @@ from vitrail.data.datasets.open import notes as notes_of
 from vitrail.data.datasets.open import open_dataset
 from vitrail.data.datasets.public.official import read_real
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
+from vitrail.data.transforms.preprocess import Preprocess, default_preprocess
 from vitrail.distributed import ALONE, Shard
 from vitrail.evaluation.class_matching import ClassMap, match_classes
 from vitrail.evaluation.imagenet_subsets import open_subset
@@ -97,7 +97,7 @@ def match(
         source = open_dataset(data, split=split or "val")
         matching = match_classes(source, loaded.classes, outputs, classes)
     spec = loaded.model.spec
-    preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
+    preprocess = loaded.preprocess or default_preprocess(spec.image, spec.channels)
     notes = [*notes_of(source), *matching.notes]
     if loaded.preprocess is None:
         notes.append("the weights do not say how images are prepared: the paper's way is taken")

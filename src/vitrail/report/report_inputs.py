@@ -16,7 +16,7 @@ from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data, open_dataset
 from vitrail.data.transforms.apply import normalize
-from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
+from vitrail.data.transforms.preprocess import Preprocess, default_preprocess
 from vitrail.distributed import choose_device
 from vitrail.models import BiT, ViT
 from vitrail.models.model import Model
@@ -133,7 +133,7 @@ def prepare_inputs(
     # Weights may be stored in half precision; images are not.
     loaded.model.to(choose_device(device), torch.float32)
     spec = loaded.model.spec
-    preprocess = loaded.preprocess or plain_preprocess(spec.image, spec.channels)
+    preprocess = loaded.preprocess or default_preprocess(spec.image, spec.channels)
     if image is not None:
         if isinstance(loaded.model, ViT):
             check_division(image, loaded.model.spec.stride)

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitrail.config import Duration, InputError
 from vitrail.data.batches import Batch
-from vitrail.data.transforms.preprocess import Preprocess, plain_preprocess
+from vitrail.data.transforms.preprocess import Preprocess, default_preprocess
 from vitrail.distributed import Processes
 from vitrail.models import build, parse
 from vitrail.models.model import Model
@@ -38,7 +38,7 @@ def start_weights(config: TrainConfig, classes: int) -> Checkpoint:
         bundle = adapt_to_model(read_checkpoint(config.weights), spec, classes=classes)
         made = bundle.provenance or made
     made = replace(made, changes=(*made.changes, f"trained on {config.data}"))
-    plain = plain_preprocess(bundle.spec.image, bundle.spec.channels)
+    plain = default_preprocess(bundle.spec.image, bundle.spec.channels)
     preprocess = _change(bundle.preprocess or plain, config.preprocess)
     return replace(bundle, preprocess=preprocess, provenance=made)
 

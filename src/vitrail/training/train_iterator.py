@@ -69,6 +69,7 @@ class DatasetIterator(TrainIterator):
             seed=config.seed,
             shard=shard,
             repeats=config.repeats,
+            mixed=False,  # the task mixes on the device
         )
 
 

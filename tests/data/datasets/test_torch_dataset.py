@@ -16,7 +16,7 @@ from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data, open_dataset
 from vitrail.data.split import NoSplitError
-from vitrail.data.transforms.preprocess import plain_preprocess
+from vitrail.data.transforms.preprocess import default_preprocess
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (4, 6, 8, 3), np.uint8)
 
@@ -62,7 +62,7 @@ def test_every_form_of_image_is_the_same_pixels(form: Any) -> None:
         content = dataset.read(index)
         assert isinstance(content, np.ndarray)
         assert np.array_equal(content, PIXELS[index])
-    batch = EvalBatches(dataset, plain_preprocess((6, 8), 3), batch=4)[0]
+    batch = EvalBatches(dataset, default_preprocess((6, 8), 3), batch=4)[0]
     assert np.array_equal(batch.images.numpy(), PIXELS)
 
 

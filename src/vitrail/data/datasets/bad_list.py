@@ -6,14 +6,13 @@ image's name (as Source.where says it) and the reason, with a tab between; peopl
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Content, ImageDataset
+from vitrail.data.dataset import ImageDataset, Selection
 from vitrail.files import write_whole
 from vitrail.text import original, printable
 
@@ -22,34 +21,19 @@ BAD_LIST = "vitrail-bad.tsv"
 _HEADER = "path\treason"
 
 
-class Remaining(ImageDataset):
-    """A source's images but for the bad ones."""
+class Remaining(Selection):
+    """A dataset's images without those on its list."""
 
     def __init__(self, source: ImageDataset, bad: Collection[str]) -> None:
         kept = np.array([source.where(i) not in bad for i in range(len(source))], bool)
-        super().__init__(source.name, source.classes, source.labels[kept], source.root)
-        self.source = source
+        super().__init__(source, np.flatnonzero(kept), source.name)
         self.left_out = source.labels[~kept]
         """The labels of the images that were left out."""
-        self._indices = np.flatnonzero(kept)
 
     @property
     def skipped(self) -> int:
         """Count the images that were left out."""
         return len(self.left_out)
-
-    def read(self, index: int) -> Content:
-        """Read the image from the source behind."""
-        return self.source.read(int(self._indices[index]))
-
-    def where(self, index: int) -> str:
-        """Name the image as the source behind does."""
-        return self.source.where(int(self._indices[index]))
-
-    def stamp(self) -> str:
-        """Hash which images these are, and what shows that the source behind is the same."""
-        both = f"{self.fingerprint()} {self.source.stamp()}"
-        return hashlib.sha256(both.encode()).hexdigest()
 
 
 def leave_out_bad(source: ImageDataset) -> ImageDataset:

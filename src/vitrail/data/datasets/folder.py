@@ -63,9 +63,16 @@ class FolderDataset(ImageDataset):
         """Name an image by its path from the root folder, printable."""
         return printable(os.fsdecode(self._files[index]))
 
-    def stamp(self) -> str:
-        """Hash the files' names, sizes and times of change."""
-        digest = hashlib.sha256(self.fingerprint().encode())
+    def size(self, index: int) -> int:
+        """Ask the disk how large a file is."""
+        try:
+            return os.stat(os.path.join(self._base, self._files[index])).st_size
+        except OSError:
+            return -1
+
+    def storage(self) -> str:
+        """Hash the folder's place, and each file's size and time of change."""
+        digest = hashlib.sha256(self._base)
         for index in range(len(self)):
             with suppress(OSError):  # one that is gone is noticed by its lacking
                 status = os.stat(os.path.join(self._base, self._files[index]))

@@ -34,6 +34,7 @@ from vitrail.data.datasets.hub.hub import open_hub
 from vitrail.data.datasets.hub.parquet import open_parquet
 from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list
 from vitrail.data.datasets.public.fetch import fetched
+from vitrail.data.datasets.public.layouts import recognize_layout
 from vitrail.data.datasets.public.official import open_imagenet
 from vitrail.data.datasets.public.public_registry import PUBLIC
 from vitrail.data.datasets.shards.shards import open_shards
@@ -187,6 +188,8 @@ def _open(text: str, split: str, seed: int, labels: bool = True) -> ImageDataset
             raise InputError(f"{text!r} is a data set, and the name of something here; {which}")
         return _SCHEMES[text][1]("", split, seed)
     if there and path.is_dir():
+        if published := recognize_layout(path):
+            raise InputError(published)
         return open_folder(path, split, seed=seed, labels=labels)
     if listed.suffix.lower() in _LISTS and _exists(listed):
         return _SCHEMES[_LISTS[listed.suffix.lower()]][1](text, split, seed)

@@ -45,7 +45,7 @@ class Preprocess:
         return len(self.mean)
 
 
-def plain_preprocess(size: tuple[int, int], channels: int) -> Preprocess:
+def default_preprocess(size: tuple[int, int], channels: int) -> Preprocess:
     """Give what the paper's models take: the whole image, from -1 to 1."""
     half = (0.5,) * channels
     return Preprocess(size=size, mean=half, std=half, interpolation="bilinear", fit="stretch")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import ImageDataset, ImageStream, Streamed, select
+from vitrail.data.dataset import ImageDataset, ImageStream, Streamed, select, stat_files
 from vitrail.data.datasets.folder import read_file
 from vitrail.data.datasets.hub.hub_library import (
     HubName,
@@ -75,6 +75,12 @@ class HubDataset(ImageDataset):
         split, row = self._find(index)
         return f"{self._splits[split][0]}[{row}]"
 
+    def storage(self) -> str:
+        """Name the library's files and its own fingerprints, which follow a set's revision."""
+        tables = [rows for _, rows in self._splits]
+        files = [Path(file["filename"]) for rows in tables for file in rows.cache_files]
+        return repr([rows._fingerprint for rows in tables]) + stat_files(files)
+
     def _find(self, index: int) -> tuple[int, int]:
         split = bisect_right(self._ends, index)
         return split, index - (self._ends[split - 1] if split else 0)
@@ -105,8 +111,8 @@ class HubStream(ImageStream):
             for position, row in enumerate(rows, start):
                 image, label = row[self._columns.image] or {}, row[self._columns.label]
                 where = f"{self.name}[epoch {epoch}, image {position}]"
-                if path := image.get("path"):
-                    where += f" {printable(path)}"
+                path = printable(image.get("path") or "")
+                where += f" {path}" if path else ""
                 try:
                     number = numbering.row(label) if self.multilabel else numbering.number(label)
                 except InputError as error:
@@ -115,7 +121,7 @@ class HubStream(ImageStream):
                     content = _content(image)
                 except FileNotFoundError:
                     content = b""  # which the decoder will count as a bad image
-                yield Streamed(content, number, where)
+                yield Streamed(content, number, where, path)
 
 
 def open_hub(rest: str, split: str, *, seed: int = 0) -> ImageDataset | ImageStream:

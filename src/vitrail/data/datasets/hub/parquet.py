@@ -8,13 +8,14 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset, select
+from vitrail.data.dataset import ImageDataset, select, stat_files
 from vitrail.data.datasets.lists import Columns, Row, choose_rows, open_rows, read_rows
 from vitrail.text import neighbors, printable, show
 
@@ -27,7 +28,7 @@ class ParquetDataset(ImageDataset):
     ) -> None:
         super().__init__(name, classes, labels, file.parent)
         self._images = images  # a column of Arrow's: one piece of memory, shared when forked
-        self._file = printable(file.name)
+        self._file, self._path = printable(file.name), file
 
     def read(self, index: int) -> bytes:
         """Take an image out of its row."""
@@ -39,6 +40,20 @@ class ParquetDataset(ImageDataset):
     def where(self, index: int) -> str:
         """Name an image by its row, counted from 1."""
         return f"{self._file}[{index + 1}]"
+
+    @cached_property
+    def _sizes(self) -> list[int | None]:
+        from pyarrow import compute
+
+        return compute.binary_length(self._images).to_pylist()  # pyright: ignore
+
+    def size(self, index: int) -> int:
+        """Count the bytes in a row."""
+        return -1 if (size := self._sizes[index]) is None else size
+
+    def storage(self) -> str:
+        """Give the file's place, size and time of change."""
+        return stat_files([self._path])
 
 
 def open_parquet(

@@ -24,7 +24,7 @@ from urllib.parse import urljoin, urlsplit
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset, select
+from vitrail.data.dataset import ImageDataset, select, stat_files
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.numbering import name_classes, number_labels
 from vitrail.data.datasets.shards.patterns import is_address, list_shards, name_splits, place_of
@@ -70,6 +70,14 @@ class TarDataset(ImageDataset):
         """Name an image by its shard and its name in there."""
         title = self._titles[self._places[index, 0]]
         return printable(f"{title}:{os.fsdecode(self._names[index])}")
+
+    def size(self, index: int) -> int:
+        """Count an image's bytes, as its header does."""
+        return int(self._places[index, 2])
+
+    def storage(self) -> str:
+        """Name the shards, their sizes and times of change."""
+        return stat_files([Path(path) for path, _ in self._shards])
 
 
 def open_shards(rest: str, split: str, *, seed: int = 0) -> ImageDataset:
