@@ -1,11 +1,16 @@
 """What all tests share: one thread (they run side by side), a fixed seed, and what slow means."""
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import pytest
 import torch
+
+from tests.material import ODD_IMAGES, REAL_WEIGHTS
+from tests.odd_images import make_odd_images
+from tests.published import save_timm_tiny
 
 torch.set_num_threads(1)
 
@@ -23,3 +28,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", params=["generated", "found"])
+def odd_images(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder of corrupt and odd images with its MANIFEST.tsv: ours, and the corpus."""
+    if request.param == "generated":
+        return make_odd_images(tmp_path_factory.mktemp("odd"))
+    if not ODD_IMAGES.exists():
+        pytest.skip(f"the corpus of odd images is not at {ODD_IMAGES}")
+    return ODD_IMAGES
+
+
+@pytest.fixture(scope="session", params=["random", "published"])
+def timm_tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a ViT-Ti/16 as timm's hub folder holds it: of random weights, and the published one."""
+    if request.param == "random":
+        return save_timm_tiny(tmp_path_factory.mktemp("hub") / REAL_WEIGHTS.name)
+    if not REAL_WEIGHTS.exists():
+        pytest.skip(f"the published ViT-Ti/16 is not at {REAL_WEIGHTS}")
+    return REAL_WEIGHTS

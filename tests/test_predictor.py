@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
 from tests.data.decoding.images import encode, exif, photo
-from tests.material import ODD_IMAGES, REAL_WEIGHTS
 from tests.parity import peers
 from tests.shelf import refusal
 from vitrail.cli import main
@@ -36,8 +35,6 @@ from vitrail.predictor.prediction_files import csv_writer
 from vitrail.weights.checkpoint import Checkpoint, save_folder
 from vitrail.weights.load import LoadedModel
 
-ODD = ODD_IMAGES
-TINY_WEIGHTS = REAL_WEIGHTS
 NAMES = ("cat", "dog", "hen", "owl", "pig", "rat", "yak")
 PREPROCESS = Preprocess(
     size=(32, 32), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), interpolation="bicubic", fit="crop"
@@ -374,12 +371,13 @@ def test_images_of_folders_are_found(tmp_path: Path) -> None:
     assert "has no files" in refusal(find_images, [tmp_path / "empty"])
 
 
-@pytest.mark.skipif(not ODD.exists(), reason="the corpus of odd images is not here")
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::PIL.Image.DecompressionBombWarning")
-def test_odd_images_are_answered_or_refused_with_a_reason(predictor: Predictor) -> None:
-    with (ODD / "MANIFEST.tsv").open(newline="", encoding="utf-8") as file:
+def test_odd_images_are_answered_or_refused_with_a_reason(
+    predictor: Predictor, odd_images: Path
+) -> None:
+    with (odd_images / "MANIFEST.tsv").open(newline="", encoding="utf-8") as file:
         names = [row["file"] for row in csv.DictReader(file, delimiter="\t")]
-    outputs = list(predictor.outputs([ODD / name for name in names]))
+    outputs = list(predictor.outputs([odd_images / name for name in names]))
     assert len(outputs) == len(names) > 280
     used = [output for output in outputs if output.values is not None]
     assert len(used) > 100
@@ -391,17 +389,16 @@ def test_odd_images_are_answered_or_refused_with_a_reason(predictor: Predictor) 
             assert str(output.error)
 
 
-@pytest.mark.skipif(not TINY_WEIGHTS.exists(), reason="the published ViT-Ti/16 is not here")
-def test_published_weights_answer_as_timm_does(tmp_path: Path) -> None:
+def test_published_weights_answer_as_timm_does(timm_tiny: Path) -> None:
     peers.mend_torchvision()
     timm, data = peers.load("timm"), peers.load("timm.data")
-    checkpoint = str(TINY_WEIGHTS / "model.safetensors")
-    theirs = timm.create_model(TINY_WEIGHTS.name, pretrained=False, checkpoint_path=checkpoint)
+    checkpoint = str(timm_tiny / "model.safetensors")
+    theirs = timm.create_model(timm_tiny.name, pretrained=False, checkpoint_path=checkpoint)
     transform = data.create_transform(**data.resolve_model_data_config(theirs), is_training=False)
     file = encode(photo(300, 450), "JPEG", quality=90)
     with torch.no_grad():
         expected = theirs.eval()(transform(Image.open(io.BytesIO(file)))[None])[0]
-    found = Predictor.load(TINY_WEIGHTS)
+    found = Predictor.load(timm_tiny)
     assert (found.logits(file) - expected).abs().max() < 1e-4
     best = found.predict(file, top=5)
     assert [score.index for score in best.top] == expected.topk(5).indices.tolist()

@@ -27,12 +27,9 @@ from tests.deploy.serving import (
     status_of,
     until,
 )
-from tests.material import ODD_IMAGES
 
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)
-
-ODD = ODD_IMAGES
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +94,8 @@ def test_s4_odd_bodies_are_refused(server: Server) -> None:
         assert server.post("/predict", cut, **good)[0] == 400, cut[:40]
 
 
-@pytest.mark.skipif(not ODD.is_dir(), reason="there are no odd images beside the project")
-def test_s5_odd_images_get_an_answer_or_a_reason(server: Server) -> None:
-    files = [path for path in sorted(ODD.rglob("*")) if path.is_file()]
+def test_s5_odd_images_get_an_answer_or_a_reason(server: Server, odd_images: Path) -> None:
+    files = [path for path in sorted(odd_images.rglob("*")) if path.is_file()]
     pids = server.workers()
 
     def ask(path: Path) -> tuple[int, str]:
@@ -111,7 +107,7 @@ def test_s5_odd_images_get_an_answer_or_a_reason(server: Server) -> None:
     for path, (status, told) in zip(files, found, strict=True):
         assert status == 200 or (400 <= status < 500 and "error" in told), (path.name, status, told)
         assert "Traceback" not in told
-        assert str(ODD.parent) not in told
+        assert str(odd_images.parent) not in told
     counted = Counter(status for status, _ in found)
     assert counted[200] > len(files) // 4
     assert counted[422] > len(files) // 4

@@ -9,7 +9,6 @@ import pytest
 
 from tests.data.sets import encode, photo
 from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
-from tests.material import ODD_IMAGES
 from vitrail.config import InputError
 from vitrail.data.cache import CacheConfig
 from vitrail.data.decoding.decode import ImageError, decode
@@ -18,7 +17,6 @@ from vitrail.run import TrainConfig, describe, train
 from vitrail.training.loop import Trainer
 from vitrail.training.schedule import ScheduleConfig
 
-CORPUS = ODD_IMAGES
 BAD = [
     (b"", "0.jpg"),
     (b"<html>not found</html>", "page.jpg"),
@@ -205,10 +203,9 @@ def test_a_changed_set_is_refused_with_the_numbers(tmp_path: Path) -> None:
     assert train(config).steps == 8
 
 
-@pytest.mark.skipif(not CORPUS.is_dir(), reason="the odd images are not here")
-def test_odd_images_mixed_into_a_set_are_used_or_counted(tmp_path: Path) -> None:
+def test_odd_images_mixed_into_a_set_are_used_or_counted(tmp_path: Path, odd_images: Path) -> None:
     data = make_folder(tmp_path / "photos", train_bad=0, val_bad=0)
-    odd = sorted(path for path in CORPUS.rglob("*") if path.is_file() and path.suffix != ".tsv")
+    odd = sorted(path for path in odd_images.rglob("*") if path.is_file() and path.suffix != ".tsv")
     for number, path in enumerate(odd):
         (data / "train" / "abc"[number % 3] / f"odd{number}{path.suffix}").symlink_to(path)
     files = [path for path in (data / "train").rglob("*") if path.is_file()]

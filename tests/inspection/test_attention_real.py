@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.material import SHARED
+from tests.material import PETS, REAL_WEIGHTS
 from vitrail.data.decoding.decode import decode
 from vitrail.data.transforms.apply import eval_image, normalize
 from vitrail.data.transforms.preprocess import Preprocess
@@ -19,10 +19,10 @@ from vitrail.inspection.token_features import token_norms
 from vitrail.plotting.tiles import stretch
 from vitrail.weights.load import LoadedModel, load
 
-WEIGHTS = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-IMAGES = SHARED / "data" / "pets-mini" / "test"
+WEIGHTS = REAL_WEIGHTS
+IMAGES = PETS / "test"
 pytestmark = pytest.mark.skipif(
-    not (WEIGHTS.exists() and IMAGES.exists()), reason="needs ViT-Ti/16 and pets-mini"
+    not (WEIGHTS.exists() and IMAGES.exists()), reason=f"needs {WEIGHTS} and {IMAGES}"
 )
 
 ANIMALS = {  # by the image's number: top, bottom, left and right of the animal, as parts of it

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import vitrail
 from tests.golden import reader
-from tests.material import SHARED
+from tests.material import PETS, REAL_WEIGHTS
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.open import open_data
@@ -16,8 +16,7 @@ from vitrail.evaluation import Features, FewShot, extract, few_shot
 from vitrail.evaluation.probes.fewshot import permute
 from vitrail.evaluation.probes.ridge import Ridge
 
-TINY = SHARED / "weights" / "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-PETS = SHARED / "data" / "pets-mini"
+TINY = REAL_WEIGHTS
 
 
 def problem(
@@ -200,7 +199,7 @@ def pets(split: str) -> Features:
     return Features(name=split, classes=classes, values=values, labels=labels, names=names)
 
 
-@pytest.mark.skipif(not (TINY.exists() and PETS.exists()), reason="needs the weights and images")
+@pytest.mark.skipif(not (TINY.exists() and PETS.exists()), reason=f"needs {TINY} and {PETS}")
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_real_models_features_are_those(split: str) -> None:
     loaded, source, golden = vitrail.load(f"file:{TINY}"), open_data(str(PETS), split=split), pets

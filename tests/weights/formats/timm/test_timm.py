@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.material import REAL_WEIGHTS
 from tests.parity import peers
 from tests.parity import test_timm as parity
 from tests.weights.convert import assert_same_outputs, convert
@@ -19,7 +19,6 @@ from vitrail.weights.formats.timm.timm import TIMM, read_preprocess, write_confi
 timm = peers.load("timm")
 timm_deit = peers.load("timm.models.deit")
 
-PUBLISHED = REAL_WEIGHTS
 BASE, HYBRIDS = parity.BASE, ("hybrid", "hybrid of the root alone")
 DISTILLED = replace(BASE, distilled=True)
 BIT = replace(parity.BIT, pool_padding="zeros")
@@ -261,12 +260,10 @@ def test_bit_with_another_pool_is_refused() -> None:
         TIMM.table(replace(BIT, pool_padding="none"))
 
 
-def test_published_tiny_equals_timm() -> None:
-    if not PUBLISHED.is_dir():
-        pytest.skip("the published ViT-Ti/16 is not at hand")
+def test_published_tiny_equals_timm(timm_tiny: Path) -> None:
     load_file = peers.load("safetensors.torch").load_file
-    config = json.loads((PUBLISHED / "config.json").read_text())
-    state = load_file(PUBLISHED / "model.safetensors")
+    config = json.loads((timm_tiny / "config.json").read_text())
+    state = load_file(timm_tiny / "model.safetensors")
     ours = convert(TIMM, state, config)
     assert ours.spec == parse("ViT-Ti/16,activation=gelu,position_resize=timm")
     assert sum(parameter.numel() for parameter in ours.parameters()) == 5_717_416
