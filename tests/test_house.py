@@ -48,6 +48,7 @@ SAME_FILES = {"evaluate.py", "result.py", "registry.py"}
 """Names of files that do the same job in two rooms."""
 
 SAME_FUNCTIONS = {
+    "count_images",
     "compare", "describe", "finetune", "resolve", "merge", "read_file", "smooth", "quiet",
     "hold_out", "split", "normalize", "fit", "find_images", "pack", "join", "prepare", "nearest",
     "make_report", "rank", "stem_rows", "dense", "vit_rows", "show", "shorten", "draw_confusion",
