@@ -140,7 +140,15 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 def test_links_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md"]:
-        if not page.exists():
-            continue
         for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_files_that_are_named_are_there(page: str) -> None:
+    files = [path.as_posix() for path in (ROOT / "src" / "vitrail").rglob("*")]
+    files += [path.as_posix() for path in (ROOT / "tests").rglob("*.py")]
+    for name in re.findall(r"`([\w/]+(?:\.py|/))`", (ROOT / page).read_text(encoding="utf-8")):
+        assert any(f"{file}/".endswith(f"/{name.rstrip('/')}/") for file in files) or (
+            (ROOT / name).exists()
+        ), name
