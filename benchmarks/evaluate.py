@@ -27,7 +27,7 @@ import numpy as np
 import torch
 import tyro
 
-from vitrail.evaluation.probes.knn import nearest
+from vitrail.evaluation.features.neighbors import nearest
 from vitrail.evaluation.probes.ridge import Ridge
 
 CLASSES, WIDTH, SHOTS, SEEDS = 1000, 768, (1, 5, 10, 25), 3
@@ -128,7 +128,7 @@ def _sweep_ours(
     x: np.ndarray, labels: np.ndarray, asked: np.ndarray, wanted: np.ndarray
 ) -> np.ndarray:
     ridge = Ridge(torch.from_numpy(x), torch.from_numpy(labels), CLASSES)
-    right = ridge.right(torch.from_numpy(asked), torch.from_numpy(wanted), L2)
+    right = ridge.correct(torch.from_numpy(asked), torch.from_numpy(wanted), L2)
     return right.double().mean(1).numpy()
 
 

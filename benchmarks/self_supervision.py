@@ -42,7 +42,7 @@ from vitrail.data.subsets import shots
 from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.distributed import process_group
 from vitrail.evaluation.features.extract import Features, extract
-from vitrail.evaluation.probes.fewshot import few_shot
+from vitrail.evaluation.probes.fewshot import fit_shots
 from vitrail.models import Model, ViT, parse
 from vitrail.models.pretraining.masked import DecoderConfig, encoder_spec
 from vitrail.run import Session, TrainConfig, train
@@ -217,7 +217,7 @@ def measure_few_shot(model: Model, train: ImageDataset, test: ImageDataset) -> f
     found: list[Features] = []
     for source in (shots(train, 4 * SHOTS, seed=0), test):  # 10 to learn from, 10 to choose by
         found.append(extract(model, source, plain, loader=LoaderConfig(workers=0)))
-    [ten] = few_shot(found[0], found[1], shots=(SHOTS,), seeds=DRAWS, l2=L2)
+    [ten] = fit_shots(found[0], found[1], shots=(SHOTS,), seeds=DRAWS, l2=L2)
     assert ten.best is not None
     return float(ten.accuracy[ten.best].mean())
 

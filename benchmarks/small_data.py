@@ -43,7 +43,7 @@ from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import process_group
-from vitrail.evaluation.accuracy import measure
+from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.run import Session, TrainConfig, train
 from vitrail.signals import Signals
 from vitrail.training.schedule import LRSchedule, rate_at
@@ -138,7 +138,7 @@ def run(contestant: str, data: str, steps: int, seed: int, out: Path) -> Result:
     used, wall = time.process_time() - start, time.monotonic() - wall
     test = EvalBatches(open_pixels(data, "test"), INPUTS, batch=250)
     batches = map(test.__getitem__, range(len(test)))
-    reached = measure(model, batches, INPUTS, device=torch.device("cpu"))
+    reached = measure_accuracy(model, batches, INPUTS, device=torch.device("cpu"))
     return Result(
         contestant=contestant,
         top1=reached.top1,

@@ -20,7 +20,7 @@ from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
 from vitrail.distributed import Processes
-from vitrail.evaluation.accuracy import Accuracy, measure
+from vitrail.evaluation.accuracy import Accuracy, measure_accuracy
 from vitrail.run import Run, Session, TrainConfig, describe, train
 from vitrail.run.job import train_among
 from vitrail.training.checkpoints.resume import TENSORS
@@ -67,7 +67,7 @@ def measure_on_digits(loaded: LoadedModel) -> Accuracy:
     assert loaded.preprocess is not None
     batches = EvalBatches(source, loaded.preprocess, batch=50)
     made = map(batches.__getitem__, range(len(batches)))
-    return measure(loaded.model, made, loaded.preprocess, device=CPU)
+    return measure_accuracy(loaded.model, made, loaded.preprocess, device=CPU)
 
 
 def tensors_of(out: Path) -> dict[str, torch.Tensor]:
@@ -171,7 +171,7 @@ def pretend(patch: pytest.MonkeyPatch, accuracies: list[float]) -> list[dict[str
         top1 = next(found)
         return Accuracy(top1, top1 + 0.1, 1 - top1, 9, len(seen))
 
-    patch.setattr(vitrail.run.objective, "measure", pretended)
+    patch.setattr(vitrail.run.objective, "measure_accuracy", pretended)
     return seen
 
 

@@ -2,8 +2,8 @@
 
 import csv
 import json
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from vitrail.data.datasets.open import open_data
 from vitrail.data.decoding.decode import decode
 from vitrail.evaluation.intervals import Estimate
 from vitrail.models import build
-from vitrail.vtab1k import GROUPS, TASKS, Scale, Score, TaskScore, run_vtab
+from vitrail.vtab1k import GROUPS, TASKS, TaskResult, VTABConfig, VTABResult, vtab
 from vitrail.vtab1k.benchmark import configure
 from vitrail.vtab1k.task_images import find_task, open_task, write_list
 from vitrail.weights.checkpoint import Checkpoint, save_folder
@@ -78,12 +78,13 @@ def test_the_tasks_are_those_of_the_papers_table_9() -> None:
 
 
 def test_the_settings_are_table_4s() -> None:
-    config = configure("csv:x", "file:w", "ViT-B/16", Path("o"), Scale())
+    config = configure("csv:x", "file:w", "ViT-B/16", Path("o"), VTABConfig())
     assert config.model == "ViT-B/16@384"
     assert str(config.length) == "2_500 steps"
     assert (config.batch, config.optim.lr, config.optim.kind) == (512, 0.01, "sgd")
     assert (config.optim.momentum, config.optim.weight_decay, config.val) == (0.9, 0.0, "")
-    small = configure("csv:x", "file:w", "ViT-B/16", Path("o"), Scale(steps=10, lr=0.5, batch=4))
+    settings = VTABConfig(steps=10, lr=0.5, batch=4)
+    small = configure("csv:x", "file:w", "ViT-B/16", Path("o"), settings)
     assert (str(small.length), small.optim.lr, small.batch) == ("10 steps", 0.5, 4)
     assert str(small.schedule.warmup) == "5 %"
 
@@ -140,10 +141,10 @@ def test_images_that_are_no_files_are_written_out(tmp_path: Path) -> None:
 def test_grouped_means_are_over_the_tasks_that_were_run() -> None:
     values = {"dtd": 0.5, "svhn": 0.7, "eurosat": 0.9}
     scores = tuple(
-        TaskScore(task, Estimate(values[task.name], 0, 1) if task.name in values else None)
+        TaskResult(task, Estimate(values[task.name], 0, 1) if task.name in values else None)
         for task in TASKS
     )
-    score = Score(scores)
+    score = VTABResult("m", Path("o"), scores)
     assert score.mean("natural") == pytest.approx(0.6)
     assert score.mean("specialized") == pytest.approx(0.9)
     assert score.mean("structured") is None
@@ -151,7 +152,9 @@ def test_grouped_means_are_over_the_tasks_that_were_run() -> None:
     assert (score.run(), score.run("natural"), score.run("structured")) == ((3, 19), (2, 7), (0, 8))
 
 
-SMALL = Scale(steps=30, batch=8, lr=0.1, image=(8, 8), images=20, device="cpu")
+SMALL: dict[str, Any] = {
+    "steps": 30, "batch": 8, "lr": 0.1, "image": (8, 8), "images": 20, "device": "cpu"
+}  # fmt: skip
 
 
 def test_what_is_on_disk_is_run_and_the_rest_is_named(
@@ -159,7 +162,8 @@ def test_what_is_on_disk_is_run_and_the_rest_is_named(
 ) -> None:
     monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
     said: list[str] = []
-    score = run_vtab(str(model), data, tmp_path / "out", scale=SMALL, say=said.append)
+    monkeypatch.setattr("vitrail.vtab1k.benchmark.log_line", said.append)
+    score = vtab(str(model), data, out=tmp_path / "out", **SMALL)
     found = {each.task.name: each for each in score.tasks}
     dtd, kitti, svhn = (found[name] for name in ("dtd", "kitti-distance", "svhn"))
     assert dtd.top1 is not None
@@ -176,12 +180,11 @@ def test_what_is_on_disk_is_run_and_the_rest_is_named(
     with monkeypatch.context() as patch:  # a second call has nothing left to do
         patch.setattr("vitrail.vtab1k.benchmark._test", None)
         patch.setattr("vitrail.vtab1k.benchmark.write_list", None)
-        assert run_vtab(str(model), data, tmp_path / "out", scale=SMALL) == score
-    other = Scale(steps=31, batch=8, lr=0.1, image=(8, 8), images=20, device="cpu")
-    text = refusal(run_vtab, str(model), data, tmp_path / "out", scale=other)
+        assert vtab(str(model), data, out=tmp_path / "out", **SMALL) == score
+    text = refusal(vtab, str(model), data, out=tmp_path / "out", **(SMALL | {"steps": 31}))
     assert "cannot resume: length 30 steps → 31 steps" in text
-    text = refusal(run_vtab, str(model), data, tmp_path / "out", scale=replace(SMALL, images=15))
-    assert "dtd has learnt from 20 images, not 15; choose another --out" in text
+    text = refusal(vtab, str(model), data, out=tmp_path / "out", **(SMALL | {"images": 15}))
+    assert "dtd was trained on 20 images, not 15; choose another --out" in text
 
 
 def test_the_command_prints_groups_and_what_lacks(
@@ -206,8 +209,8 @@ def test_the_command_prints_groups_and_what_lacks(
 
 
 def test_bad_input_is_one_line(model: Path, tmp_path: Path) -> None:
-    text = refusal(run_vtab, str(model), tmp_path / "none", tmp_path / "o")
+    text = refusal(vtab, str(model), tmp_path / "none", out=tmp_path / "o")
     assert "expected one with a folder for each task" in text
     (tmp_path / "empty").mkdir()
-    text = refusal(run_vtab, str(model), tmp_path / "empty", tmp_path / "o", names=["dtd"])
-    assert "has no task of VTAB that can be run (dtd: expected" in text
+    text = refusal(vtab, str(model), tmp_path / "empty", out=tmp_path / "o", tasks=["dtd"])
+    assert "has no VTAB task that can be run (dtd: expected" in text

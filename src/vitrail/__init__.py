@@ -16,12 +16,19 @@ if TYPE_CHECKING:
     from vitrail.deploy.exporting.export import export as export
     from vitrail.deploy.predict import predict as predict
     from vitrail.deploy.serving.server import serve as serve
+    from vitrail.evaluation.comparison import compare as compare
+    from vitrail.evaluation.evaluate import evaluate as evaluate
+    from vitrail.evaluation.features.embed import embed as embed
+    from vitrail.evaluation.probes.fewshot import fewshot as fewshot
+    from vitrail.evaluation.probes.knn import knn as knn
+    from vitrail.evaluation.probes.linear_probe import probe as probe
     from vitrail.inspection import record as record
     from vitrail.models import build as build
     from vitrail.predictor import Predictor as Predictor
     from vitrail.report import inspect as inspect
     from vitrail.run import TrainConfig as TrainConfig
     from vitrail.run import train as train
+    from vitrail.vtab1k import vtab as vtab
     from vitrail.weights.load import load as load
 
 _LAZY = {
@@ -35,6 +42,13 @@ _LAZY = {
     "normalize": "vitrail.data.transforms.apply",
     "Preprocess": "vitrail.data.transforms.preprocess",
     "default_preprocess": "vitrail.data.transforms.preprocess",
+    "compare": "vitrail.evaluation.comparison",
+    "embed": "vitrail.evaluation.features.embed",
+    "evaluate": "vitrail.evaluation.evaluate",
+    "fewshot": "vitrail.evaluation.probes.fewshot",
+    "knn": "vitrail.evaluation.probes.knn",
+    "probe": "vitrail.evaluation.probes.linear_probe",
+    "vtab": "vitrail.vtab1k",
     "build": "vitrail.models",
     "load": "vitrail.weights.load",
     "Predictor": "vitrail.predictor",

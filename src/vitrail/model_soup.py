@@ -15,7 +15,7 @@ from vitrail.data.datasets.open import open_dataset
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.split import split as hold_out_part
 from vitrail.distributed import choose_device
-from vitrail.evaluation.accuracy import measure
+from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models.spec import Spec
 from vitrail.run.prediction import encoder_state
 from vitrail.training.averaging import greedy_soup, uniform_soup
@@ -160,6 +160,6 @@ def _scorer(bundle: Checkpoint, source: ImageDataset) -> Callable[[dict[str, Ten
         model = replace(bundle, tensors=tensors).build().to(device)
         batches = EvalBatches(source, preprocess, batch=_BATCH)
         made = Loader(batches.__getitem__, range(len(batches)), LoaderConfig())
-        return measure(model, made, preprocess, device=device).top1
+        return measure_accuracy(model, made, preprocess, device=device).top1
 
     return score

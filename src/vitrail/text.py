@@ -32,6 +32,15 @@ def original(text: str) -> str:
     return _ESCAPE.sub(_character, text)
 
 
+def encodable(name: str) -> str:
+    """Give a name for a file of UTF-8 text: as it is, or `printable` where it is not UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return printable(name)
+    return name
+
+
 def expand(text: str) -> Path:
     """Make a path of text, in which ~ may be a user's home."""
     with suppress(RuntimeError):  # there is no such user

@@ -12,7 +12,7 @@ from vitrail.data.batches import Batch, EvalBatches, UnreadableImage
 from vitrail.data.dataset import Pixels
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import Shard
-from vitrail.evaluation.accuracy import Accuracy, measure
+from vitrail.evaluation.accuracy import Accuracy, measure_accuracy
 from vitrail.evaluation.best_tracker import BestTracker, EvalResult
 
 CPU = torch.device("cpu")
@@ -75,7 +75,7 @@ def test_accuracy_is_that_of_brute_force(
     labels = generator.integers(classes, size=40)
     model = Table(torch.from_numpy(logits))
     noted: list[str] = []
-    found = measure(
+    found = measure_accuracy(
         model,
         batches_of(labels, size, bad),
         TINY,
@@ -94,7 +94,7 @@ def test_accuracy_is_that_of_brute_force(
 def test_several_labels_a_image_are_counted_one_by_one() -> None:
     logits = torch.tensor([[2.0, -1.0, 3.0], [-2.0, 0.5, -0.5]])
     labels = np.array([[1, 1, 1], [0, 1, 0]], np.uint8)
-    found = measure(Table(logits), batches_of(labels, 2), TINY, device=CPU)
+    found = measure_accuracy(Table(logits), batches_of(labels, 2), TINY, device=CPU)
     assert found.top1 == found.top5 == pytest.approx(5 / 6)
     signs = np.where(labels, 1, -1) * logits.numpy()
     assert found.loss == pytest.approx(np.log1p(np.exp(-signs)).sum() / 2, abs=1e-6)
@@ -119,26 +119,28 @@ def test_the_sums_of_several_processes_are_those_of_one() -> None:
     for rank in (3, 2, 1, 0):  # of which the last has nothing of a batch of 3
         batches = EvalBatches(source, TINY, batch=3, shard=Shard(rank, 4))
         part = map(batches.__getitem__, range(len(batches)))
-        found = measure(Table(logits), part, TINY, device=CPU, total=total)
+        found = measure_accuracy(Table(logits), part, TINY, device=CPU, total=total)
     assert found
     alone = EvalBatches(source, TINY, batch=10)
-    assert found == pytest.approx(measure(Table(logits), [alone[0]], TINY, device=CPU))
+    assert found == pytest.approx(measure_accuracy(Table(logits), [alone[0]], TINY, device=CPU))
     assert found.images == 10
 
 
 def test_a_model_is_left_in_the_mode_it_was_in() -> None:
     model = Table(torch.zeros(4, 3)).train()
-    measure(model, batches_of(np.zeros(4, np.int64), 2), TINY, device=CPU)
+    measure_accuracy(model, batches_of(np.zeros(4, np.int64), 2), TINY, device=CPU)
     assert model.training
-    measure(model.eval(), batches_of(np.zeros(4, np.int64), 2), TINY, device=CPU)
+    measure_accuracy(model.eval(), batches_of(np.zeros(4, np.int64), 2), TINY, device=CPU)
     assert not model.training
 
 
 @pytest.mark.parametrize("count", [0, 3])
 def test_nothing_to_measure_is_an_error(count: int) -> None:
     batches = batches_of(np.zeros(count, np.int64), 2, frozenset(range(count)))
-    with pytest.raises(InputError, match=f"nothing to measure: {count} images, none of them"):
-        measure(Table(torch.zeros(4, 3)), batches, TINY, device=CPU)
+    with pytest.raises(
+        InputError, match=f"nothing to evaluate: none of {count} images can be read"
+    ):
+        measure_accuracy(Table(torch.zeros(4, 3)), batches, TINY, device=CPU)
 
 
 def test_a_standing_counts_what_was_worse_and_keeps_the_first_best() -> None:

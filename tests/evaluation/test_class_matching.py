@@ -50,7 +50,7 @@ def test_wordnet_numbers_find_imagenets_classes() -> None:
     found = match_classes(source_of(["n15075141", "n01440764"]), names, 1000)
     assert np.flatnonzero(found.owner >= 0).tolist() == [0, 999]
     assert found.owner[[0, 999]].tolist() == [1, 0]
-    assert found.notes == ("classes are matched by WordNet number with ImageNet's 1,000",)
+    assert found.notes == ("classes are matched by WordNet ID with ImageNet's 1,000",)
     assert "n00000000" in refusal(match_classes, source_of(["n00000000"]), names, 1000)
 
 
@@ -85,7 +85,7 @@ def test_a_map_says_which_is_which(tmp_path: Path) -> None:
     found = match_classes(source_of(["cat", "hound", "tench"]), names, 4, given)
     assert found.owner.tolist() == [0, 1, 1, 2]
     source = source_of(["cat", "hound"])
-    assert "no class of photos; did you mean 'hound'" in refusal(
+    assert "not a class of photos; did you mean 'hound'" in refusal(
         match_classes, source, names, 4, {"hounds": ["pug"]}
     )
     both = {"cat": ["pug"], "hound": ["pug"]}
@@ -104,7 +104,9 @@ def test_a_name_that_two_outputs_have_is_not_guessed() -> None:
     names = imagenet_classes(1000)
     assert names
     assert names.count("crane") == 2
-    assert "several classes 'crane'" in refusal(match_classes, source_of(["crane"]), names, 1000)
+    assert "several classes named 'crane'" in refusal(
+        match_classes, source_of(["crane"]), names, 1000
+    )
     bird = match_classes(source_of(["crane"]), names, 1000, {"crane": ["134"]})
     assert np.flatnonzero(bird.owner == 0).tolist() == [134]
 
@@ -112,4 +114,4 @@ def test_a_name_that_two_outputs_have_is_not_guessed() -> None:
 @pytest.mark.parametrize("names", [None, ("a",)])
 def test_an_empty_split_is_refused(names: tuple[str, ...] | None) -> None:
     text = refusal(match_classes, source_of(["a"], count=0), names, 1)
-    assert text == "photos holds no image to measure on"
+    assert text == "photos has no images to evaluate on"

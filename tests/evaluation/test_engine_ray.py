@@ -1,4 +1,4 @@
-"""Ray's workers give the answers of one process, to the bit."""
+"""Ray's workers give the predictions of one process, to the bit."""
 
 import warnings
 from collections.abc import Iterator
@@ -10,12 +10,15 @@ import torch
 
 from tests.evaluation.sets import save_tiny, write_images
 from tests.shelf import refusal
-from vitrail.evaluation.engine_ray import ask_ray, encode_on_ray
-from vitrail.evaluation.evaluate import ask, prepare
+from vitrail.data.batches import EvalBatches
+from vitrail.evaluation.dataset_predictions import ClassMatching, join_predictions, predict_dataset
+from vitrail.evaluation.engine_ray import encode_on_ray, predict_on_ray
+from vitrail.evaluation.evaluate import open_matched
 from vitrail.evaluation.features.extract import extract
-from vitrail.evaluation.scored import join_answers
+from vitrail.weights.load import LoadedModel, load
 
 ray = pytest.importorskip("ray")
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -27,30 +30,39 @@ def _quiet() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_quiet")
-def test_rays_answers_are_those_of_one_process(tmp_path: Path) -> None:
+def test_rays_predictions_are_those_of_one_process(tmp_path: Path) -> None:
     data, model = write_images(tmp_path / "photos"), save_tiny(tmp_path / "model")
-    exam = prepare(str(model), str(data), split="all")
+    loaded, batches, matching = opened(model, data)
     done: list[int] = []
-    parts = ask_ray(exam, batch=4, workers=2, report=done.append)
+    parts = predict_on_ray(loaded, batches, matching, device="cpu", workers=2, report=done.append)
     assert not ray.is_initialized()  # what was started here has ended
-    assert done[-1] == len(exam.source) == 14
-    there = join_answers(parts)
-    here = join_answers(ask(exam, device=torch.device("cpu"), batch=4))
+    assert done[-1] == len(batches.source) == 14
+    there = join_predictions(parts)
+    here = join_predictions(predict_dataset(loaded.model, batches, matching, device=CPU))
     for name in ("indices", "labels", "top", "confidence", "losses"):
         np.testing.assert_array_equal(getattr(there, name), getattr(here, name), err_msg=name)
     assert len(there.indices) == 13
-    assert {bad.where for bad in there.bad} == {bad.where for bad in here.bad} == {"b/broken.png"}
-    plain = extract(exam.model, exam.source, exam.preprocess, batch=4)
+    for found in (there, here):
+        assert {image.where for image in found.unreadable} == {"b/broken.png"}
+    given = (loaded.model, batches.source, batches.preprocess)
+    plain = extract(*given, batch=4)
     cache, engine = tmp_path / "features", encode_on_ray(2)
-    values = extract(
-        exam.model, exam.source, exam.preprocess, batch=4, cache=cache, engine=engine
-    ).values
+    values = extract(*given, batch=4, cache=cache, engine=engine).values
     np.testing.assert_array_equal(values, plain.values)
-    kept = extract(exam.model, exam.source, exam.preprocess, batch=4, cache=cache)
+    kept = extract(*given, batch=4, cache=cache)
     np.testing.assert_array_equal(kept.values, plain.values)
 
 
-def test_a_crew_of_none_is_refused(tmp_path: Path) -> None:
+def opened(model: Path, data: Path) -> tuple[LoadedModel, EvalBatches, ClassMatching]:
+    loaded = load(str(model))
+    dataset, matching, _ = open_matched(loaded, str(data), split="all")
+    assert loaded.preprocess
+    return loaded, EvalBatches(dataset, loaded.preprocess, batch=4), matching
+
+
+def test_no_workers_and_numbered_devices_are_refused(tmp_path: Path) -> None:
     data, model = write_images(tmp_path / "photos"), save_tiny(tmp_path / "model")
-    exam = prepare(str(model), str(data), split="all")
-    assert "at least 1" in refusal(ask_ray, exam, workers=0)
+    given = opened(model, data)
+    assert "must be at least 1" in refusal(predict_on_ray, *given, workers=0)
+    said = "--engine ray takes --device cpu or cuda, got 'cuda:1'"
+    assert refusal(predict_on_ray, *given, device="cuda:1") == said

@@ -14,7 +14,7 @@ from sklearn.metrics import confusion_matrix as peer_confusion
 from vitrail.evaluation.calibration import calibrate
 from vitrail.evaluation.intervals import Estimate, bootstrap, mean, wilson
 from vitrail.evaluation.scores import average_precision, confusion_matrix, list_confusion
-from vitrail.evaluation.significance import mcnemar, pair
+from vitrail.evaluation.significance import mcnemar, paired_test
 
 few = settings(max_examples=50, deadline=None)
 counts = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
@@ -156,7 +156,7 @@ def test_the_paired_bootstrap_is_scipys() -> None:
     generator = np.random.default_rng(7)
     first = generator.uniform(size=500) < 0.7
     second = np.where(generator.uniform(size=500) < 0.8, first, generator.uniform(size=500) < 0.8)
-    found = pair(first, second)
+    found = paired_test(first, second)
     assert found.only_first == np.sum(first & ~second)
     assert found.only_second == np.sum(second & ~first)
     difference = second.mean() - first.mean()
@@ -167,5 +167,5 @@ def test_the_paired_bootstrap_is_scipys() -> None:
     ).confidence_interval  # fmt: skip
     assert found.difference.low == pytest.approx(peer.low, abs=0.004)
     assert found.difference.high == pytest.approx(peer.high, abs=0.004)
-    same = pair(first, first)
+    same = paired_test(first, first)
     assert (same.exact, same.midp, same.difference) == (1, 1, (0, 0, 0))

@@ -16,7 +16,7 @@ from vitrail.data.datasets.builtin.digits import open_digits
 from vitrail.data.transforms.augment import Augment, RandAugment
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import Processes
-from vitrail.evaluation.accuracy import measure
+from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models import build
 from vitrail.signals import Signals
 from vitrail.training.ema import EMA
@@ -288,7 +288,7 @@ def test_a_small_set_is_learnt_by_heart() -> None:
     trainer._schedule = LRSchedule(kind="cosine", total=80, warmup=8)
     batches = TrainBatches(some, STILL, GRAY, batch=32, seed=0)
     loss = [trainer.step(step, batches[step], QUIET).loss for step in range(80)]
-    found = measure(trainer.model, [batches[0]], GRAY, device=CPU)
+    found = measure_accuracy(trainer.model, [batches[0]], GRAY, device=CPU)
     assert (found.top1, found.images) == (1.0, 32)
     assert loss[-1] < 0.2 < 2 < loss[0]
 

@@ -22,11 +22,10 @@ from typing import Any
 import tyro
 
 from vitrail import __version__
-from vitrail.cli.compare import compare
 from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
 from vitrail.cli.deploy import bench, export, predict, serve
-from vitrail.cli.evaluate import evaluate
+from vitrail.cli.evaluate import compare, evaluate
 from vitrail.cli.features import embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models

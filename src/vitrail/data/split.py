@@ -87,6 +87,14 @@ def members(labels: np.ndarray, classes: int) -> list[np.ndarray]:
     return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
 
 
+def sample_order(labels: np.ndarray, classes: int, seed: int) -> list[np.ndarray]:
+    """Give the positions of each class's images in the order in which a seed samples them.
+
+    A class's order does not depend on which other classes there are.
+    """
+    return [np.random.default_rng(seed).permutation(each) for each in members(labels, classes)]
+
+
 def round_half_up(fraction: float, total: int) -> int:
     """Count a part of a whole; the decimal the user wrote, not its binary neighbor."""
     return math.floor(Fraction(str(fraction)) * total + Fraction(1, 2))

@@ -1,6 +1,6 @@
-"""Measure a model the way the paper does.
+"""Evaluate a model the way the paper does.
 
-The names below are imported when first asked for, so that each costs only what it needs.
+The names below are imported when they are first used, so that each costs only what it needs.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,21 +9,19 @@ if TYPE_CHECKING:
     from vitrail.evaluation.features.extract import Features as Features
     from vitrail.evaluation.features.extract import extract as extract
     from vitrail.evaluation.features.feature_store import features_folder as features_folder
-    from vitrail.evaluation.probes.fewshot import FewShot as FewShot
-    from vitrail.evaluation.probes.fewshot import few_shot as few_shot
-    from vitrail.evaluation.probes.knn import nearest_neighbors as nearest_neighbors
+    from vitrail.evaluation.probes.fewshot import fit_shots as fit_shots
+    from vitrail.evaluation.probes.knn import classify_by_neighbors as classify_by_neighbors
     from vitrail.evaluation.probes.linear_probe import probe_lbfgs as probe_lbfgs
     from vitrail.evaluation.probes.linear_probe import probe_sgd as probe_sgd
 
 _LAZY = {
     "Features": "features.extract",
     "extract": "features.extract",
-    "FewShot": "probes.fewshot",
-    "few_shot": "probes.fewshot",
-    "nearest_neighbors": "probes.knn",
+    "features_folder": "features.feature_store",
+    "fit_shots": "probes.fewshot",
+    "classify_by_neighbors": "probes.knn",
     "probe_lbfgs": "probes.linear_probe",
     "probe_sgd": "probes.linear_probe",
-    "features_folder": "features.feature_store",
 }
 
 

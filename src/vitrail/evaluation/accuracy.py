@@ -16,26 +16,27 @@ from vitrail.data.transforms.preprocess import Preprocess
 
 
 class Accuracy(NamedTuple):
-    """How well a model does on a set."""
+    """How well a model does on a dataset."""
 
     top1: float
-    """Part of the images whose most likely class is right; of labels, with several an image."""
+    """Fraction of images whose most likely class is correct; of labels, where images have several.
+    """
     top5: float
-    """Part whose class is among the five most likely."""
+    """Fraction whose class is among the five most likely."""
     loss: float
     """Mean cross-entropy."""
     images: int
-    """Images that were measured."""
+    """Images evaluated."""
     skipped: int
     """Images that could not be read."""
 
 
-def _alone(*values: float) -> list[float]:
+def _this_process(*values: float) -> list[float]:
     return list(values)
 
 
 @torch.inference_mode()
-def answer(
+def run_batches(
     model: nn.Module,
     batches: Iterable[Batch],
     preprocess: Preprocess,
@@ -43,10 +44,10 @@ def answer(
     device: torch.device,
     micro: int | None = None,
 ) -> Iterator[tuple[Batch, Tensor]]:
-    """Run a model over batches, `micro` images at a time; give each with its logits, on the CPU.
+    """Run a model over batches, `micro` images at a time; yield each with its logits, on the CPU.
 
-    Empty batches, as some processes get at the end, are given too. The model is in eval mode for
-    as long.
+    Empty batches, which some processes get at the end, are yielded too. The model is in eval mode
+    for as long.
     """
     was_training = model.training
     model.eval()
@@ -59,43 +60,42 @@ def answer(
         model.train(was_training)
 
 
-def measure(
+def measure_accuracy(
     model: nn.Module,
     batches: Iterable[Batch],
     preprocess: Preprocess,
     *,
     device: torch.device,
     micro: int | None = None,
-    total: Callable[..., list[float]] = _alone,
+    total: Callable[..., list[float]] = _this_process,
     note: Callable[[Iterable[UnreadableImage]], None] = lambda bad: None,
 ) -> Accuracy:
     """Run a model over batches, `micro` images at a time; `total` adds up over all processes.
 
-    `note` is told of the images that could not be read; where all are such, that is an error.
+    `note` is told which images could not be read; an error is raised if none could.
     """
-    sums = torch.zeros(4, dtype=torch.float64)  # right, right among five, loss, images
+    sums = torch.zeros(4, dtype=torch.float64)  # correct, correct in the top 5, loss, images
     skipped = 0
-    for batch, logits in answer(model, batches, preprocess, device=device, micro=micro):
+    for batch, logits in run_batches(model, batches, preprocess, device=device, micro=micro):
         note(batch.bad)
         skipped += len(batch.bad)
         if len(batch.labels):
             sums += _count(logits, batch.labels, batch.weights.double())
-    right, among, loss, images, bad = total(*sums.tolist(), float(skipped))
+    correct, in_top5, loss, images, bad = total(*sums.tolist(), float(skipped))
     if images == 0:
-        raise InputError(f"there is nothing to measure: {bad:,.0f} images, none of them readable")
-    top1, top5, loss = right / images, among / images, loss / images
-    return Accuracy(top1, top5, loss, int(images), int(bad))
+        raise InputError(f"nothing to evaluate: none of {bad:,.0f} images can be read")
+    return Accuracy(correct / images, in_top5 / images, loss / images, int(images), int(bad))
 
 
 def _count(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Sum up what one batch adds: right answers, losses, images."""
+    """Sum up one batch: correct predictions, those in the top 5, losses, images."""
     if labels.ndim == 2:
         targets = labels.float()
-        right = ((logits > 0) == (labels > 0)).double().mean(-1)
+        correct = ((logits > 0) == (labels > 0)).double().mean(-1)
         losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
-        among = right
+        in_top5 = correct
     else:
         best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices == labels[:, None]
-        right, among = best[:, 0].double(), best.any(-1).double()
+        correct, in_top5 = best[:, 0].double(), best.any(-1).double()
         losses = F.cross_entropy(logits, labels, reduction="none")
-    return torch.stack([right, among, losses.double(), torch.ones_like(weights)]) @ weights
+    return torch.stack([correct, in_top5, losses.double(), torch.ones_like(weights)]) @ weights

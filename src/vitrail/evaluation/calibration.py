@@ -1,4 +1,4 @@
-"""Whether a model is as often right as it is sure: expected calibration error and its bins."""
+"""Calibration: whether a model is correct as often as it is confident."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ BINS = 15  # "On Calibration of Modern Neural Networks" (arXiv 1706.04599), Tabl
 
 @dataclass(frozen=True)
 class Bin:
-    """The images whose confidence lies between two numbers, the upper one with them."""
+    """The images whose confidence is in (low, high]."""
 
     low: float
     high: float
     images: int
     confidence: float | None
-    """Their mean confidence; none where there is no image."""
+    """Their mean; None without images."""
     accuracy: float | None
-    """The part of them that was right."""
+    """The fraction of them that is predicted correctly."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How far confidence and accuracy are apart."""
+    """How far confidence and accuracy differ."""
 
     ece: Estimate
-    """The mean distance over all images (expected calibration error)."""
+    """Expected calibration error: the mean difference over all images."""
     bins: tuple[Bin, ...]
 
 
 def calibrate(
-    confidence: np.ndarray, right: np.ndarray, *, bins: int = BINS, resamples: int = 1000
+    confidence: np.ndarray, correct: np.ndarray, *, bins: int = BINS, resamples: int = 1000
 ) -> Calibration:
-    """Sort images into bins of equal width by confidence, and hold it against what was right."""
-    place = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
-    excess = confidence - right
+    """Compare confidence with accuracy, in bins of equal width."""
+    bin_of = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    excess = confidence - correct
 
     def error(weights: np.ndarray) -> float:
-        sums = np.bincount(place, weights=weights * excess, minlength=bins)
+        sums = np.bincount(bin_of, weights=weights * excess, minlength=bins)
         return float(np.abs(sums).sum() / weights.sum())
 
-    counts = np.bincount(place, minlength=bins)
-    sure = np.bincount(place, weights=confidence, minlength=bins)
-    hits = np.bincount(place, weights=right, minlength=bins)
+    counts = np.bincount(bin_of, minlength=bins)
+    total = np.bincount(bin_of, weights=confidence, minlength=bins)
+    hits = np.bincount(bin_of, weights=correct, minlength=bins)
     rows = tuple(
         Bin(
             number / bins,
             (number + 1) / bins,
             int(count),
-            float(sure[number] / count) if count else None,
+            float(total[number] / count) if count else None,
             float(hits[number] / count) if count else None,
         )
         for number, count in enumerate(counts)

@@ -1,8 +1,8 @@
-"""Batches worked on by Ray Data's workers, on this machine or on many.
+"""Batches computed by Ray Data's workers, on this machine or on many.
 
 A worker gets the numbers of batches and makes them itself, so that only numbers and results travel;
-the images lie where every machine sees them. Batches are those of one process, and so are the
-results.
+the images must be where every machine can read them. Batches, and so the results, are the same as
+in one process.
 """
 
 from __future__ import annotations
@@ -17,59 +17,81 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import nn
 
 from vitrail.config import InputError
-from vitrail.distributed import choose_device
-from vitrail.evaluation.evaluate import BATCH, Exam
+from vitrail.data.batches import EvalBatches
+from vitrail.evaluation.dataset_predictions import ClassMatching, Predictions, predict_batches
 from vitrail.evaluation.features.extract import Engine
-from vitrail.evaluation.scored import Predictions, collect
+from vitrail.weights.checkpoint import Activation
+from vitrail.weights.load import LoadedModel
 
 R = TypeVar("R")
-_STORE = 200_000_000  # bytes of shared memory of a Ray that is started here
+_STORE = 200_000_000  # bytes of shared memory, of a cluster that is started here
 
 
-def ask_ray(
-    exam: Exam,
+def predict_on_ray(
+    loaded: LoadedModel,
+    batches: EvalBatches,
+    matching: ClassMatching,
     *,
-    batch: int = BATCH,
+    device: str | None = None,
     workers: int | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> list[Predictions]:
-    """Ask the model about every image on so many workers, one a core unless given."""
+    """Run a model over all batches on so many workers, by default one per core.
+
+    Without a device a worker uses its GPU, if it has one.
+    """
+    if device not in (None, "cpu", "cuda"):
+        raise InputError(f"--engine ray takes --device cpu or cuda, got {device!r}")
+    work = _PredictBatch(loaded.model.cpu(), batches, matching, loaded.activation, device)
     parts: list[Predictions] = []
     done = 0
-    for part in map_on_ray(_Ask(exam, batch), range(len(exam.batches(batch))), workers=workers):
+    steps = range(len(batches))
+    for part in map_on_ray(work, steps, workers=workers, gpus=device != "cpu"):
         parts.append(part)
-        done += len(part.indices) + len(part.bad)
+        done += len(part.indices) + len(part.unreadable)
         report(done)
     return parts
 
 
 @dataclass(frozen=True)
-class _Ask:
-    """The question about one batch."""
+class _PredictBatch:
+    """The work on one batch, which is sent to a worker."""
 
-    exam: Exam
-    batch: int
+    model: nn.Module
+    batches: EvalBatches
+    matching: ClassMatching
+    activation: Activation
+    device: str | None
 
     def __call__(self, step: int) -> Predictions:
-        """Answer the batch of this number."""
-        exam, device = self.exam, choose_device()
-        made = [exam.batches(self.batch)[step]]
-        model = exam.model.to(device)
-        return collect(model, made, exam.preprocess, exam.matching, device=device)[0]
+        """Predict the batch of this number."""
+        best = "cuda" if torch.cuda.is_available() else "cpu"
+        device = torch.device(self.device or best)
+        made = [self.batches[step]]
+        return predict_batches(
+            self.model.to(device),
+            made,
+            self.batches.preprocess,
+            self.matching,
+            device=device,
+            activation=self.activation,
+        )[0]
 
 
 def map_on_ray(
-    work: Callable[[int], R], steps: Sequence[int], *, workers: int | None = None
+    work: Callable[[int], R], steps: Sequence[int], *, workers: int | None = None, gpus: bool = True
 ) -> Iterator[R]:
-    """Give what `work` makes of each number, in their order, made by Ray's workers.
+    """Yield what `work` makes of each number, in their order, on Ray's workers.
 
-    It joins the Ray that runs already (RAY_ADDRESS says where), or starts one here for as long.
+    It joins the Ray cluster at RAY_ADDRESS, or starts one here for as long. With `gpus` a worker
+    gets a GPU, if the cluster has any.
     """
     ray = _import_ray()
     if workers is not None and workers < 1:
-        raise InputError(f"--workers is at least 1 with --engine ray, not {workers}")
+        raise InputError(f"--workers must be at least 1 with --engine ray, got {workers}")
     if not steps:
         return
     started = not ray.is_initialized()
@@ -77,18 +99,18 @@ def map_on_ray(
         _start(ray, workers)
     try:
         cores = int(ray.cluster_resources().get("CPU", 1))
-        crew = max(1, min(workers or cores, cores, len(steps)))
+        count = max(1, min(workers or cores, cores, len(steps)))
         ray.data.DataContext.get_current().execution_options.preserve_order = True
-        # From memory: a source that is read would wait for a core, which the workers have.
+        # From memory: reading a file would wait for a core, and the workers have them all.
         numbers = ray.data.from_items(
-            [{"step": step} for step in steps], override_num_blocks=min(len(steps), 4 * crew)
+            [{"step": step} for step in steps], override_num_blocks=min(len(steps), 4 * count)
         )
         made = numbers.map_batches(
             _Worker,
             batch_size=1,
-            compute=ray.data.ActorPoolStrategy(size=crew),
+            compute=ray.data.ActorPoolStrategy(size=count),
             fn_constructor_args=([ray.put(work)],),
-            num_gpus=1 if ray.cluster_resources().get("GPU") else None,
+            num_gpus=1 if gpus and ray.cluster_resources().get("GPU") else None,
         )
         for row in made.iter_rows():
             yield pickle.loads(row["made"])
@@ -97,13 +119,13 @@ def map_on_ray(
             ray.shutdown()
 
 
-def encode_on_ray(workers: int | None = None) -> Engine:
-    """Give what `features.extract` takes to compute on so many of Ray's workers."""
-    return partial(map_on_ray, workers=workers)
+def encode_on_ray(workers: int | None = None, *, gpus: bool = True) -> Engine:
+    """Give the engine with which `extract` computes on so many of Ray's workers."""
+    return partial(map_on_ray, workers=workers, gpus=gpus)
 
 
 class _Worker:
-    """One of Ray's workers, with the work (and so the model) in its memory."""
+    """A Ray worker that holds the work, and so the model, in memory."""
 
     def __init__(self, shared: list[Any]) -> None:
         import ray
@@ -121,14 +143,14 @@ def _import_ray() -> Any:
         import ray
         import ray.data
     except ImportError:
-        raise InputError("--engine ray needs Ray; install vitrail[ray]") from None
+        raise InputError("--engine ray needs Ray: pip install 'vitrail[ray]'") from None
     return ray
 
 
 def _start(ray: Any, workers: int | None) -> None:
-    """Join the Ray that runs, or start a small one without a page or reports to its makers."""
+    """Join a running Ray cluster, or start a small one without dashboard or usage reports."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its files have all that it says
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its log files have it all
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     if os.environ.get("RAY_ADDRESS"):

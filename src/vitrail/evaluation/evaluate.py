@@ -1,131 +1,164 @@
-"""A model asked about every image of a set: opened, matched, run, by one process or several."""
+"""Evaluate a model on every image of a dataset, in one process, in several, or on Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Literal
 
 from vitrail.config import InputError
+from vitrail.console import show_progress
 from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ImageDataset
+from vitrail.data.datasets.open import Data
 from vitrail.data.datasets.open import notes as notes_of
-from vitrail.data.datasets.open import open_dataset
 from vitrail.data.datasets.public.official import read_real
-from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.data.transforms.preprocess import Preprocess, default_preprocess
-from vitrail.distributed import ALONE, Shard
-from vitrail.evaluation.class_matching import ClassMap, match_classes
+from vitrail.data.loader import LoaderConfig
+from vitrail.distributed import Processes, process_group
+from vitrail.evaluation.class_matching import ClassMap, match_classes, read_map
+from vitrail.evaluation.dataset_predictions import (
+    ClassMatching,
+    Predictions,
+    join_predictions,
+    predict_dataset,
+)
+from vitrail.evaluation.evaluation_result import (
+    EvaluationResult,
+    score_predictions,
+    write_class_table,
+    write_evaluation,
+)
 from vitrail.evaluation.imagenet_subsets import open_subset
-from vitrail.evaluation.scored import Matching, Predictions, collect
-from vitrail.models.model import Model
+from vitrail.evaluation.inputs import name_data, name_model, open_images, preprocess_of
+from vitrail.models.names import parse_size
 from vitrail.models.spec import Size
-from vitrail.weights.load import LoadedModel, load
+from vitrail.weights.load import AnyModel, LoadedModel, as_loaded
 
 BATCH = 64
-"""Images that go through the model at a time; another number changes the last digits."""
+"""Images in a forward pass; another number changes the last digits."""
+Engine = Literal["local", "ray"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Exam:
-    """A model and a set, ready to be run."""
-
-    model: Model[Any]
-    preprocess: Preprocess
-    source: ImageDataset
-    matching: Matching
-    real: Sequence[frozenset[int]] | None
-    """The reassessed labels of ImageNet, for each image."""
-    notes: tuple[str, ...]
-    """What a person should know before believing the numbers, each in one line."""
-
-    def batches(self, batch: int = BATCH, shard: Shard = ALONE) -> EvalBatches:
-        """Give the set's images by number, for one process of several."""
-        return EvalBatches(self.source, self.preprocess, batch=batch, shard=shard)
-
-
-def prepare(
-    model: str,
-    data: str,
+def evaluate(
+    model: AnyModel,
+    data: Data,
     *,
     split: str | None = None,
-    image: Size | None = None,
+    image: str | Size | None = None,
     subset: str | None = None,
-    classes: ClassMap | None = None,
-    real: Path | None = None,
-) -> Exam:
-    """Load a model, open a set, and find the set's classes among the model's.
+    map: ClassMap | str | Path | None = None,
+    real: str | Path | None = None,
+    csv: str | Path | None = None,
+    out: str | Path | None = None,
+    batch: int = BATCH,
+    device: str | None = None,
+    engine: Engine = "local",
+    workers: int | None = None,
+) -> EvaluationResult:
+    """Evaluate a classifier: accuracy, calibration and confusion, each with a 95 % interval.
 
-    The split is `val` unless given, of a subset all. With `image` the model is fitted to another
-    resolution than it was trained at.
+    `split` is by default the images that a run held out of its data, otherwise `val` (`all` with
+    `subset`); `image` another resolution than the model was trained at; `subset` one of
+    `imagenet_subsets.SUBSETS`; `map` says which of the model's classes those of the data are;
+    `real` is the file of ImageNet's reassessed labels. A table by class is written to `csv`,
+    everything with plots into the folder `out`. Under torchrun all processes share the work, and
+    all get the result.
     """
-    loaded = load(model, image=image)
-    check_head(model, loaded)
-    return match(loaded, data, split=split, subset=subset, classes=classes, real=real)
+    if batch < 1:
+        raise InputError(f"--batch must be at least 1, got {batch}")
+    with process_group(None if engine == "ray" else device) as processes:
+        if engine == "ray" and processes.count > 1:
+            raise InputError("--engine ray starts its own processes; run it without torchrun")
+        size = parse_size(image) if isinstance(image, str) else image
+        loaded = as_loaded(model, image=size)
+        check_head(name_model(model), loaded)
+        classes = read_map(Path(map)) if isinstance(map, str | Path) else map
+        dataset, matching, notes = open_matched(
+            loaded, data, split=split, subset=subset, classes=classes, models=(model,)
+        )
+        real_labels = read_real(Path(real), dataset) if real is not None else None
+        if processes.count > 1:
+            processes.check_same({"images": len(dataset), "hash": dataset.fingerprint()})
+        predictions = _predict(loaded, dataset, matching, processes, batch, engine, device, workers)
+        result = score_predictions(predictions, dataset, real=real_labels)
+        result = replace(
+            result,
+            model=name_model(model),
+            data=name_data(data),
+            image="x".join(str(side) for side in preprocess_of(loaded).size),
+            notes=notes,
+            out=None if out is None else Path(out),
+        )
+    if processes.is_main and csv is not None:
+        write_class_table(result, Path(csv))
+    if processes.is_main and result.out is not None:
+        write_evaluation(result, dataset, result.out)
+    return result
 
 
-def check_head(source: str, loaded: LoadedModel) -> None:
-    """Refuse a model that has no head to classify with, or one that was never trained."""
-    features = "measure its features: vitrail fewshot, probe or knn"
-    train = "or train a head: vitrail finetune"
+def check_head(name: str, loaded: LoadedModel) -> None:
+    """Refuse a model without a head to classify with, or with one that was never trained."""
+    hint = "evaluate its features with vitrail fewshot, probe or knn, or train a head with finetune"
     output = loaded.model.head.output
     if output is None:
-        raise InputError(f"{source} has no head, so no classes; {features}, {train}")
+        raise InputError(f"{name} has no head, so no classes; {hint}")
     if not any(parameter.any() for parameter in output.parameters()):
-        raise InputError(f"the head of {source} is all zeros, as published; {features}, {train}")
+        raise InputError(f"the head of {name} is all zeros, as published; {hint}")
 
 
-def match(
+def open_matched(
     loaded: LoadedModel,
-    data: str,
+    data: Data,
     *,
     split: str | None = None,
     subset: str | None = None,
     classes: ClassMap | None = None,
-    real: Path | None = None,
-) -> Exam:
-    """Open a set for a loaded model, and find the set's classes among the model's."""
+    models: Sequence[AnyModel] = (),
+) -> tuple[ImageDataset, ClassMatching, tuple[str, ...]]:
+    """Open a dataset, find its classes among the model's, and note what a person should know."""
     outputs = loaded.model.spec.classes
     if subset is not None:
         if classes:
             raise InputError("give --subset or --map, not both: a subset brings its own classes")
-        source, matching = open_subset(subset, data, split or "all", loaded.classes, outputs)
+        dataset, matching = open_subset(subset, data, split or "all", loaded.classes, outputs)
+        notes = ()
     else:
-        source = open_dataset(data, split=split or "val")
-        matching = match_classes(source, loaded.classes, outputs, classes)
-    spec = loaded.model.spec
-    preprocess = loaded.preprocess or default_preprocess(spec.image, spec.channels)
-    notes = [*notes_of(source), *matching.notes]
+        dataset, notes = open_images(data, split, models)
+        matching = match_classes(dataset, loaded.classes, outputs, classes)
+    notes += (*notes_of(dataset), *matching.notes)
     if loaded.preprocess is None:
-        notes.append("the weights do not say how images are prepared: the paper's way is taken")
-    return Exam(
-        model=loaded.model,
-        preprocess=preprocess,
-        source=source,
-        matching=matching,
-        real=read_real(real, source) if real is not None else None,
-        notes=tuple(notes),
-    )
+        notes += ("the weights do not say how images are preprocessed: the paper's way is used",)
+    return dataset, matching, notes
 
 
-def ask(
-    exam: Exam,
-    *,
-    device: torch.device,
-    batch: int = BATCH,
-    shard: Shard = ALONE,
-    loader: LoaderConfig | None = None,
-    report: Callable[[int], None] = lambda done: None,
-) -> list[Predictions]:
-    """Ask the model about this process's part of every batch; `report` is told how many are done.
+def _predict(
+    loaded: LoadedModel,
+    dataset: ImageDataset,
+    matching: ClassMatching,
+    processes: Processes,
+    batch: int,
+    engine: Engine,
+    device: str | None,
+    workers: int | None,
+) -> Predictions:
+    """Run the model over the dataset in all processes, or on Ray's workers."""
+    batches = EvalBatches(dataset, preprocess_of(loaded), batch=batch, shard=processes.shard)
+    with show_progress("images", len(dataset)) as report:
+        if engine == "ray":
+            from vitrail.evaluation.engine_ray import predict_on_ray
 
-    The parts of all batches and processes are put together with `join_answers`.
-    """
-    batches = exam.batches(batch, shard)
-    made = Loader(batches.__getitem__, range(len(batches)), loader or LoaderConfig())
-    return collect(
-        exam.model.to(device), made, exam.preprocess, exam.matching, device=device, report=report
-    )
+            parts = predict_on_ray(
+                loaded, batches, matching, device=device, workers=workers, report=report
+            )
+        else:
+            parts = predict_dataset(
+                loaded.model,
+                batches,
+                matching,
+                device=processes.device,
+                activation=loaded.activation,
+                loader=LoaderConfig(workers=workers),
+                report=lambda done: report(done * processes.count),
+            )
+    return join_predictions([part for each in processes.gather(parts) for part in each])

@@ -1,12 +1,13 @@
-"""Test sets that were made for ImageNet's models: which of the 1,000 classes each has.
+"""Test sets for ImageNet models: which of the 1,000 classes each has.
 
-The classes are read from the set itself (its folders are WordNet numbers, or numbers of classes;
+The classes are read from the dataset itself (its folders are WordNet IDs or class numbers;
 ObjectNet brings a mapping), so no list of them is kept here.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,24 +18,24 @@ import numpy as np
 from vitrail.config import InputError, suggest
 from vitrail.data.dataset import Content, ImageDataset, select
 from vitrail.data.datasets.folder import open_folder
-from vitrail.data.datasets.open import open_dataset
+from vitrail.data.datasets.open import Data, open_dataset
 from vitrail.data.decoding.decode import decode
 from vitrail.evaluation.class_matching import match_classes
-from vitrail.evaluation.scored import Matching
+from vitrail.evaluation.dataset_predictions import ClassMatching
 from vitrail.text import expand, quoted
 from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
 
 
 @dataclass(frozen=True)
 class Subset:
-    """A test set with classes of ImageNet's."""
+    """A test set whose classes are ImageNet's."""
 
     title: str
     paper: str
     classes: int
-    """How many of ImageNet's classes it has; of ObjectNet's 313, those that are ImageNet's too."""
+    """How many of ImageNet's classes it has (113 of ObjectNet's 313 are ImageNet's too)."""
     restricted: bool
-    """Whether its authors let the model choose among these classes only."""
+    """Whether its authors restrict predictions to these classes."""
 
 
 SUBSETS = {
@@ -44,71 +45,74 @@ SUBSETS = {
     "sketch": Subset("ImageNet-Sketch", "arXiv 1905.13549", 1000, False),
     "objectnet": Subset("ObjectNet", "NeurIPS 2019", 113, False),
 }
-"""Test sets by the name that --subset takes."""
+"""Test sets, by the name that --subset takes."""
 
-_BORDER = 2  # pixels: ObjectNet's images have a red frame, which its authors' loader cuts off
+_BORDER = 2  # pixels: ObjectNet's images have a red border, which its authors' loader crops
 
 
 def open_subset(
-    name: str, data: str, split: str, names: Sequence[str] | None, outputs: int
-) -> tuple[ImageDataset, Matching]:
-    """Open such a set, and find its classes among the outputs of a model of ImageNet's."""
+    name: str, data: Data, split: str, names: Sequence[str] | None, outputs: int
+) -> tuple[ImageDataset, ClassMatching]:
+    """Open a test set, and find its classes among the outputs of an ImageNet model."""
     subset = find_subset(name)
     if name == "objectnet":
-        return _open_objectnet(expand(data), names, outputs)
-    source = open_dataset(data, split=split)
-    if len(source.classes) != subset.classes:
-        found = f"{source.name} has {len(source.classes):,}"
-        raise InputError(f"{subset.title} has {subset.classes:,} classes, {found}; is it whole?")
-    matching = match_classes(source, names, outputs)
-    among = "its classes only" if subset.restricted else "all classes"
-    note = f"{subset.title} ({subset.paper}): the model chooses among {among}"
+        if not isinstance(data, str | os.PathLike):
+            raise InputError("give ObjectNet by its folder, which has images/ and mappings/")
+        return _open_objectnet(expand(os.fspath(data)), names, outputs)
+    dataset = open_dataset(data, split=split)
+    if len(dataset.classes) != subset.classes:
+        found = f"{dataset.name} has {len(dataset.classes):,}"
+        raise InputError(f"{subset.title} has {subset.classes:,} classes, {found}; is it complete?")
+    matching = match_classes(dataset, names, outputs)
+    among = "its own classes" if subset.restricted else "all classes"
+    note = f"{subset.title} ({subset.paper}): the model predicts among {among}"
     notes = (*matching.notes, note)
-    return source, replace(matching, notes=notes, restricted=subset.restricted)
+    return dataset, replace(matching, notes=notes, restricted=subset.restricted)
 
 
 def find_subset(name: str) -> Subset:
-    """Look a test set up by its name."""
+    """Look up a test set by its name."""
     if name not in SUBSETS:
         raise InputError(
-            f"unknown --subset {name!r}; there are {', '.join(SUBSETS)}{suggest(name, SUBSETS)}"
+            f"unknown --subset {name!r}; choose from {', '.join(SUBSETS)}{suggest(name, SUBSETS)}"
         )
     return SUBSETS[name]
 
 
 def _open_objectnet(
     root: Path, names: Sequence[str] | None, outputs: int
-) -> tuple[ImageDataset, Matching]:
-    """Open ObjectNet as it is published: `images` and `mappings`; keep ImageNet's classes of it.
+) -> tuple[ImageDataset, ClassMatching]:
+    """Open ObjectNet as published (`images`, `mappings`); keep the classes that ImageNet has too.
 
-    An image is right if the model's answer, of all that it can give, is one of those that the
-    mapping has for its class.
+    A prediction, among all classes, is correct if it is one of those that the mapping has for the
+    image's class.
     """
     known = (None, imagenet_classes(1000), imagenet_wnids(1000))
     if outputs != 1000 or (names if names is None else tuple(names)) not in known:
-        raise InputError("ObjectNet is mapped to ImageNet's 1,000 classes, which the model has not")
-    source = open_folder(root / "images", "all")
+        raise InputError("ObjectNet is mapped to ImageNet's 1,000 classes; the model has others")
+    dataset = open_folder(root / "images", "all")
     titles = _read(root, "folder_to_objectnet_label.json")
     outputs_of = _read_objectnet(root)
     owner = np.full(outputs, -1, np.int64)
-    for number, folder in enumerate(source.classes):
+    for number, folder in enumerate(dataset.classes):
         owner[outputs_of.get(titles.get(folder, ""), [])] = number
-    kept = np.flatnonzero(np.isin(source.labels, owner[owner >= 0]))
+    kept = np.flatnonzero(np.isin(dataset.labels, owner[owner >= 0]))
     if not len(kept):
-        raise InputError(f"{source.name} has no image of a class that is ImageNet's too")
+        raise InputError(f"{dataset.name} has no image of a class that is ImageNet's too")
     shared = len(np.unique(owner[owner >= 0]))
     note = (
-        f"{shared} of ObjectNet's {len(source.classes)} classes are ImageNet's; others are left out"
+        f"{shared} of ObjectNet's {len(dataset.classes)} classes are ImageNet's; others are ignored"
     )
     if names is None:
-        note += "; the model has no class names, its outputs are taken as ImageNet's in their order"
-    return Framed(select(source, kept)), Matching(owner, (note,))
+        note += "; the model has no class names: its outputs are read in ImageNet's order"
+    return BorderlessDataset(select(dataset, kept)), ClassMatching(owner, (note,))
 
 
 def _read_objectnet(root: Path) -> dict[str, list[int]]:
-    """Read for each class of ObjectNet that is ImageNet's too which of its 1,000 it is.
+    """Read which of ImageNet's 1,000 classes each class of ObjectNet is, of those that are.
 
-    The mapping gives labels, a list the number of each in the order of 2012, another its usual one.
+    The mapping has labels; one list gives their numbers in the order of 2012, another their usual
+    ones.
     """
     usual = _read(root, "pytorch_to_imagenet_2012_id.json")
     try:
@@ -128,23 +132,23 @@ def _read_objectnet(root: Path) -> dict[str, list[int]]:
     return found
 
 
-class Framed(ImageDataset):
+class BorderlessDataset(ImageDataset):
     """Images without their outermost pixels."""
 
-    def __init__(self, source: ImageDataset) -> None:
-        super().__init__(source.name, source.classes, source.labels, source.root)
-        self.source = source
+    def __init__(self, dataset: ImageDataset) -> None:
+        super().__init__(dataset.name, dataset.classes, dataset.labels, dataset.root)
+        self.dataset = dataset
 
     def read(self, index: int) -> Content:
-        """Decode an image and cut its frame off."""
-        content = self.source.read(index)
+        """Decode an image and crop its border."""
+        content = self.dataset.read(index)
         pixels = decode(content) if isinstance(content, bytes) else content
         inner = pixels[_BORDER:-_BORDER, _BORDER:-_BORDER]
         return np.ascontiguousarray(inner)
 
     def where(self, index: int) -> str:
-        """Name the image as the source behind does."""
-        return self.source.where(index)
+        """Name the image as the dataset behind does."""
+        return self.dataset.where(index)
 
 
 def _read(root: Path, name: str) -> dict[str, Any]:

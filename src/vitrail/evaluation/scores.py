@@ -1,4 +1,4 @@
-"""From answers to numbers: confusion, each class's share, average precision."""
+"""Metrics of predictions: confusion, average precision, F1."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Confusion(NamedTuple):
-    """How often a class was taken for another; only pairs that occurred."""
+    """How often a class was predicted as another; only pairs that occurred."""
 
     label: int
     predicted: int
@@ -17,7 +17,7 @@ class Confusion(NamedTuple):
 
 
 def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """Count predictions by class: (classes, classes), or one column more for those of none."""
+    """Count predictions by class: (classes, classes); one more column if some are of no class."""
     outside = bool((predicted < 0).any())
     columns = classes + outside
     cells = labels * columns + np.where(predicted < 0, classes, predicted)
@@ -43,8 +43,8 @@ def average_precision(
 ) -> np.ndarray:
     """Give each class's average precision: the mean precision at each of its images, by rank.
 
-    Both are (images, classes); images of equal score have one rank. NaN for a class without
-    images. `weights` says how often each image counts, `order` how `rank` sorted them.
+    Both arrays are (images, classes); images of equal score share a rank. NaN for a class without
+    images. `weights` says how often each image counts, `order` is what `rank` gives.
     """
     count, classes = scores.shape
     weights = np.ones(count) if weights is None else weights
@@ -66,3 +66,16 @@ def average_precision(
 def rank(scores: np.ndarray) -> np.ndarray:
     """Sort images by each class's score, the best first: (images, classes) of their numbers."""
     return np.argsort(-scores, axis=0, kind="stable")
+
+
+def f1(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Give each class's F1 of (images, classes) of booleans; NaN for a class without images.
+
+    `weights` says how often each image counts.
+    """
+    both = weights @ (predicted & labels)
+    either = weights @ predicted + weights @ labels
+    found = np.full(labels.shape[1], np.nan)
+    there = weights @ labels > 0
+    found[there] = 2 * both[there] / either[there]
+    return found

@@ -10,8 +10,12 @@ from PIL import Image
 
 from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ImageDataset, select
-from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.evaluation.scored import Matching, Predictions, collect, join_answers
+from vitrail.evaluation.dataset_predictions import (
+    ClassMatching,
+    Predictions,
+    join_predictions,
+    predict_dataset,
+)
 from vitrail.plotting.evaluation_plots import draw_confusion
 from vitrail.report.html_page import ReportSection, escape, table_card
 from vitrail.report.report_images import ReportImage, even_indices, shrink, take_images
@@ -33,7 +37,7 @@ def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
         section.note = "The classes of the data are not the model's, so no prediction is a mistake."
         return section
     indices = even_indices(len(dataset), count)
-    found = predict_dataset(inputs, select(dataset, indices))
+    found = predict_inputs(inputs, select(dataset, indices))
     predicted, classes = found.top[:, 0], len(inputs.classes)
     counts = np.bincount(found.labels * classes + predicted, minlength=classes**2)
     counts = counts.reshape(classes, classes)
@@ -69,13 +73,12 @@ def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
     return section
 
 
-def predict_dataset(inputs: ReportInputs, dataset: ImageDataset) -> Predictions:
+def predict_inputs(inputs: ReportInputs, dataset: ImageDataset) -> Predictions:
     """Predict the classes of a dataset's images."""
     batches = EvalBatches(dataset, inputs.preprocess, batch=BATCH)
-    loader = Loader(batches.__getitem__, range(len(batches)), LoaderConfig())
-    matching = Matching(np.arange(len(inputs.classes)))
+    matching = ClassMatching(np.arange(len(inputs.classes)))
     device = next(inputs.model.parameters()).device
-    return join_answers(collect(inputs.model, loader, inputs.preprocess, matching, device=device))
+    return join_predictions(predict_dataset(inputs.model, batches, matching, device=device))
 
 
 def _image_card(image: ReportImage, mistake: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from vitrail.config import InputError, to_dict
-from vitrail.evaluation.probes.knn import nearest
+from vitrail.evaluation.features.neighbors import nearest
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.embeddings import embedding_filters, position_similarity

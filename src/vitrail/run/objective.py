@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.data.batches import Batch, UnreadableImage
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.evaluation.accuracy import measure
+from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.evaluation.best_tracker import EvalResult
 from vitrail.models import parse
 from vitrail.models.model import Model
@@ -113,7 +113,7 @@ class Classification:
 
     def measure(self, model: Model, exam: Exam) -> EvalResult:
         """Count right answers."""
-        found = measure(
+        found = measure_accuracy(
             model,
             exam.batches,
             exam.preprocess,

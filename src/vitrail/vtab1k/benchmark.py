@@ -1,71 +1,75 @@
-"""The benchmark: each task whose images are on disk fine-tuned by Table 4, and its test split.
+"""The benchmark: each task whose images are on disk, fine-tuned with Table 4 and then tested.
 
-OUT/TASK/                   a run folder, which an interrupted benchmark goes on with
-OUT/TASK/data/images.csv  the images that it was trained and tested on
-OUT/TASK/test.json          what it reached on the test split
+OUT/TASK/                   a run folder, from which an interrupted benchmark resumes
+OUT/TASK/data/images.csv    the images that it was trained and tested on
+OUT/TASK/test.json          its result on the test split
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from vitrail.config import Duration, InputError, suggest
-from vitrail.distributed import process_group
-from vitrail.evaluation.evaluate import ask, prepare
+from vitrail.console import log_line
+from vitrail.evaluation.evaluate import evaluate
 from vitrail.evaluation.intervals import Estimate, wilson
-from vitrail.evaluation.scored import join_answers
 from vitrail.files import write_whole
 from vitrail.models import parse
+from vitrail.models.names import parse_size
 from vitrail.models.spec import Size
 from vitrail.recipes import finetune, shorten_warmup
+from vitrail.result import Result, ResultTable
 from vitrail.run import TrainConfig, train
 from vitrail.vtab1k.task_images import find_task, open_task, write_list
-from vitrail.vtab1k.vtab_tasks import TASKS, Group, Task
+from vitrail.vtab1k.vtab_tasks import GROUPS, TASKS, Group, Task
 from vitrail.weights.load import read_checkpoint
 
 _TEST = "test.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
-    """How much of the paper's setting is run; what is not given is the paper's."""
+class VTABConfig:
+    """Settings of all tasks; what is not given is the paper's."""
 
     steps: int | None = None
     lr: float | None = None
     batch: int | None = None
-    image: Size | None = None
     images: int = 1_000
     """Training images of a task, 800 and 200."""
     validate: bool = False
-    """Train on the 800 and measure on the 200, to choose settings by; not on the test split."""
+    """Train on the 800 and evaluate on the 200, to choose settings; not on the test split."""
     seed: int = 0
     device: str | None = None
 
 
 @dataclass(frozen=True)
-class TaskScore:
-    """What a model reached on a task."""
+class TaskResult:
+    """A model's result on a task."""
 
     task: Task
     top1: Estimate | None
-    """None where the task was not run."""
+    """None if the task was not run."""
     images: int = 0
     skipped: int = 0
     """Images that could not be read."""
     unseen: int = 0
-    """Images of classes that no training image was drawn of; they count as wrong."""
+    """Images of classes without any sampled training image; they count as wrong."""
     why: str = ""
     """Why it was not run."""
 
 
 @dataclass(frozen=True)
-class Score:
-    """What a model reached on all tasks."""
+class VTABResult(Result):
+    """A model's results on all tasks."""
 
-    tasks: tuple[TaskScore, ...]
+    model: str
+    out: Path
+    tasks: tuple[TaskResult, ...]
 
     def mean(self, group: Group | None = None) -> float | None:
         """Give the mean accuracy over the tasks that were run, of a group or of all."""
@@ -81,35 +85,100 @@ class Score:
         asked = [each for each in self.tasks if group in (None, each.task.group)]
         return sum(each.top1 is not None for each in asked), len(asked)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data: the means, and one row per task."""
+        rows = []
+        for each in self.tasks:
+            row: dict[str, Any] = {"task": each.task.name, "group": each.task.group}
+            if each.top1 is None:
+                rows.append({**row, "why": each.why})
+                continue
+            found = {"top1": each.top1.value, "top1_interval": [each.top1.low, each.top1.high]}
+            counts = {key: getattr(each, key) for key in ("images", "skipped", "unseen")}
+            rows.append(row | found | counts)
+        means = {group: self.mean(group) for group in GROUPS}
+        head = {"model": self.model, "out": str(self.out), "run": self.run()[0]}
+        return {**head, "mean": self.mean(), **means, "tasks": rows}
 
-def run_vtab(
+    def summary(self) -> Iterator[ResultTable | str]:
+        """Give the tasks that were run, the means, and what is missing."""
+        rows = []
+        for each in self.tasks:
+            if each.top1 is not None:
+                span = f"{each.top1.low:.1%} to {each.top1.high:.1%}"
+                figures = (f"{each.top1.value:.2%}", span, f"{each.images:,}")
+                rows.append((each.task.title, each.task.group, *figures))
+        yield ResultTable(("task", "group", "top-1", "95 %", "images"), rows)
+        for group in (*GROUPS, None):
+            mean, (done, total) = self.mean(group), self.run(group)
+            if total:
+                shown = "" if mean is None else f"{mean:.2%}"
+                yield f"{group or 'mean':12} {shown:>7}  {done} of {total} tasks"
+        for each in self.tasks:
+            name, count = each.task.name, each.images + each.skipped
+            if each.unseen:
+                lost = f"{each.unseen:,} test images are of classes without training images"
+                yield f"{name}: {lost}; they count as wrong"
+            if each.top1 is not None and count != each.task.test:
+                whole = f"VTAB's test split has {each.task.test:,}"
+                yield f"{name}: evaluated on {count:,} images; {whole}"
+            if each.why:
+                yield f"not run: {name}: {each.why}"
+
+
+def vtab(
     model: str,
-    data: Path,
-    out: Path,
+    data: str | Path,
     *,
-    scale: Scale | None = None,
-    names: Sequence[str] = (),
-    say: Callable[[str], object] = lambda text: None,
-) -> Score:
-    """Run the tasks that are on disk, or those of them that are named, and name the others."""
-    scale = scale or Scale()
+    out: str | Path = "runs/vtab",
+    tasks: Sequence[str] = (),
+    validate: bool = False,
+    steps: int | None = None,
+    lr: float | None = None,
+    batch: int | None = None,
+    image: str | Size | None = None,
+    images: int = 1_000,
+    seed: int = 0,
+    device: str | None = None,
+) -> VTABResult:
+    """Fine-tune on each task of VTAB-1k that is on disk, and give the mean accuracies by group.
+
+    `data` is a folder with one for each task; `tasks` runs only these. What is not given is the
+    paper's. Call it again to resume.
+    """
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise InputError("vtab runs in one process; divide the work with --tasks, not torchrun")
+    if images < 2:
+        raise InputError(f"--images must be at least 2, got {images}")
+    data, out = Path(data), Path(out)
     if not data.is_dir():
         raise InputError(f"no folder {data}; expected one with a folder for each task of VTAB")
-    chosen = _choose(names)
+    size = parse_size(image) if isinstance(image, str) else image
+    config = VTABConfig(
+        steps=steps,
+        lr=lr,
+        batch=batch,
+        images=images,
+        validate=validate,
+        seed=seed,
+        device=device,
+    )
+    chosen = _choose(tasks)
     spec = read_checkpoint(model, hashed=False).spec
-    name = str(replace(parse(spec.name), image=scale.image)) if scale.image else spec.name
-    scores = []
+    name = str(replace(parse(spec.name), image=size)) if size else spec.name
+    results = []
     for number, task in enumerate(chosen, 1):
         place = find_task(task, data)
         if place is None:
-            scores.append(TaskScore(task, None, why=f"expected {data / task.name} or a .csv list"))
+            missing = f"expected {data / task.name} or a .csv list"
+            results.append(TaskResult(task, None, why=missing))
             continue
-        say(f"{number} of {len(chosen)}: {task.title}")
-        scores.append(_run_task(task, place, model, name, out / task.name, scale))
-    if not any(score.top1 for score in scores):
-        whys = "; ".join(f"{each.task.name}: {each.why}" for each in scores[:2])
-        raise InputError(f"{data} has no task of VTAB that can be run ({whys}, …)")
-    return Score(tuple(scores))
+        log_line(f"{number} of {len(chosen)}: {task.title}")
+        results.append(_run_task(task, place, model, name, out / task.name, config))
+    if not any(result.top1 for result in results):
+        whys = "; ".join(f"{each.task.name}: {each.why}" for each in results[:2])
+        raise InputError(f"{data} has no VTAB task that can be run ({whys}, …)")
+    return VTABResult(model, out, tuple(results))
 
 
 def _choose(names: Sequence[str]) -> list[Task]:
@@ -117,68 +186,68 @@ def _choose(names: Sequence[str]) -> list[Task]:
     for name in names:
         if name not in known:
             there = ", ".join(task.name for task in TASKS)
-            raise InputError(f"unknown task {name!r}{suggest(name, known)}; there are {there}")
+            raise InputError(
+                f"unknown task {name!r}{suggest(name, known)}; expected one of {there}"
+            )
     return [known[name] for name in names] or list(TASKS)
 
 
 def _run_task(
-    task: Task, place: str | Path, model: str, name: str, folder: Path, scale: Scale
-) -> TaskScore:
-    """Train on a task and measure on its test split, or take what an earlier call reached."""
+    task: Task, place: str | Path, model: str, name: str, folder: Path, settings: VTABConfig
+) -> TaskResult:
+    """Train on a task and evaluate on its test split, or read the result of an earlier call."""
     listed = folder / "data" / "images.csv"
-    config = configure(f"csv:{listed}", model, name, folder, scale)
-    strangers = 0
+    config = configure(f"csv:{listed}", model, name, folder, settings)
+    unseen = 0
     if not (folder / _TEST).exists():
         try:
-            parts = open_task(task, place, images=scale.images, seed=scale.seed)
+            parts = open_task(task, place, images=settings.images, seed=settings.seed)
         except InputError as error:
-            return TaskScore(task, None, why=str(error))
+            return TaskResult(task, None, why=str(error))
         chosen = {"train": [parts.train, parts.val], "test": [parts.test]}
-        if scale.validate:
+        if settings.validate:
             chosen = {"train": [parts.train], "val": [parts.val]}
         try:
             listed.parent.mkdir(parents=True, exist_ok=True)
-            strangers = write_list(listed, chosen)
+            unseen = write_list(listed, chosen)
         except OSError as error:
             raise InputError(f"{listed.parent}: {error.strerror or error}") from None
     train(config)
     if not (folder / _TEST).exists():
-        found = {**_test(config, strangers), "learnt": scale.images}
+        found = {**_test(config, unseen), "trained_on": settings.images}
         write_whole(folder / _TEST, json.dumps(found) + "\n")
     found = json.loads((folder / _TEST).read_text())
-    if (learnt := found.pop("learnt", scale.images)) != scale.images:
-        said = f"has learnt from {learnt:,} images, not {scale.images:,}"
+    if (trained := found.pop("trained_on", settings.images)) != settings.images:
+        said = f"was trained on {trained:,} images, not {settings.images:,}"
         raise InputError(f"{task.name} {said}; choose another --out, or remove {folder}")
-    return TaskScore(task, Estimate(*found.pop("top1")), **found)
+    return TaskResult(task, Estimate(*found.pop("top1")), **found)
 
 
-def configure(data: str, weights: str, model: str, out: Path, scale: Scale) -> TrainConfig:
-    """Give a task's settings: Table 4's row for VTAB, and what the scale changes."""
+def configure(data: str, weights: str, model: str, out: Path, settings: VTABConfig) -> TrainConfig:
+    """Give a task's configuration: Table 4's row for VTAB, and what the settings change."""
     given = TrainConfig(
         data=data,
         model=model,
         weights=weights,
         out=out,
-        val="val" if scale.validate else "",
-        seed=scale.seed,
-        device=scale.device,
+        val="val" if settings.validate else "",
+        seed=settings.seed,
+        device=settings.device,
     )
     config = finetune(given, "vtab")
-    if scale.steps is not None:
-        config = replace(config, length=Duration(scale.steps, "steps"))
-    if scale.batch is not None:
-        config = replace(config, batch=scale.batch)
-    if scale.lr is not None:
-        config = replace(config, optim=replace(config.optim, lr=scale.lr))
-    return shorten_warmup(config, images=scale.images)
+    if settings.steps is not None:
+        config = replace(config, length=Duration(settings.steps, "steps"))
+    if settings.batch is not None:
+        config = replace(config, batch=settings.batch)
+    if settings.lr is not None:
+        config = replace(config, optim=replace(config.optim, lr=settings.lr))
+    return shorten_warmup(config, images=settings.images)
 
 
-def _test(config: TrainConfig, strangers: int) -> dict[str, object]:
-    """Measure the run's model on what it was not trained on."""
-    split = config.val or "test"
-    exam = prepare(f"run:{config.out}", config.data, split=split)
-    with process_group(config.device) as processes:
-        answers = join_answers(ask(exam, device=processes.device))
-    right, count = int(answers.right().sum()), len(answers.indices) + strangers
-    found = {"images": count, "skipped": len(answers.bad), "unseen": strangers}
-    return {"top1": list(wilson(right, count)), **found}
+def _test(config: TrainConfig, unseen: int) -> dict[str, object]:
+    """Evaluate the run's model on images that it was not trained on."""
+    result = evaluate(config.out, config.data, split=config.val or "test", device=config.device)
+    assert result.predictions is not None
+    correct, count = int(result.predictions.correct().sum()), result.images + unseen
+    found = {"images": count, "skipped": result.skipped, "unseen": unseen}
+    return {"top1": list(wilson(correct, count)), **found}

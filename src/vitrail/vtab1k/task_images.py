@@ -1,7 +1,7 @@
-"""A task's images on disk: found, cut to 800 and 200, and listed for a run.
+"""A task's images on disk: found, divided into 800 and 200, and listed for a run.
 
-DIR/NAME/train800.txt, val200.txt, test.txt   lists of `PATH NUMBER`, as VTAB-1k is passed around
-DIR/NAME/                                     the set as it is published, if DATA knows it
+DIR/NAME/train800.txt, val200.txt, test.txt   lists of `PATH NUMBER`, as VTAB-1k usually comes
+DIR/NAME/                                     the dataset as published, if DATA knows it
 DIR/NAME/{train,test}/CLASS/…                 class folders
 DIR/NAME.csv                                  a list with path, label and split
 """
@@ -43,7 +43,7 @@ class Parts(NamedTuple):
 
 
 def find_task(task: Task, root: Path) -> str | Path | None:
-    """Say where a task's images lie: a folder of lists, or DATA; None where nothing is."""
+    """Find a task's images: a folder of lists, or DATA; None if there are none."""
     for name in task.places:
         folder, file = root / name, root / f"{name}.csv"
         if all((folder / each).is_file() for each in _LISTS.values()):
@@ -57,14 +57,14 @@ def find_task(task: Task, root: Path) -> str | Path | None:
 
 
 def open_task(task: Task, place: str | Path, *, images: int, seed: int) -> Parts:
-    """Open a task's images: the lists' own, or drawn at random from the training split."""
+    """Open a task's images: those of its lists, or sampled from the training split."""
     if isinstance(place, Path):
         train, val, test = (_open_list(task, place / name) for name in _LISTS.values())
         kept = round_half_up(_TRAIN, images)
         return Parts(_first(train, kept), _first(val, images - kept), test)
     train, test = (open_dataset(place, split=split, seed=seed) for split in ("train", "test"))
     if train.multilabel:
-        raise InputError(f"{train.name} has several labels an image; VTAB's tasks have one")
+        raise InputError(f"{train.name} has several labels per image; VTAB's tasks have one")
     if len(train) < images:
         raise InputError(f"{train.name} has {len(train):,} images, fewer than {images:,}")
     order = shuffled(len(train), seed, "subset")[:images]
@@ -77,7 +77,7 @@ def _first(source: ImageDataset, count: int) -> ImageDataset:
 
 
 def _open_list(task: Task, file: Path) -> ImageDataset:
-    """Open a list of paths, each with the number of its class behind the last space."""
+    """Open a list of paths, each followed by a space and the number of its class."""
     files, labels = [], []
     try:
         lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -93,17 +93,17 @@ def _open_list(task: Task, file: Path) -> ImageDataset:
         files.append(os.fsencode(path))
         labels.append(int(label))
     if not files:
-        raise InputError(f"{file} is empty; expected a line an image")
+        raise InputError(f"{file} is empty; expected one line per image")
     classes = [str(number) for number in range(task.classes)]
     name = f"{task.name}/{file.stem}"
     return FolderDataset(name, classes, np.array(labels, np.int64), file.parent, Names(files))
 
 
 def write_list(path: Path, parts: Mapping[str, Sequence[ImageDataset]]) -> int:
-    """List images by split as a CSV that runs open; say how many can't be right.
+    """List images by split as a CSV for a run; return how many can't be predicted correctly.
 
-    Those are of classes that `train` has no image of, for which the model has no output. Images
-    that are no files, as CIFAR's, are written out beside the list.
+    Those are of classes without an image in `train`, for which the model has no output. Images
+    that are not files, for example CIFAR's, are written beside the list.
     """
     seen = {each.classes[n] for each in parts["train"] for n in np.unique(each.labels)}
     if odd := [name for name in seen if name[:1] == "[" or set(name) & set("|;")]:
@@ -111,7 +111,7 @@ def write_list(path: Path, parts: Mapping[str, Sequence[ImageDataset]]) -> int:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("path", "label", "split"))
-    strangers = 0
+    unseen = 0
     for split, sources in parts.items():
         for number, source in enumerate(sources):
             beside = path.parent / f"{split}-{number}"
@@ -119,13 +119,13 @@ def write_list(path: Path, parts: Mapping[str, Sequence[ImageDataset]]) -> int:
                 if (name := source.classes[label]) in seen:
                     writer.writerow((_file_of(source, index, beside), name, split))
                 else:
-                    strangers += 1
+                    unseen += 1
     write_whole(path, text.getvalue())
-    return strangers
+    return unseen
 
 
 def _file_of(source: ImageDataset, index: int, folder: Path) -> str:
-    """Give the path of an image's file; one that has none is written into a folder."""
+    """Give the path of an image's file; an image without one is written into a folder."""
     if source.root is not None:
         path = source.root.absolute() / original(source.where(index))
         if path.is_file():

@@ -18,15 +18,15 @@ class Task:
     group: Group
     classes: int
     test: int
-    """Images of the whole test split, all of which are measured on."""
+    """Images of the test split, on all of which it is evaluated."""
     folders: tuple[str, ...] = ()
-    """Other names that its folder goes by, such as those of the lists that are passed around."""
+    """Other names of its folder, for example those of the usual lists."""
     source: str | None = None
-    """The scheme of DATA that opens the set as it is published, if there is one."""
+    """The scheme of DATA that opens the dataset as published, if there is one."""
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Name the folders, or lists without their .csv, that may hold it."""
+        """The folders, or lists without their .csv, that may hold it."""
         return self.name, *self.folders
 
 

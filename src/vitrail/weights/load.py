@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import reduce
@@ -53,6 +54,11 @@ class LoadedModel:
     """For each output of a sigmoid model, the probability from which on an image has the label."""
 
 
+AnyModel = str | os.PathLike[str] | LoadedModel | ViT | BiT
+"""What a function takes as a model: text (a run or model folder, a source of weights), a loaded
+model, or a bare one, whose classes and preprocessing nobody knows."""
+
+
 def load(
     source: str,
     *,
@@ -82,6 +88,23 @@ def load(
         checkpoint.activation,
         checkpoint.thresholds,
     )
+
+
+def as_loaded(model: AnyModel, *, image: Size | None = None) -> LoadedModel:
+    """Load a model that is named by text, or take one that is there; `image` is as for `load`."""
+    if isinstance(model, str | os.PathLike):
+        return load(os.fspath(model), image=image)
+    loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, None, None, None)
+    if image is None or image == loaded.model.spec.image:
+        return loaded
+    bundle = Checkpoint(
+        spec=loaded.model.spec,
+        tensors=dict(loaded.model.state_dict()),
+        classes=loaded.classes,
+        preprocess=loaded.preprocess,
+    )
+    fitted = adapt_checkpoint(bundle, image=image)
+    return replace(loaded, model=fitted.build(), preprocess=fitted.preprocess)
 
 
 def _cut_to_patches(

@@ -15,11 +15,12 @@ from vitrail.data.datasets.open import open_data
 from vitrail.data.transforms.apply import eval_image, normalize
 from vitrail.evaluation import Features, extract
 from vitrail.evaluation.features import extract as room
-from vitrail.evaluation.features.extract import check_pair, hash_data, hash_weights
-from vitrail.evaluation.features.feature_kinds import Kind, parse_kind
+from vitrail.evaluation.features.extract import check_pair, hash_data
+from vitrail.evaluation.features.feature_kinds import FeatureKind, parse_feature_kind
 from vitrail.evaluation.features.feature_kinds import encode as encode_kind
 from vitrail.evaluation.features.feature_store import Entry
 from vitrail.models import BiT, BiTSpec, ViT, build
+from vitrail.models.weight_hash import hash_weights
 
 TINY = "ViT/8@16,depth=3,width=8,heads=2,mlp=16"
 
@@ -58,7 +59,7 @@ def test_each_kind_is_what_the_model_computes(more: str) -> None:
             expected[f"class-token@{layer}"] = tokens[layer][:, 0]
             expected[f"patch-mean@{layer}"] = tokens[layer][:, first:].mean(1)
         for kind, value in expected.items():
-            found = encode_kind(model, x, parse_kind(kind))
+            found = encode_kind(model, x, parse_feature_kind(kind))
             torch.testing.assert_close(found, value, rtol=0, atol=0)
         assert not any(block._forward_hooks or block._forward_pre_hooks for block in model.blocks)
 
@@ -75,22 +76,22 @@ def test_a_grid_of_tokens_is_flattened() -> None:
         hook = model.blocks[0].register_forward_hook(lambda *parts: maps.append(parts[2]))
         x = torch.randn(2, 3, size, size)
         with torch.no_grad():
-            found = encode_kind(model, x, Kind("patch-mean", 1))
+            found = encode_kind(model, x, FeatureKind("patch-mean", 1))
             hook.remove()
             mean = maps[0].mean((2, 3)) if model is resnet else maps[0].mean((1, 2))
             torch.testing.assert_close(found, mean)
             assert found.shape == (2, width)
-            last = encode_kind(model, x, Kind("patch-mean"))
+            last = encode_kind(model, x, FeatureKind("patch-mean"))
             torch.testing.assert_close(last, model.tokens(x).mean(1))
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("prelogits", "unknown features 'prelogits': there are pre-logits, .* did you mean"),
-        ("pre-logits@3", "pre-logits are of no layer; write class-token@3"),
-        ("class-token@", "expected a block's number behind @, such as class-token@6"),
-        ("patch-mean@-1", "expected a block's number"),
+        ("prelogits", "unknown features 'prelogits': expected pre-logits, .* did you mean"),
+        ("pre-logits@3", "pre-logits have no layer; write class-token@3"),
+        ("class-token@", "expected the number of a block after @, for example class-token@6"),
+        ("patch-mean@-1", "expected the number of a block"),
         ("patch-mean@4", r"patch-mean@4: ViT.* has 3 blocks, the last is @3"),
     ],
 )
@@ -100,7 +101,7 @@ def test_unknown_kinds_are_refused(text: str, said: str) -> None:
 
 
 def test_a_model_without_a_class_token_says_so() -> None:
-    with pytest.raises(InputError, match="has no class token; take patch-mean or pre-logits"):
+    with pytest.raises(InputError, match="has no class token; use patch-mean or pre-logits"):
         extract(vit(",pool=gap"), images(2), HALF, "class-token@1")
 
 
@@ -238,18 +239,18 @@ def features(**changes: object) -> Features:
 def test_what_can_not_be_measured_is_refused() -> None:
     bad = features().values.copy()
     bad[4, 1] = np.nan
-    with pytest.raises(InputError, match=r"features of 1 of 6 images are NaN .* those of p4"):
+    with pytest.raises(InputError, match=r"features of 1 of 6 images are NaN .* the first is p4"):
         features(values=bad)
     with pytest.raises(InputError, match=r"label 2 is outside the 2 classes \(0 to 1\)"):
         features(labels=np.array([0, 1, 0, 2, 0, 1]))
     with pytest.raises(InputError, match="label -1 is outside"):
         features(labels=np.array([0, 1, 0, -1, 0, 1]))
     nothing = {"values": np.empty((0, 2)), "labels": np.empty(0, np.int64), "names": np.empty(0)}
-    with pytest.raises(InputError, match="set has no images to measure on"):
+    with pytest.raises(InputError, match="set has no images to evaluate on"):
         features(**nothing)
-    with pytest.raises(InputError, match="2 images, none of them readable"):
+    with pytest.raises(InputError, match="2 can be read"):
         extract(vit(), Listed([b"1", b"2"]), HALF)
-    with pytest.raises(InputError, match="listed has no images to measure on"):
+    with pytest.raises(InputError, match="listed has no images to evaluate on"):
         extract(vit(), Listed([]), HALF)
 
 
@@ -261,7 +262,7 @@ def test_sets_with_other_classes_are_not_renumbered() -> None:
     with pytest.raises(InputError, match="the same names in another order"):
         check_pair(train, features(name="test", classes=("b", "a")))
     several = features(labels=np.zeros((6, 2), np.uint8))
-    with pytest.raises(InputError, match="set has several labels an image"):
+    with pytest.raises(InputError, match="set has several labels per image"):
         check_pair(several, several)
     with pytest.raises(InputError, match="features of widths 2 and 3"):
         check_pair(train, features(values=np.zeros((6, 3), np.float32)))

@@ -155,7 +155,7 @@ def test_three_measures_share_one_pass(place: Path, capsys: pytest.CaptureFixtur
     assert 0 <= probed["top1"] <= 1
     assert probed["decay"] in [row["decay"] for row in probed["each"]]
     trained = run(capsys, "probe", "model", "photos", "--by", "sgd", "--epochs", "2")[0]
-    assert "trained with rate" in trained
+    assert "trained with learning rate" in trained
     found = json.loads(run(capsys, "knn", "model", "photos", "--json", "--uniform")[0])
     assert [row["k"] for row in found["each"]] == [1, 5, 10]
     assert sorted(place.joinpath("cache/features").rglob("*.npz")) == kept
@@ -187,4 +187,4 @@ def test_a_model_that_overflows_is_named(place: Path, capsys: pytest.CaptureFixt
         model.norm.bias[0] = 3e38
     bundle = Checkpoint(spec=model.spec, tensors=dict(model.state_dict()), preprocess=HALF)
     save_folder(bundle, place / "large")
-    assert "are NaN or infinite, first those of" in refused(capsys, "knn", "large", "photos")
+    assert "are NaN or infinite, the first is" in refused(capsys, "knn", "large", "photos")

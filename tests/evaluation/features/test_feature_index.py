@@ -67,7 +67,7 @@ def test_files_of_no_use_are_refused(tmp_path: Path) -> None:
         whole = path.read_bytes()
         for damaged in (whole[:-40], whole[: len(whole) // 2], b"", b"x" * 100):
             path.write_bytes(damaged)
-            assert "is damaged, or not of vitrail embed: " in refuse(name)
+            assert "is damaged, or vitrail embed did not write it: " in refuse(name)
         write_features(some(), path, {"model": "m", "data": "d"})
         assert "does not say its features and split and weights" in refuse(name)
     said = {"vitrail": json.dumps(FACTS)}

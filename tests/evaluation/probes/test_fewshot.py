@@ -12,8 +12,9 @@ from tests.material import PETS, REAL_WEIGHTS
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.open import open_data
-from vitrail.evaluation import Features, FewShot, extract, few_shot
-from vitrail.evaluation.probes.fewshot import permute
+from vitrail.data.split import sample_order
+from vitrail.evaluation import Features, extract
+from vitrail.evaluation.probes.fewshot import Shots, fit_shots
 from vitrail.evaluation.probes.ridge import Ridge
 
 TINY = REAL_WEIGHTS
@@ -51,7 +52,7 @@ def test_scores_are_big_visions(name: str) -> None:
     )
     ridge = Ridge(x, y, 5)
     scores = ridge.scores(x_test, [1.0, 1024.0])
-    right = ridge.right(x_test, y_test, [1.0, 1024.0])
+    right = ridge.correct(x_test, y_test, [1.0, 1024.0])
     for place, l2 in enumerate((1, 1024)):
         np.testing.assert_allclose(scores[place], golden[f"scores_l2_{l2}"], rtol=0, atol=1e-8)
         assert right[place].double().mean().item() == golden[f"accuracy_l2_{l2}"]
@@ -103,8 +104,8 @@ def test_quick_comparison_decides_as_float64_does(
     l2 = np.geomspace(1e-3, 1e6, 20).tolist()
     ridge, (x, y) = Ridge(*tensors(train), classes), tensors(test)
     exact = ridge.scores(x, l2).argmax(-1) == y
-    assert (ridge.right(x, y, l2) == exact).all()
-    assert (ridge.right(x[:3], y[:3], l2[7:8]) == exact[7:8, :3]).all()
+    assert (ridge.correct(x, y, l2) == exact).all()
+    assert (ridge.correct(x[:3], y[:3], l2[7:8]) == exact[7:8, :3]).all()
 
 
 def test_what_float32_can_not_tell_apart_is_decided_in_float64() -> None:
@@ -117,13 +118,13 @@ def test_what_float32_can_not_tell_apart_is_decided_in_float64() -> None:
     tests[:, 1] += torch.tensor([-1e-9, 1e-9] * 4, dtype=torch.float64)
     l2 = [0.1, 1.0, 10.0]
     exact = ridge.scores(tests, l2).argmax(-1) == labels
-    assert (ridge.right(tests, labels, l2) == exact).all()
+    assert (ridge.correct(tests, labels, l2) == exact).all()
     assert exact.any()
 
 
 def test_a_seed_permutes_each_classs_images() -> None:
     labels = np.array([2, 0, 1, 1, 0, 2, 2, 0, 1, 1])
-    for number, found in enumerate(permute(labels, 3, seed=7)):
+    for number, found in enumerate(sample_order(labels, 3, seed=7)):
         indices = np.flatnonzero(labels == number)
         assert found.tolist() == np.random.default_rng(7).permutation(indices).tolist()
 
@@ -131,7 +132,7 @@ def test_a_seed_permutes_each_classs_images() -> None:
 def test_accuracies_are_brute_forces_and_held_out_images_choose() -> None:
     train, test = problem(3, shots=14, classes=4, width=20, noise=4.0)
     l2 = (0.1, 10.0, 1000.0)
-    found = few_shot(train, test, shots=(1, 4), seeds=2, l2=l2)
+    found = fit_shots(train, test, shots=(1, 4), seeds=2, l2=l2)
     for each in found:
         for seed in range(2):
             places = [np.flatnonzero(train.labels == number) for number in range(4)]
@@ -161,11 +162,11 @@ def _solve(train: Features, drawn: np.ndarray, l2: float, x: np.ndarray) -> np.n
 
 def test_without_images_left_or_with_one_l2_nothing_is_held_out() -> None:
     train, test = problem(0, shots=3, classes=3, width=5)
-    (alone,) = few_shot(train, test, shots=(2,), seeds=1)
+    (alone,) = fit_shots(train, test, shots=(2,), seeds=1)
     assert (alone.l2, alone.best, alone.held_out) == ((1024.0,), 0, None)
-    (all_drawn,) = few_shot(train, test, shots=(3,), seeds=1, l2=(1.0, 2.0))
+    (all_drawn,) = fit_shots(train, test, shots=(3,), seeds=1, l2=(1.0, 2.0))
     assert (all_drawn.best, all_drawn.held_out) == (None, None)
-    same = FewShot(shots=1, l2=(1.0, 4.0, 2.0), accuracy=np.ones((3, 1)), held_out=np.ones((3, 1)))
+    same = Shots(shots=1, l2=(1.0, 4.0, 2.0), accuracy=np.ones((3, 1)), held_out=np.ones((3, 1)))
     assert same.best == 1
 
 
@@ -173,18 +174,18 @@ def test_draws_that_can_not_be_made_are_refused() -> None:
     train, test = problem(0, shots=3, classes=3, width=5)
     said = r"class 'c0' of train has 3 usable images, fewer than 5 shots; give --shots 1 3"
     with pytest.raises(InputError, match=said):
-        few_shot(train, test, shots=(1, 3, 5))
+        fit_shots(train, test, shots=(1, 3, 5))
     for shots, seeds in (((0,), 1), ((1,), 0), ((), 1)):
         with pytest.raises(InputError, match="expected shots and seeds of at least 1"):
-            few_shot(train, test, shots=shots, seeds=seeds)
+            fit_shots(train, test, shots=shots, seeds=seeds)
     for l2 in ((0.0,), (float("nan"),), (), (1.0, -1.0)):
         with pytest.raises(InputError, match="expected l2 above 0"):
-            few_shot(train, test, shots=(1,), l2=l2)
+            fit_shots(train, test, shots=(1,), l2=l2)
 
 
 def test_the_real_model_learns_pets_from_few_shots() -> None:
     """An independent script saw about 63, 83 and 86.5 %."""
-    found = few_shot(*(pets(split) for split in ("train", "test")), shots=(1, 5, 10))
+    found = fit_shots(*(pets(split) for split in ("train", "test")), shots=(1, 5, 10))
     means = [100 * each.accuracy.mean() for each in found]
     np.testing.assert_allclose(means, [63, 83, 86.5], rtol=0, atol=0.5)
     assert [int(each.accuracy.sum() * 370 + 0.5) for each in found] == [703, 921, 960]

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from tests.evaluation.probes.test_fewshot import pets, problem
 from vitrail.config import InputError
-from vitrail.evaluation import nearest_neighbors
-from vitrail.evaluation.probes import knn as room
+from vitrail.evaluation import classify_by_neighbors
+from vitrail.evaluation.features import neighbors as room
+from vitrail.evaluation.features.neighbors import nearest
 from vitrail.evaluation.probes.holdout import hold_out
-from vitrail.evaluation.probes.knn import Neighbors, nearest, vote
+from vitrail.evaluation.probes.knn import KNN, vote
 
 
 @pytest.mark.parametrize("halves", [False, True])
@@ -61,7 +62,7 @@ def test_votes_are_scikit_learns(temperature: float | None) -> None:
         return np.exp((1 - distances) / temperature) if temperature else np.ones_like(distances)
 
     k = (1, 3, 10, 40)
-    found = nearest_neighbors(train, test, k=k, temperature=temperature)
+    found = classify_by_neighbors(train, test, k=k, temperature=temperature)
     for place, count in enumerate(k):
         theirs: Any = KNeighborsClassifier(count, metric="cosine", weights=cast(Any, weigh))
         score = theirs.fit(train.values, train.labels).score(test.values, test.labels)
@@ -79,7 +80,7 @@ def test_votes_count_by_hand() -> None:
 
 def test_held_out_images_choose_k() -> None:
     train, test = problem(2, shots=20, classes=4, width=12, noise=3.0)
-    found = nearest_neighbors(train, test, k=(1, 5, 20))
+    found = classify_by_neighbors(train, test, k=(1, 5, 20))
     rest, held = (part.numpy() for part in hold_out(train, 0))
     x = torch.from_numpy(train.values)
     for place, k in enumerate(found.k):
@@ -87,18 +88,18 @@ def test_held_out_images_choose_k() -> None:
         labels = torch.from_numpy(train.labels[rest])[indices]
         right = vote(cosines, labels, 4, 0.07).numpy() == train.labels[held]
         assert found.held_out[place] == right.mean()
-    same = Neighbors(k=(20, 5), accuracy=np.zeros(2), held_out=np.ones(2))
+    same = KNN(k=(20, 5), accuracy=np.zeros(2), held_out=np.ones(2))
     assert same.best == 1
 
 
 def test_what_can_not_be_searched_is_refused() -> None:
     train, test = problem(0, shots=5, classes=3, width=5)
-    with pytest.raises(InputError, match=r"expected k of 1 to 12 \(the images learnt from\)"):
-        nearest_neighbors(train, test, k=(1, 13))
+    with pytest.raises(InputError, match=r"expected k of 1 to 12 \(training images\)"):
+        classify_by_neighbors(train, test, k=(1, 13))
     with pytest.raises(InputError, match="expected k of 1"):
-        nearest_neighbors(train, test, k=(0,))
+        classify_by_neighbors(train, test, k=(0,))
     with pytest.raises(InputError, match="expected a temperature above 0"):
-        nearest_neighbors(train, test, k=(1,), temperature=0.0)
+        classify_by_neighbors(train, test, k=(1,), temperature=0.0)
     with pytest.raises(InputError, match="9 nearest of 4: expected 1 to 4"):
         nearest(torch.ones(4, 2), torch.ones(1, 2), 9)
 

@@ -21,9 +21,9 @@ from vitrail.config import InputError, from_dict, suggest, to_dict
 from vitrail.deploy.backends.backends import BACKENDS, REFERENCE, BackendContext
 from vitrail.deploy.backends.bench import BenchmarkConfig, measure_backends
 from vitrail.download import cache_folder
-from vitrail.evaluation.features.extract import hash_weights
 from vitrail.files import write_whole
 from vitrail.machine import available_cores
+from vitrail.models.weight_hash import hash_weights
 from vitrail.predictor import BatchingConfig, Predictor
 
 AUTO = "auto"

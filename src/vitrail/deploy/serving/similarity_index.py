@@ -18,8 +18,8 @@ from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_dataset
 from vitrail.data.decoding.decode import ImageError, decode, read_header
-from vitrail.evaluation.features.extract import hash_weights
-from vitrail.evaluation.features.feature_index import Index, read_index
+from vitrail.evaluation.features.feature_index import FeatureIndex, read_index
+from vitrail.models.weight_hash import hash_weights
 from vitrail.plotting.tiles import to_colors
 from vitrail.predictor import Predictor
 
@@ -45,8 +45,8 @@ class SimilarityIndex:
         self._dataset = _open(path, index)
         self._places = _places(index, self._dataset)
         self._labels = index.labels
-        self._index = Index(facts=index.facts, values=index.values, names=(), labels=())
-        assert len(self._index.lengths) == len(self)  # computed now, not for the first client
+        self._index = FeatureIndex(facts=index.facts, values=index.values, names=(), labels=())
+        assert len(self._index.norms) == len(self)  # computed now, not for the first client
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -85,7 +85,7 @@ class SimilarityIndex:
         return stream.getvalue()
 
 
-def _open(path: str, index: Index) -> ImageDataset:
+def _open(path: str, index: FeatureIndex) -> ImageDataset:
     data, split = index.facts["data"], index.facts["split"]
     try:
         return open_dataset(data, split=split)
@@ -94,7 +94,7 @@ def _open(path: str, index: Index) -> ImageDataset:
         raise InputError(f"{path}: its images are missing: {error}; {hint}") from None
 
 
-def _places(index: Index, dataset: ImageDataset) -> np.ndarray:
+def _places(index: FeatureIndex, dataset: ImageDataset) -> np.ndarray:
     """Find each row's image in the dataset; -1 if it is no longer there."""
     known = {dataset.where(place): place for place in range(len(dataset))}
     return np.array([known.get(name, -1) for name in index.names], np.int64)

@@ -1,4 +1,4 @@
-"""A model's features of a data set, computed once: what few-shot, probe, kNN and embed share."""
+"""A model's features of a dataset, computed once: what few-shot, probe, kNN and embed share."""
 
 from __future__ import annotations
 
@@ -20,49 +20,55 @@ from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.data.unreadable import UnreadableImages
-from vitrail.evaluation.features.feature_kinds import Kind, check_kind, encode, parse_kind
+from vitrail.evaluation.features.feature_kinds import (
+    FeatureKind,
+    check_feature_kind,
+    encode,
+    parse_feature_kind,
+)
 from vitrail.evaluation.features.feature_store import Entry, Part, key_of
 from vitrail.models import Model, spec_to_dict
+from vitrail.models.weight_hash import hash_weights
 from vitrail.text import quoted
 
 BATCH = 64
-"""Images of a forward pass; another number changes the last digits."""
+"""Images in a forward pass; another number changes the last digits."""
 _PER_PART = 16  # batches: about a thousand images are lost when a process is killed
 _VERSION = 1  # of what is kept, to be raised when the same key would give other features
 
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """The features of a set's images, in its order, with their labels and names."""
+    """The features of a dataset's images, in its order, with their labels and names."""
 
     name: str
-    """What a message calls the set."""
+    """The dataset's name."""
     classes: tuple[str, ...]
     values: np.ndarray
     """(n, width), float32."""
     labels: np.ndarray
-    """(n) class numbers, int64; with several labels an image (n, classes) of 0 and 1."""
+    """(n) class numbers, int64; (n, classes) of 0 and 1 where images have several labels."""
     names: np.ndarray
     """(n) each image's name, text."""
     bad: tuple[UnreadableImage, ...] = ()
-    """Images of the set that could not be read, and have no row here."""
+    """Images that could not be read and have no row here."""
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __post_init__(self) -> None:
-        """Refuse what nothing could be measured on; nothing is renumbered or left out."""
+        """Refuse features that nothing can be evaluated on; nothing is renumbered or left out."""
         if not len(self.values):
-            bad = f": {len(self.bad):,} images, none of them readable" if self.bad else ""
-            raise InputError(f"{self.name} has no images to measure on{bad}")
+            bad = f": none of {len(self.bad):,} can be read" if self.bad else ""
+            raise InputError(f"{self.name} has no images to evaluate on{bad}")
         assert len(self.values) == len(self.labels) == len(self.names)
         finite = np.isfinite(self.values).all(axis=1)
         if not finite.all():
             first = np.flatnonzero(~finite)[0]
             count = f"{np.sum(~finite):,} of {len(self):,} images"
             raise InputError(
-                f"{self.name}: the features of {count} are NaN or infinite, first those of "
-                f"{self.names[first]}; the model is damaged, or overflows"
+                f"{self.name}: the features of {count} are NaN or infinite, the first is "
+                f"{self.names[first]}; the weights are damaged, or they overflow"
             )
         labels, known = self.labels, len(self.classes)
         if labels.ndim == 1 and (labels.min() < 0 or labels.max() >= known):
@@ -71,7 +77,7 @@ class Features:
                 f"{self.name}: label {stray} is outside the {known:,} classes (0 to {known - 1})"
             )
         if labels.ndim == 2 and labels.shape[1] != known:
-            raise InputError(f"{self.name}: {labels.shape[1]} labels an image, {known} classes")
+            raise InputError(f"{self.name}: {labels.shape[1]} labels per image, {known} classes")
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,7 @@ class EncodeBatch:
 
     model: Model[Any]
     batches: EvalBatches
-    kind: Kind
+    kind: FeatureKind
     device: torch.device
 
     def __call__(self, step: int) -> Part:
@@ -89,14 +95,14 @@ class EncodeBatch:
 
 
 Engine = Callable[[EncodeBatch, Sequence[int]], Iterator[Part]]
-"""Who does the work for batches of these numbers, and gives what comes of it in their order."""
+"""What computes the batches of these numbers, and yields their features in this order."""
 
 
 def check_pair(train: Features, test: Features) -> None:
-    """Refuse two sets that do not mean the same by a label, or have several labels an image."""
+    """Refuse two datasets whose labels mean different things, or with several labels per image."""
     for each in (train, test):
         if each.labels.ndim == 2:
-            raise InputError(f"{each.name} has several labels an image; expected one class each")
+            raise InputError(f"{each.name} has several labels per image; expected one class each")
     if train.classes != test.classes:
         here, there = (set(each.classes) for each in (train, test))
         lone = [f"{quoted(sorted(here - there))} only in {train.name}"] if here - there else []
@@ -110,9 +116,9 @@ def check_pair(train: Features, test: Features) -> None:
 
 def extract(
     model: Model[Any],
-    source: ImageDataset,
+    dataset: ImageDataset,
     preprocess: Preprocess,
-    kind: Kind | str = "pre-logits",
+    kind: FeatureKind | str = "pre-logits",
     *,
     batch: int = BATCH,
     device: torch.device | str = "cpu",
@@ -121,32 +127,32 @@ def extract(
     engine: Engine | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> Features:
-    """Run a model over all images of a set that can be read, and give their features.
+    """Run a model over all readable images of a dataset, and give their features.
 
-    `kind` is as kinds.py says. With a `cache` folder (`features_folder()` is the usual one) what is
-    there is taken and what is computed is kept, part by part. An `engine`, such as Ray's workers,
-    computes elsewhere. `report` is told of images done.
+    feature_kinds.py lists the values of `kind`. With a `cache` folder (usually `features_folder()`)
+    what is there is reused and what is computed is kept, part by part. An `engine`, for example
+    Ray's workers, computes elsewhere. `report` is told how many images are done.
     """
-    kind = parse_kind(kind) if isinstance(kind, str) else kind
-    check_kind(model, kind)
+    kind = parse_feature_kind(kind) if isinstance(kind, str) else kind
+    check_feature_kind(model, kind)
     device = torch.device(device)
-    batches = EvalBatches(source, preprocess, batch=batch)
+    batches = EvalBatches(dataset, preprocess, batch=batch)
     entry = Entry(None)
     if cache is not None:
         facts = [_VERSION, str(kind), batch, device.type, to_dict(preprocess)]
-        facts += [spec_to_dict(model.spec), hash_weights(model), hash_data(source)]
+        facts += [spec_to_dict(model.spec), hash_weights(model), hash_data(dataset)]
         entry = Entry(cache / key_of(facts))
     work = EncodeBatch(model.to(device), batches, kind, device)
     here: Engine = partial(_encode_here, loader=loader or LoaderConfig())
     parts = list(_complete(entry, work, engine or here, report))
     entry.finish()
-    ledger = UnreadableImages(source.name, len(source), allowed=1.0)
+    ledger = UnreadableImages(dataset.name, len(dataset), allowed=1.0)
     ledger.note(each for part in parts for each in part.bad)
     return Features(
-        name=source.name,
-        classes=source.classes,
+        name=dataset.name,
+        classes=dataset.classes,
         values=_join([part.values for part in parts], np.empty((0, 0), np.float32)),
-        labels=_join([part.labels for part in parts], source.labels),
+        labels=_join([part.labels for part in parts], dataset.labels),
         names=_join([part.names for part in parts], np.empty(0, np.str_)),
         bad=tuple(ledger.bad.values()),
     )
@@ -159,7 +165,7 @@ def _join(arrays: list[np.ndarray], nothing: np.ndarray) -> np.ndarray:
 def _complete(
     entry: Entry, work: EncodeBatch, engine: Engine, report: Callable[[int], None]
 ) -> Iterator[Part]:
-    """Give all parts in order: those that are kept, and the others as they are computed."""
+    """Yield all parts in order: those in the cache, and the others as they are computed."""
     batches, model = work.batches, work.model
     runs = [
         range(start, min(start + _PER_PART, len(batches)))
@@ -190,16 +196,16 @@ def _complete(
 def _encode_here(
     work: EncodeBatch, steps: Sequence[int], *, loader: LoaderConfig
 ) -> Iterator[Part]:
-    """Compute the features of batches in this process, of which others are made meanwhile."""
+    """Compute the features of batches in this process, while the next ones are loaded."""
     for batch in Loader(work.batches.__getitem__, steps, loader):
         yield _encode_batch(work.model, batch, work.batches, work.kind, work.device)
 
 
 @torch.inference_mode()
 def _encode_batch(
-    model: Model[Any], batch: Batch, batches: EvalBatches, kind: Kind, device: torch.device
+    model: Model[Any], batch: Batch, batches: EvalBatches, kind: FeatureKind, device: torch.device
 ) -> Part:
-    """Compute one batch's features; black stand-ins of bad images are computed and left out."""
+    """Compute one batch's features; black stand-ins of unreadable images are dropped."""
     images = normalize(batch.images, batches.preprocess, device=device)
     values = encode(model, images, kind).float().cpu().numpy()
     good = batch.weights.numpy() > 0
@@ -222,18 +228,8 @@ def _merge(parts: Iterable[Part]) -> Part:
     )
 
 
-def hash_weights(model: Model[Any]) -> str:
-    """Hash all parameters, whatever file they came from or were changed since."""
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(flat.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def hash_data(source: ImageDataset) -> str:
-    """Hash what says that a set's images are still the same: place, names, labels, times."""
-    root = "" if source.root is None else str(source.root.resolve())
-    text = f"{root}\0{source.stamp()}".encode("utf-8", "surrogateescape")
+def hash_data(dataset: ImageDataset) -> str:
+    """Hash what says that a dataset's images are still the same: place, names, labels, times."""
+    root = "" if dataset.root is None else str(dataset.root.resolve())
+    text = f"{root}\0{dataset.stamp()}".encode("utf-8", "surrogateescape")
     return hashlib.sha256(text).hexdigest()

@@ -1,8 +1,10 @@
 """Features as files: Parquet, npy or safetensors, the same bytes for the same features.
 
-FILE.parquet       name, label, class, features: a row an image
-FILE.npy           features (n, width); FILE.rows.csv beside has name, label and class
+FILE.parquet       name, label, class, features: one row per image
+FILE.npy           features (n, width); FILE.rows.csv beside it has name, label and class
 FILE.safetensors   features and labels; FILE.rows.csv as well
+
+Names that are not UTF-8 are escaped, as in messages.
 """
 
 from __future__ import annotations
@@ -19,12 +21,13 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.evaluation.features.extract import Features
 from vitrail.files import replacing
+from vitrail.text import encodable
 
 SUFFIXES = (".parquet", ".npy", ".safetensors")
 
 
 def check_out(path: Path) -> None:
-    """Refuse a file that could not be written, before hours of computing."""
+    """Refuse a file that can't be written, before hours of computing."""
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
     if path.is_dir():
@@ -40,9 +43,9 @@ def check_out(path: Path) -> None:
 
 
 def write_features(features: Features, path: Path, facts: Mapping[str, str]) -> list[Path]:
-    """Write features with labels and names; `facts` say in the file what they are of.
+    """Write features with labels and names; `facts` say in the file where they come from.
 
-    Give the files, each of which is whole or not there; the one named comes last.
+    Return the files, each of which is whole or not there; the one named comes last.
     """
     check_out(path)
     if path.suffix == ".parquet":
@@ -79,7 +82,7 @@ def _write_rows(features: Features, path: Path) -> None:
         for name, label in zip(features.names.tolist(), features.labels, strict=True):
             numbers = np.flatnonzero(label) if label.ndim else [int(label)]
             texts = " ".join(map(str, numbers)), "|".join(features.classes[n] for n in numbers)
-            writer.writerow((name, *texts))
+            writer.writerow((encodable(name), texts[0], encodable(texts[1])))
 
 
 def _write_parquet(features: Features, path: Path, facts: Mapping[str, str]) -> None:
@@ -88,7 +91,7 @@ def _write_parquet(features: Features, path: Path, facts: Mapping[str, str]) -> 
     several = features.labels.ndim == 2
     rows = [np.flatnonzero(row).tolist() for row in features.labels] if several else None
     labels = pa.array(features.labels if rows is None else rows)
-    names = features.classes
+    names = [encodable(name) for name in features.classes]
     classes = (
         [names[number] for number in features.labels.tolist()]
         if rows is None
@@ -96,20 +99,21 @@ def _write_parquet(features: Features, path: Path, facts: Mapping[str, str]) -> 
     )
     flat = pa.array(features.values.reshape(-1))
     columns = {
-        "name": pa.array(features.names.tolist(), pa.string()),
+        "name": pa.array([encodable(name) for name in features.names.tolist()], pa.string()),
         "label": labels,
         "class": pa.array(classes),
         "features": pa.FixedSizeListArray.from_arrays(flat, width),
     }
-    table = pa.table(columns).replace_schema_metadata({**facts})
+    said = {key: encodable(text) for key, text in facts.items()}
+    table = pa.table(columns).replace_schema_metadata(said)
     parquet.write_table(table, path, row_group_size=8192)
 
 
 def import_arrow() -> tuple[Any, Any]:
-    """Give pyarrow and its parquet, or say how to get them."""
+    """Import pyarrow and its parquet, or say how to get them."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
-        raise InputError("Parquet needs a package more: pip install 'vitrail[data]'") from None
+        raise InputError("Parquet needs pyarrow: pip install 'vitrail[data]'") from None
     return pa, parquet

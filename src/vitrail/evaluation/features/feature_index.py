@@ -1,8 +1,7 @@
-"""Features read back from `vitrail embed`'s files, to find the images nearest to others.
+"""Features read back from the files of `vitrail embed`, to find the images nearest to others.
 
-The search is exact: a product with all features, of which the greatest are taken. It reads every
-feature once, so a million images of width 768 take as long as 3 GB of memory take to pass by.
-FILE.safetensors is mapped, one copy for all processes that use it; FILE.parquet is held by each.
+The search is exact and reads every feature once: a million images of width 768 are 3 GB.
+FILE.safetensors is memory-mapped, one copy for all processes; FILE.parquet is held by each.
 """
 
 from __future__ import annotations
@@ -16,49 +15,42 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.evaluation.features.feature_files import import_arrow
+from vitrail.evaluation.features.neighbors import nearest_rows, row_norms
 
 _AGAIN = "write it again with vitrail embed"
-_ROWS = 65_536  # whose lengths are measured at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Index:
-    """The features of images, and what is known of each."""
+class FeatureIndex:
+    """The features of images, with their names and labels."""
 
     facts: dict[str, str]
-    """What the features are of: model, data, split, features, weights."""
+    """Where the features come from: model, data, split, features, weights."""
     values: Tensor
     """(n, width), float32."""
     names: Sequence[str]
     labels: Sequence[str]
-    """Each image's class; where it has several, A|B."""
+    """Each image's class, or several: A|B."""
 
     def __len__(self) -> int:
         return len(self.values)
 
     @cached_property
-    def lengths(self) -> Tensor:
+    def norms(self) -> Tensor:
         """The norm of each row."""
-        return torch.cat([rows.norm(dim=1) for rows in self.values.split(_ROWS)])
+        return row_norms(self.values)
 
     def nearest(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """Find the rows of greatest cosine with each query (n, width): cosines and rows, (n, k).
-
-        The nearest come first; where there are fewer than k, all.
-        """
-        similar = torch.mm(F.normalize(queries.float(), dim=1), self.values.T)
-        similar /= self.lengths.clamp_min(1e-12)
-        cosines, rows = similar.topk(min(k, len(self)))
-        return cosines.clamp(-1, 1), rows
+        """Find the rows nearest to each query (n, width) by cosine: cosines and rows, (n, k)."""
+        return nearest_rows(self.values, queries, k, norms=self.norms)
 
 
-def read_index(path: Path) -> Index:
-    """Read what `vitrail embed` wrote; InputError where it is damaged, empty or says too little."""
+def read_index(path: Path) -> FeatureIndex:
+    """Read what `vitrail embed` wrote; InputError if it is damaged, empty or incomplete."""
     if path.suffix not in (".parquet", ".safetensors"):
         raise InputError(f"{path}: expected FILE.safetensors or FILE.parquet of vitrail embed")
     if not path.is_file():
@@ -67,18 +59,18 @@ def read_index(path: Path) -> Index:
     if found.values.ndim != 2 or found.values.dtype != torch.float32:
         shape = f"{found.values.dtype} {[*found.values.shape]}"
         raise _damaged(path, f"expected rows of float32, got {shape}")
-    if lacking := {"model", "data", "split", "features", "weights"} - set(found.facts):
-        raise InputError(f"{path} does not say its {' and '.join(sorted(lacking))}; {_AGAIN}")
+    if missing := {"model", "data", "split", "features", "weights"} - set(found.facts):
+        raise InputError(f"{path} does not say its {' and '.join(sorted(missing))}; {_AGAIN}")
     if not len(found):
         raise InputError(f"{path} holds no images")
     if not len(found) == len(found.names) == len(found.labels):
         raise InputError(f"{path} has names for {len(found.names):,} of {len(found):,}; {_AGAIN}")
-    if not bool(found.lengths.isfinite().all()):
+    if not bool(found.norms.isfinite().all()):
         raise InputError(f"{path} is damaged: some features are NaN or infinite; {_AGAIN}")
     return found
 
 
-def _read_safetensors(path: Path) -> Index:
+def _read_safetensors(path: Path) -> FeatureIndex:
     from safetensors import SafetensorError, safe_open
 
     rows = path.with_suffix(".rows.csv")
@@ -94,10 +86,10 @@ def _read_safetensors(path: Path) -> Index:
         raise InputError(f"{rows} is missing, which names the rows of {path.name}") from None
     except (OSError, SafetensorError, ValueError, KeyError, TypeError, csv.Error) as error:
         raise _damaged(path, error) from None
-    return Index(facts=facts, values=values, names=names, labels=labels)
+    return FeatureIndex(facts=facts, values=values, names=names, labels=labels)
 
 
-def _read_parquet(path: Path) -> Index:
+def _read_parquet(path: Path) -> FeatureIndex:
     pa, parquet = import_arrow()
     try:
         table = parquet.read_table(path, memory_map=True)
@@ -112,9 +104,9 @@ def _read_parquet(path: Path) -> Index:
         raise _damaged(path, error) from None
     labels = [sys.intern("|".join(each) if several else each) for each in classes]
     facts = {key.decode(): text.decode() for key, text in said.items() if key != b"ARROW:schema"}
-    return Index(facts=facts, values=torch.tensor(values), names=names, labels=labels)
+    return FeatureIndex(facts=facts, values=torch.tensor(values), names=names, labels=labels)
 
 
 def _damaged(path: Path, why: object) -> InputError:
     text = " ".join(str(why).split())[:120]
-    return InputError(f"{path} is damaged, or not of vitrail embed: {text}; {_AGAIN}")
+    return InputError(f"{path} is damaged, or vitrail embed did not write it: {text}; {_AGAIN}")

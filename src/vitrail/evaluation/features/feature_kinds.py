@@ -1,9 +1,9 @@
-"""What of a model represents an image: a small grammar of names, and the forward pass to it.
+"""Kinds of features: which tensor of a model represents an image, and the forward pass to it.
 
-pre-logits               what the head's last layer reads; the paper's representation
-class-token              the class token behind the last norm
-patch-mean               the mean of the patches behind the last norm; of a ResNet, of its cells
-class-token@6            the same behind block 6, before any norm; @0 is the first block's input
+pre-logits               the input of the head's last layer; the paper's representation
+class-token              the class token after the last norm
+patch-mean               the mean of the patches after the last norm; for a ResNet, of its cells
+class-token@6            the same after block 6, before any norm; @0 is the first block's input
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ NAMES = ("pre-logits", "class-token", "patch-mean")
 
 
 @dataclass(frozen=True)
-class Kind:
-    """A kind of features; `str` writes it as `parse_kind` reads it."""
+class FeatureKind:
+    """A kind of features; `str` writes what `parse_feature_kind` reads."""
 
     name: str = "pre-logits"
     layer: int | None = None
-    """Behind which block; behind the last norm without one."""
+    """After which block; after the last norm if None."""
 
     def __str__(self) -> str:
         return self.name if self.layer is None else f"{self.name}@{self.layer}"
 
 
-def parse_kind(text: str) -> Kind:
-    """Read a kind of features, such as `pre-logits` or `patch-mean@6`."""
+def parse_feature_kind(text: str) -> FeatureKind:
+    """Read a kind of features, for example `pre-logits` or `patch-mean@6`."""
     name, at, layer = text.partition("@")
     if name not in NAMES:
         raise InputError(
-            f"unknown features {text!r}: there are {', '.join(NAMES)}, and NAME@LAYER"
+            f"unknown features {text!r}: expected {', '.join(NAMES)}, or NAME@LAYER"
             f"{suggest(name, NAMES)}"
         )
     if not at:
-        return Kind(name)
+        return FeatureKind(name)
     if name == "pre-logits":
-        raise InputError(f"{text!r}: pre-logits are of no layer; write class-token@{layer or 6}")
+        raise InputError(f"{text!r}: pre-logits have no layer; write class-token@{layer or 6}")
     if not re.fullmatch(r"[0-9]{1,4}", layer):
-        raise InputError(f"{text!r}: expected a block's number behind @, such as {name}@6")
-    return Kind(name, int(layer))
+        raise InputError(f"{text!r}: expected the number of a block after @, for example {name}@6")
+    return FeatureKind(name, int(layer))
 
 
-def check_kind(model: Model[Any], kind: Kind) -> None:
-    """Refuse what a model has not."""
+def check_feature_kind(model: Model[Any], kind: FeatureKind) -> None:
+    """Refuse a kind of features that a model does not have."""
     spec, blocks = model.spec, _blocks(model)
     if kind.name == "class-token" and not (isinstance(spec, ViTSpec) and spec.pool == "token"):
-        raise InputError(f"{spec.name} has no class token; take patch-mean or pre-logits")
+        raise InputError(f"{spec.name} has no class token; use patch-mean or pre-logits")
     if kind.layer is not None and kind.layer > len(blocks):
         raise InputError(
             f"{kind}: {spec.name} has {len(blocks)} blocks, the last is @{len(blocks)}"
         )
 
 
-def encode(model: Model[Any], images: Tensor, kind: Kind) -> Tensor:
+def encode(model: Model[Any], images: Tensor, kind: FeatureKind) -> Tensor:
     """Run normalized images through a model up to their features (batch, width)."""
     if kind.name == "pre-logits":
         return model.features(images)
@@ -74,7 +74,7 @@ def encode(model: Model[Any], images: Tensor, kind: Kind) -> Tensor:
 
 
 def _tokens_at(model: Model[Any], images: Tensor, layer: int | None) -> Tensor:
-    """Give the tokens (batch, tokens, width) behind a block, or behind the last norm."""
+    """Give the tokens (batch, tokens, width) after a block, or after the last norm."""
     if layer is None:
         return model.tokens(images)
     try:
@@ -90,7 +90,7 @@ def _tokens_at(model: Model[Any], images: Tensor, layer: int | None) -> Tensor:
 
 
 class _Reached(Exception):
-    """The pass has come to where its tokens are wanted; the rest needs no computing."""
+    """The pass has reached the wanted tokens; the rest need not be computed."""
 
     def __init__(self, tokens: Tensor) -> None:
         super().__init__()
@@ -99,16 +99,16 @@ class _Reached(Exception):
 
 @contextmanager
 def _stop_at(blocks: nn.ModuleList, layer: int) -> Iterator[None]:
-    """End a forward pass behind a block, or before the first."""
+    """End a forward pass after a block, or before the first."""
 
     def before(block: nn.Module, inputs: tuple[Any, ...]) -> None:
         raise _Reached(inputs[0])
 
-    def behind(block: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def after(block: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         raise _Reached(output)
 
     if layer:
-        hook = blocks[layer - 1].register_forward_hook(behind)
+        hook = blocks[layer - 1].register_forward_hook(after)
     else:
         hook = blocks[0].register_forward_pre_hook(before)
     try:

@@ -1,45 +1,52 @@
 """The paper's few-shot accuracy: from frozen features to {-1, 1}^K by regularized least squares.
 
-Section 4.1 of the paper; ridge.py solves it as big_vision does. Here shots are drawn, accuracies
-counted, and l2 is chosen.
+Section 4.1 of the paper; ridge.py solves it as big_vision does. Here shots are sampled, accuracies
+computed, and l2 is chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.split import members
+from vitrail.console import show_progress
+from vitrail.data.datasets.open import Data
+from vitrail.data.split import sample_order
+from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
 from vitrail.evaluation.features.extract import Features, check_pair
+from vitrail.evaluation.probes.probe_result import EvaluatedFeatures, evaluated_features
 from vitrail.evaluation.probes.ridge import Ridge
+from vitrail.result import ResultTable
 from vitrail.text import quoted
+from vitrail.weights.load import AnyModel
 
 L2 = 2.0**10
 """The value of the paper's code."""
 SHOTS = (1, 5, 10, 25)
 SEEDS = 3
-_HELD_OUT = 10  # images a class that choose l2, behind those that were drawn
+_HELD_OUT = 10  # images per class that choose l2, after those that were sampled
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewShot:
+class Shots:
     """Accuracies at one number of shots."""
 
     shots: int
     l2: tuple[float, ...]
     accuracy: np.ndarray
-    """(l2, seeds), of the test images."""
+    """(l2, seeds), on the test images."""
     held_out: np.ndarray | None
-    """(l2, seeds), of training images that were not drawn; None where a class has none left."""
+    """(l2, seeds), on training images that were not sampled; None if a class has none left."""
 
     @property
     def best(self) -> int | None:
-        """Say which l2 held-out images choose, the larger of equals; the only one needs none."""
+        """The l2 that is best on held-out images, the larger of equals; a single one needs none."""
         if len(self.l2) == 1:
             return 0
         if self.held_out is None:
@@ -48,15 +55,74 @@ class FewShot:
         return max(range(len(self.l2)), key=lambda place: (means[place], self.l2[place]))
 
 
-def permute(labels: np.ndarray, classes: int, seed: int) -> list[np.ndarray]:
-    """Put each class's images in the order in which a seed draws them.
+@dataclass(frozen=True, kw_only=True)
+class FewShotResult(EvaluatedFeatures):
+    """Few-shot accuracy of a model's features, by the number of shots."""
 
-    A class's draw does not depend on which other classes there are.
+    seeds: int
+    """Samples of the shots."""
+    shots: tuple[Shots, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data: mean and std over seeds of the chosen l2, and of each."""
+        rows: dict[str, Any] = {}
+        for each in self.shots:
+            means, stds, best = each.accuracy.mean(1), each.accuracy.std(1), each.best
+            rows[str(each.shots)] = {
+                "mean": None if best is None else float(means[best]),
+                "std": None if best is None else float(stds[best]),
+                "l2": None if best is None else each.l2[best],
+                "each": [
+                    {"l2": l2, "mean": float(mean), "std": float(std), "seeds": seeds.tolist()}
+                    for l2, mean, std, seeds in zip(
+                        each.l2, means, stds, each.accuracy, strict=True
+                    )
+                ],
+            }
+        return {**self.head(), "seeds": self.seeds, "shots": rows}
+
+    def summary(self) -> Iterator[ResultTable | str]:
+        """Give one row per number of shots and l2, then the datasets."""
+        rows = []
+        for each in self.shots:
+            for place, (l2, seeds) in enumerate(zip(each.l2, each.accuracy, strict=True)):
+                chosen = "chosen" if len(each.l2) > 1 and place == each.best else ""
+                figures = f"{l2:g}", f"{seeds.mean():.2%}", f"{seeds.std():.2%}", chosen
+                rows.append((f"{each.shots}", *figures))
+        yield ResultTable(("shots", "l2", "accuracy", "std", ""), rows)
+        yield from self.datasets(f"{self.seeds} samples of the shots")
+        if any(each.best is None for each in self.shots):
+            yield "no l2 is chosen where all training images of a class were sampled"
+
+
+def fewshot(
+    model: AnyModel,
+    data: Data,
+    *,
+    shots: Sequence[int] | None = None,
+    seeds: int = SEEDS,
+    l2: Sequence[float] = (L2,),
+    test: str | None = None,
+    **options: Unpack[FeatureOptions],
+) -> FewShotResult:
+    """Evaluate few-shot accuracy as the paper does: least squares on frozen features.
+
+    `shots` are by default those of 1, 5, 10, 25 that the data allows. If several values of `l2` are
+    given, the best is chosen on held-out images. `test` is the split to evaluate on, by default
+    test, or val if there is none. `options` say how features are computed.
     """
-    return [np.random.default_rng(seed).permutation(each) for each in members(labels, classes)]
+    pair = features_of_pair(model, data, test, **options)
+    least = np.bincount(pair[0].labels, minlength=len(pair[0].classes)).min()
+    # The smallest in any case, to be refused with a message.
+    chosen = shots or [count for count in SHOTS if count <= least] or SHOTS[:1]
+    with show_progress("samples", len(chosen) * seeds) as report:
+        found = fit_shots(*pair, shots=chosen, seeds=seeds, l2=l2, report=report)
+    return FewShotResult(
+        **evaluated_features(model, data, pair, options), seeds=seeds, shots=tuple(found)
+    )
 
 
-def few_shot(
+def fit_shots(
     train: Features,
     test: Features,
     *,
@@ -64,30 +130,30 @@ def few_shot(
     seeds: int = SEEDS,
     l2: Sequence[float] = (L2,),
     report: Callable[[int], None] = lambda done: None,
-) -> list[FewShot]:
-    """Learn from so many shots a class of `train`, drawn by each seed; measure on all of `test`.
+) -> list[Shots]:
+    """Learn from so many images per class of `train`, sampled by each seed; evaluate on `test`.
 
-    Of several values of `l2` training images that were not drawn choose, where all classes have
-    some left. `report` is told how many draws are done.
+    If several values of `l2` are given, the best is chosen on training images that were not
+    sampled, if every class has some left. `report` is told how many samples are done.
     """
     check_pair(train, test)
     _check(train, shots, seeds, l2)
-    found: list[FewShot] = []
+    found: list[Shots] = []
     for count in shots:
-        draws = list(_draw(train, test, count, seeds, l2, len(found) * seeds, report))
-        held = [chosen for _, chosen in draws if chosen is not None]
+        samples = list(_sample(train, test, count, seeds, l2, len(found) * seeds, report))
+        held = [chosen for _, chosen in samples if chosen is not None]
         found.append(
-            FewShot(
+            Shots(
                 shots=count,
                 l2=tuple(l2),
-                accuracy=np.stack([accuracy for accuracy, _ in draws], axis=1),
+                accuracy=np.stack([accuracy for accuracy, _ in samples], axis=1),
                 held_out=np.stack(held, axis=1) if held else None,
             )
         )
     return found
 
 
-def _draw(
+def _sample(
     train: Features,
     test: Features,
     shots: int,
@@ -99,9 +165,9 @@ def _draw(
     """Solve for each seed's shots: accuracies for every l2, on test and on held-out images."""
     features, labels = torch.from_numpy(train.values), torch.from_numpy(train.labels)
     for seed in range(seeds):
-        orders = permute(train.labels, len(train.classes), seed)
-        drawn = torch.from_numpy(np.concatenate([order[:shots] for order in orders]))
-        ridge = Ridge(features[drawn], labels[drawn], len(train.classes))
+        orders = sample_order(train.labels, len(train.classes), seed)
+        sampled = torch.from_numpy(np.concatenate([order[:shots] for order in orders]))
+        ridge = Ridge(features[sampled], labels[sampled], len(train.classes))
         asked = torch.from_numpy(test.values), torch.from_numpy(test.labels)
         accuracy = _accuracy(ridge, *asked, l2)
         left = [order[shots : shots + _HELD_OUT] for order in orders]
@@ -114,11 +180,11 @@ def _draw(
 
 
 def _accuracy(ridge: Ridge, features: Tensor, labels: Tensor, l2: Sequence[float]) -> np.ndarray:
-    return ridge.right(features, labels, l2).double().mean(1).numpy()
+    return ridge.correct(features, labels, l2).double().mean(1).numpy()
 
 
 def _check(train: Features, shots: Sequence[int], seeds: int, l2: Sequence[float]) -> None:
-    """Refuse draws that can't be made."""
+    """Refuse samples that can't be taken."""
     if seeds < 1 or not shots or min(shots) < 1:
         raise InputError(f"expected shots and seeds of at least 1, got {[*shots]} and {seeds}")
     if not l2 or not all(0 < value < float("inf") for value in l2):

@@ -1,4 +1,4 @@
-"""The part of the training images that chooses settings, so that the test images do not."""
+"""The training images that are held out to choose settings, so that test images do not."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
+from vitrail.data.split import sample_order
 from vitrail.evaluation.features.extract import Features
-from vitrail.evaluation.probes.fewshot import permute
 from vitrail.text import quoted
 
-_PART = 5  # one of so many is held out
+_FOLDS = 5  # one of so many is held out
 
 
 def hold_out(train: Features, seed: int) -> tuple[Tensor, Tensor]:
-    """Split images' numbers into the rest and a fifth of each class, at least one of both."""
-    orders = permute(train.labels, len(train.classes), seed)
-    if lacking := [train.classes[number] for number, each in enumerate(orders) if len(each) < 2]:
+    """Split the images' positions into the rest and a fifth of each class, at least one of both."""
+    orders = sample_order(train.labels, len(train.classes), seed)
+    if too_few := [train.classes[number] for number, each in enumerate(orders) if len(each) < 2]:
         raise InputError(
-            f"class {quoted(lacking)} of {train.name} has fewer than 2 usable images: one to "
-            "learn from and one to choose by"
+            f"class {quoted(too_few)} of {train.name} has fewer than 2 usable images: one to "
+            "learn from and one to choose with"
         )
-    counts = [max(1, len(order) // _PART) for order in orders]
+    counts = [max(1, len(order) // _FOLDS) for order in orders]
     held = np.concatenate([each[:count] for each, count in zip(orders, counts, strict=True)])
     rest = np.concatenate([each[count:] for each, count in zip(orders, counts, strict=True)])
     return torch.from_numpy(np.sort(rest)), torch.from_numpy(np.sort(held))

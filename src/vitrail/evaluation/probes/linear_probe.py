@@ -1,15 +1,17 @@
 """Linear probes: a linear classifier on frozen features, by L-BFGS or by SGD.
 
-Features are standardized by the training images'. L-BFGS minimizes the mean cross-entropy plus
-`decay / 2` times the squared weights (not the biases): scikit-learn's logistic regression with
-C = 1 / (n decay). SGD trains one head a learning rate, all in the same matrix products. A fifth of
-the training images chooses the decay or the rate, then all of them train the head that counts.
+Features are standardized with the training images' mean and std. L-BFGS minimizes the mean
+cross-entropy plus `decay / 2` times the squared weights (not the biases): scikit-learn's logistic
+regression with C = 1 / (n decay). SGD trains one head per learning rate, all in the same matrix
+products. A fifth of the training images chooses the decay or the learning rate, then the final head
+is trained on all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import torch
@@ -17,8 +19,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.config import InputError
+from vitrail.console import show_progress
+from vitrail.data.datasets.open import Data
+from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
 from vitrail.evaluation.features.extract import Features, check_pair
 from vitrail.evaluation.probes.holdout import hold_out
+from vitrail.evaluation.probes.probe_result import EvaluatedFeatures, evaluated_features
+from vitrail.result import ResultTable
+from vitrail.weights.load import AnyModel
 
 DECAYS = tuple(10.0**power for power in range(1, -7, -1))
 RATES = tuple(m * 10.0**power for power in range(-4, 1) for m in (1, 2, 5))
@@ -37,23 +45,91 @@ class Heads:
     """(heads, classes)."""
 
     def predict(self, x: Tensor) -> Tensor:
-        """Say the class of each image (n, width) by each head: (heads, n)."""
+        """Predict the class of each image (n, width) with each head: (heads, n)."""
         x, pairs = x.to(self.weight.dtype), zip(self.weight, self.bias, strict=True)
         return torch.stack([(x @ weight + bias).argmax(1) for weight, bias in pairs])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
-    """How well linear classifiers do, and which setting held-out images choose."""
+class LinearProbe:
+    """How well linear classifiers do, and which setting is best on held-out images."""
 
     settings: tuple[float, ...]
     """Decays of L-BFGS, or learning rates of SGD."""
     held_out: np.ndarray
     """(settings), accuracy on held-out training images."""
     best: int
-    """Which setting they choose: the larger decay, or the smaller rate, of equals."""
+    """Which setting is best on them: of equals the larger decay or the smaller learning rate."""
     accuracy: float
-    """Of that setting on the test images, trained on all training images."""
+    """On the test images, with that setting, trained on all training images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult(EvaluatedFeatures):
+    """Accuracy of a linear classifier on a model's features."""
+
+    by: Literal["lbfgs", "sgd"]
+    probe: LinearProbe
+
+    @property
+    def top1(self) -> float:
+        """Accuracy on the test images."""
+        return self.probe.accuracy
+
+    @property
+    def _setting(self) -> str:
+        return "decay" if self.by == "lbfgs" else "rate"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data: the accuracy, the chosen setting, and each that was tried."""
+        found, name = self.probe, self._setting
+        tried = [
+            {name: value, "held_out": accuracy}
+            for value, accuracy in zip(found.settings, found.held_out.tolist(), strict=True)
+        ]
+        said = {"top1": found.accuracy, name: found.settings[found.best], "by": self.by}
+        return {**self.head(), **said, "each": tried}
+
+    def summary(self) -> Iterator[ResultTable | str]:
+        """Give one row per setting, then the accuracy."""
+        found, name = self.probe, "weight decay" if self.by == "lbfgs" else "learning rate"
+        rows = [
+            (f"{value:g}", f"{accuracy:.2%}", "chosen" if place == found.best else "")
+            for place, (value, accuracy) in enumerate(
+                zip(found.settings, found.held_out.tolist(), strict=True)
+            )
+        ]
+        yield ResultTable((name, "held-out accuracy", ""), rows)
+        yield f"top-1 {found.accuracy:.2%}, trained with {name} {found.settings[found.best]:g}"
+        yield from self.datasets()
+
+
+def probe(
+    model: AnyModel,
+    data: Data,
+    *,
+    by: Literal["lbfgs", "sgd"] = "lbfgs",
+    values: Sequence[float] | None = None,
+    epochs: int = EPOCHS,
+    test: str | None = None,
+    seed: int = 0,
+    **options: Unpack[FeatureOptions],
+) -> ProbeResult:
+    """Train a linear classifier on frozen features, and evaluate it.
+
+    `by` L-BFGS or SGD; `values` are the weight decays or learning rates to choose from, `seed` is
+    that of the 20 % validation split that chooses. `test` is the split to evaluate on, by default
+    test, or val if there is none. `options` say how features are computed.
+    """
+    pair = features_of_pair(model, data, test, **options)
+    chosen = values or (DECAYS if by == "lbfgs" else RATES)
+    total = len(chosen) if by == "lbfgs" else epochs
+    with show_progress("decays" if by == "lbfgs" else "epochs", total) as report:
+        if by == "lbfgs":
+            found = probe_lbfgs(*pair, decays=chosen, seed=seed, report=report)
+        else:
+            found = probe_sgd(*pair, rates=chosen, epochs=epochs, seed=seed, report=report)
+    return ProbeResult(**evaluated_features(model, data, pair, options), by=by, probe=found)
 
 
 def probe_lbfgs(
@@ -63,8 +139,8 @@ def probe_lbfgs(
     decays: Sequence[float] = DECAYS,
     seed: int = 0,
     report: Callable[[int], None] = lambda done: None,
-) -> Probe:
-    """Train by L-BFGS for each decay, from the strongest on; `report` is told how many are done."""
+) -> LinearProbe:
+    """Train with L-BFGS for each decay, the strongest first; `report` is told how many are done."""
     _check("decays", decays)
     order = sorted(decays, reverse=True)
 
@@ -83,8 +159,8 @@ def probe_sgd(
     batch: int = BATCH,
     seed: int = 0,
     report: Callable[[int], None] = lambda done: None,
-) -> Probe:
-    """Train by SGD with momentum and a cosine schedule, all learning rates at once."""
+) -> LinearProbe:
+    """Train with SGD, momentum and a cosine schedule, all learning rates at once."""
     _check("rates", rates)
     if epochs < 1 or batch < 1:
         raise InputError(f"expected epochs and a batch of at least 1, got {epochs} and {batch}")
@@ -107,8 +183,8 @@ def _probe(
     settings: Sequence[float],
     seed: int,
     fit: Callable[[Tensor, Tensor, Sequence[float]], Heads],
-) -> Probe:
-    """Choose a setting by held-out images, the first of equals, and measure it."""
+) -> LinearProbe:
+    """Choose a setting on held-out images, the first of equals, and evaluate it."""
     check_pair(train, test)
     x, y = torch.from_numpy(train.values).double(), torch.from_numpy(train.labels)
     std, mean = torch.std_mean(x, 0, correction=0)
@@ -119,9 +195,9 @@ def _probe(
     accuracies = found.double().mean(1).numpy()
     best = int(accuracies.argmax())
     asked = (torch.from_numpy(test.values).double() - mean) / std
-    right = fit(x, y, settings[best : best + 1]).predict(asked)[0].numpy() == test.labels
-    return Probe(
-        settings=tuple(settings), held_out=accuracies, best=best, accuracy=float(right.mean())
+    correct = fit(x, y, settings[best : best + 1]).predict(asked)[0].numpy() == test.labels
+    return LinearProbe(
+        settings=tuple(settings), held_out=accuracies, best=best, accuracy=float(correct.mean())
     )
 
 
@@ -132,7 +208,7 @@ def fit_lbfgs(
     decays: Sequence[float],
     report: Callable[[int], None] = lambda done: None,
 ) -> Heads:
-    """Minimise each decay's loss, starting where the last one ended."""
+    """Minimize each decay's loss, starting where the last one ended."""
     weight = x.new_zeros(x.shape[1], classes)
     bias = x.new_zeros(classes)
     found: list[tuple[Tensor, Tensor]] = []
@@ -158,20 +234,20 @@ def _minimize(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, decay: float) 
     def loss() -> Tensor:
         logits = torch.addmm(bias, x, weight)
         value = F.cross_entropy(logits, y) + decay / 2 * weight.square().sum()
-        slope = _slope(logits, y)
-        weight.grad = torch.addmm(weight, x.T, slope, beta=decay)
-        bias.grad = slope.sum(0)
+        gradient = _gradient(logits, y)
+        weight.grad = torch.addmm(weight, x.T, gradient, beta=decay)
+        bias.grad = gradient.sum(0)
         return value
 
     optimizer.step(loss)
     weight.grad = bias.grad = None
 
 
-def _slope(logits: Tensor, y: Tensor) -> Tensor:
+def _gradient(logits: Tensor, y: Tensor) -> Tensor:
     """Differentiate the mean cross-entropy by the logits (n, …, classes)."""
-    slope = logits.softmax(-1)
-    slope[torch.arange(len(y)), ..., y] -= 1
-    return slope.div_(len(y))
+    gradient = logits.softmax(-1)
+    gradient[torch.arange(len(y)), ..., y] -= 1
+    return gradient.div_(len(y))
 
 
 def fit_sgd(
@@ -185,23 +261,23 @@ def fit_sgd(
     seed: int = 0,
     report: Callable[[int], None] = lambda done: None,
 ) -> Heads:
-    """Train one head a learning rate on the same batches, which `seed` draws, in one pass."""
+    """Train one head per learning rate on the same batches, which `seed` shuffles, in one pass."""
     x, count = x.float(), len(rates)
     weight = x.new_zeros(x.shape[1], count * classes)
     bias = x.new_zeros(count * classes)
-    speeds = torch.zeros_like(weight), torch.zeros_like(bias)
+    velocities = torch.zeros_like(weight), torch.zeros_like(bias)
     scale = torch.tensor(rates).repeat_interleave(classes)
     generator = np.random.default_rng(seed)
     total, step = epochs * -(-len(x) // batch), 0
     for epoch in range(epochs):
         for rows in torch.from_numpy(generator.permutation(len(x))).split(batch):
             logits = torch.addmm(bias, x[rows], weight).view(len(rows), count, classes)
-            slope = _slope(logits, y[rows]).flatten(1)
+            gradient = _gradient(logits, y[rows]).flatten(1)
             lr = scale * float(np.cos(np.pi / 2 * step / total) ** 2)
-            slopes = x[rows].T @ slope, slope.sum(0)
-            for value, speed, change in zip((weight, bias), speeds, slopes, strict=True):
-                speed.mul_(MOMENTUM).add_(change)
-                value.addcmul_(speed, lr, value=-1)
+            gradients = x[rows].T @ gradient, gradient.sum(0)
+            for value, velocity, change in zip((weight, bias), velocities, gradients, strict=True):
+                velocity.mul_(MOMENTUM).add_(change)
+                value.addcmul_(velocity, lr, value=-1)
             step += 1
         report(epoch + 1)
     return Heads(weight.view(-1, count, classes).transpose(0, 1), bias.view(count, classes))

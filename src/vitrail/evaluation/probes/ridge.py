@@ -1,4 +1,4 @@
-"""Regularized least squares from features to {-1, 1}^K, solved once for every strength.
+"""Regularized least squares from features to {-1, 1}^K, solved once for every l2.
 
 As in big_vision: features are standardized by the shots' mean and std, a constant feature
 stands for the bias, and `l2` times the squared weights (the bias's too) is added to the squared
@@ -16,18 +16,18 @@ from torch import Tensor
 _BIAS = 100.0  # large, so that l2 hardly holds the bias back
 _EPSILON = 1e-5  # keeps a feature that all shots share from being divided by 0
 _ROWS = 512  # images whose scores are in memory at a time
-_LOSS = 1e-5  # what the common terms of many l2 may lose, before it is made good
+_LOSS = 1e-5  # what the common terms of many l2 may lose; the rest is decided exactly
 
 
 class Ridge:
-    """A least-squares problem in its eigenvectors, to be answered for any l2; float64 inside.
+    """A least-squares problem in its eigenvectors, solved for any l2; float64 inside.
 
     `features` (n, width) with class numbers `labels` (n) are the shots.
     """
 
     def __init__(self, features: Tensor, labels: Tensor, classes: int) -> None:
-        self._deviation, self._mean = torch.std_mean(features.double(), 0, correction=0)
-        self._deviation += _EPSILON
+        self._std, self._mean = torch.std_mean(features.double(), 0, correction=0)
+        self._std += _EPSILON
         x = self._standardize(features)
         primal = len(x) >= x.shape[1]
         self._values, vectors = torch.linalg.eigh(x.T @ x if primal else x @ x.T)
@@ -41,7 +41,7 @@ class Ridge:
     def _standardize(self, features: Tensor) -> Tensor:
         x = torch.empty(len(features), features.shape[1] + 1, dtype=torch.float64)
         torch.sub(features, self._mean, out=x[:, :-1])
-        x[:, :-1] /= self._deviation
+        x[:, :-1] /= self._std
         x[:, -1] = _BIAS
         return x
 
@@ -54,11 +54,11 @@ class Ridge:
         x = self._standardize(features) @ self._project
         return (x * self._weights(l2)[:, None]) @ self._answers
 
-    def right(self, features: Tensor, labels: Tensor, l2: Sequence[float]) -> Tensor:
-        """Tell for every l2 which images' highest score is their label's: (l2, n), bool.
+    def correct(self, features: Tensor, labels: Tensor, l2: Sequence[float]) -> Tensor:
+        """Tell for every l2 which images' highest score is that of their label: (l2, n), bool.
 
-        Scores for many l2 have few common terms, which float32 is enough to compare by; how far
-        that can be off is known, and what is nearer than that is decided in float64.
+        Scores for many l2 share few common terms, which are compared in float32; its error is
+        bounded, and what is closer than the bound is decided in float64.
         """
         # What all classes have in common decides nothing, and would cost digits.
         answers = self._answers - self._answers.mean(1, keepdim=True)
@@ -81,12 +81,12 @@ class Ridge:
         self, lead: Tensor, bound: Tensor, x: Tensor, weights: Tensor, labels: Tensor
     ) -> Tensor:
         """Take the sign of a lead; where its bound does not exclude the other, score exactly."""
-        right = lead > 0
+        correct = lead > 0
         for place, near in enumerate(lead.abs() <= bound):
             if rows := near.nonzero()[:, 0].tolist():
                 exact = (x[rows] * weights[place]) @ self._answers
-                right[place, rows] = exact.argmax(1) == labels[rows]
-        return right
+                correct[place, rows] = exact.argmax(1) == labels[rows]
+        return correct
 
 
 def _lead(parts: Tensor, answers: Tensor, mixing: Tensor, labels: Tensor) -> Tensor:

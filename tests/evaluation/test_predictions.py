@@ -1,4 +1,4 @@
-"""Answers and reports against brute force: owners, restriction, several labels, processes."""
+"""Predictions and their metrics against brute force: owners, restriction, several labels."""
 
 import numpy as np
 import pytest
@@ -8,9 +8,14 @@ from sklearn.metrics import average_precision_score, log_loss, top_k_accuracy_sc
 from tests.evaluation.test_accuracy import CPU, TINY, Table, batches_of
 from tests.shelf import refusal
 from vitrail.data.dataset import Pixels
-from vitrail.evaluation.accuracy import measure
-from vitrail.evaluation.result import class_rows, image_rows, make_report, to_json
-from vitrail.evaluation.scored import Matching, Predictions, collect, join_answers
+from vitrail.evaluation.accuracy import measure_accuracy
+from vitrail.evaluation.dataset_predictions import (
+    ClassMatching,
+    Predictions,
+    join_predictions,
+    predict_batches,
+)
+from vitrail.evaluation.evaluation_result import image_rows, score_predictions
 
 COUNT, CLASSES = 40, 7
 LOGITS = np.random.default_rng(0).normal(size=(COUNT, CLASSES)).astype(np.float32)
@@ -18,19 +23,19 @@ LABELS = np.random.default_rng(1).integers(CLASSES, size=COUNT)
 NAMES = tuple("abcdefg")
 
 
-def source_of(labels: np.ndarray, names: tuple[str, ...] = NAMES) -> Pixels:
+def dataset_of(labels: np.ndarray, names: tuple[str, ...] = NAMES) -> Pixels:
     return Pixels("photos", names, labels, np.zeros((len(labels), 2, 2, 1), np.uint8))
 
 
-def answers_to(
+def predictions_of(
     logits: np.ndarray,
     labels: np.ndarray,
-    matching: Matching,
+    matching: ClassMatching,
     size: int = 9,
     bad: frozenset[int] = frozenset(),
 ) -> Predictions:
     model, batches = Table(torch.from_numpy(logits)), batches_of(labels, size, bad)
-    return join_answers(collect(model, batches, TINY, matching, device=CPU))
+    return join_predictions(predict_batches(model, batches, TINY, matching, device=CPU))
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -40,20 +45,20 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("bad", [frozenset[int](), frozenset({0, 8, 9, 39})])
 def test_a_report_is_what_scikit_learn_says(bad: frozenset[int]) -> None:
-    answers = answers_to(LOGITS, LABELS, Matching(np.arange(CLASSES)), bad=bad)
-    report = make_report(answers, source_of(LABELS), resamples=20)
+    predictions = predictions_of(LOGITS, LABELS, ClassMatching(np.arange(CLASSES)), bad=bad)
+    report = score_predictions(predictions, dataset_of(LABELS), resamples=20)
     good = np.array([row for row in range(COUNT) if row not in bad])
-    chances, labels = softmax(LOGITS[good]), LABELS[good]
+    probabilities, labels = softmax(LOGITS[good]), LABELS[good]
     for most, found in ((1, report.top1), (5, report.top5)):
-        peer = top_k_accuracy_score(labels, chances, k=most, labels=list(range(CLASSES)))
+        peer = top_k_accuracy_score(labels, probabilities, k=most, labels=list(range(CLASSES)))
         assert found.value == pytest.approx(peer)
         assert found.low < found.value < found.high
     assert report.loss.value == pytest.approx(
-        log_loss(labels, chances, labels=list(range(CLASSES))), abs=1e-6
+        log_loss(labels, probabilities, labels=list(range(CLASSES))), abs=1e-6
     )
     assert (report.images, report.skipped) == (len(good), len(bad))
-    predicted = chances.argmax(1)
-    rows = {row["class"]: row for row in class_rows(report)}
+    predicted = probabilities.argmax(1)
+    rows = {row.name: row.row() for row in report.classes}
     for number, name in enumerate(NAMES):
         own = labels == number
         assert rows[name]["images"] == own.sum()
@@ -61,23 +66,27 @@ def test_a_report_is_what_scikit_learn_says(bad: frozenset[int]) -> None:
         taken = predicted == number
         precision = own[taken].mean() if taken.any() else None
         assert rows[name]["precision"] == pytest.approx(precision)
-    np.testing.assert_allclose(answers.confidence, chances.max(1), atol=1e-6)
+    np.testing.assert_allclose(predictions.confidence, probabilities.max(1), atol=1e-6)
     shown = "on 36 of 40 images (4 unreadable)" if bad else "on 40 images"
-    assert report.on() == shown
+    assert report.evaluated_on() == shown
 
 
 def test_a_report_agrees_with_what_training_measures() -> None:
-    matching = Matching(np.arange(CLASSES))
-    report = make_report(answers_to(LOGITS, LABELS, matching), source_of(LABELS), resamples=2)
-    found = measure(Table(torch.from_numpy(LOGITS)), batches_of(LABELS, 11), TINY, device=CPU)
+    matching = ClassMatching(np.arange(CLASSES))
+    report = score_predictions(
+        predictions_of(LOGITS, LABELS, matching), dataset_of(LABELS), resamples=2
+    )
+    found = measure_accuracy(
+        Table(torch.from_numpy(LOGITS)), batches_of(LABELS, 11), TINY, device=CPU
+    )
     assert (report.top1.value, report.top5.value) == found[:2]
     assert report.loss.value == pytest.approx(found.loss, abs=1e-6)
 
 
-def test_outputs_in_another_order_give_the_same_answers() -> None:
+def test_outputs_in_another_order_give_the_same_predictions() -> None:
     order = np.random.default_rng(2).permutation(CLASSES)  # output k is the data's class order[k]
-    shuffled = answers_to(np.ascontiguousarray(LOGITS[:, order]), LABELS, Matching(order))
-    plain = answers_to(LOGITS, LABELS, Matching(np.arange(CLASSES)))
+    shuffled = predictions_of(np.ascontiguousarray(LOGITS[:, order]), LABELS, ClassMatching(order))
+    plain = predictions_of(LOGITS, LABELS, ClassMatching(np.arange(CLASSES)))
     np.testing.assert_array_equal(shuffled.top, plain.top)
     np.testing.assert_allclose(shuffled.losses, plain.losses, atol=1e-6)
 
@@ -86,11 +95,11 @@ def test_outputs_of_no_class_compete_unless_left_out() -> None:
     """Two of seven outputs are the data's classes; with the others left out it is a coin's toss."""
     owner = np.array([-1, 0, -1, -1, 1, -1, -1])
     labels = LABELS % 2
-    free = answers_to(LOGITS, labels, Matching(owner))
+    free = predictions_of(LOGITS, labels, ClassMatching(owner))
     assert free.top.shape == (COUNT, 5)
     best = LOGITS.argmax(1)
     np.testing.assert_array_equal(free.top[:, 0], owner[best])
-    kept = answers_to(LOGITS, labels, Matching(owner, restricted=True))
+    kept = predictions_of(LOGITS, labels, ClassMatching(owner, restricted=True))
     two = LOGITS[:, [1, 4]]
     np.testing.assert_array_equal(kept.top[:, 0], two.argmax(1))
     assert kept.top.shape == (COUNT, 2)
@@ -98,44 +107,46 @@ def test_outputs_of_no_class_compete_unless_left_out() -> None:
     np.testing.assert_allclose(
         kept.losses, -np.log(softmax(two)[np.arange(COUNT), labels]), atol=1e-5
     )
-    report = make_report(free, source_of(labels, ("x", "y")), resamples=2)
+    report = score_predictions(free, dataset_of(labels, ("x", "y")), resamples=2)
     assert report.confusion is not None
     assert report.confusion.shape == (2, 3)
     assert report.confusion[:, 2].sum() == (owner[best] < 0).sum()
-    assert None in {cell["predicted"] for cell in to_json(report)["confusion"]}
+    assert None in {cell["predicted"] for cell in report.to_dict()["confusion"]}
 
 
-def test_a_class_of_several_outputs_has_the_chance_of_all() -> None:
+def test_a_class_of_several_outputs_has_the_probability_of_all() -> None:
     owner = np.array([0, 1, 0, 1, 1, 2, 2])
     labels = LABELS % 3
-    answers = answers_to(LOGITS, labels, Matching(owner))
-    chances = softmax(LOGITS) @ np.eye(3)[owner]
+    predictions = predictions_of(LOGITS, labels, ClassMatching(owner))
+    probabilities = softmax(LOGITS) @ np.eye(3)[owner]
     np.testing.assert_allclose(
-        answers.losses, -np.log(chances[np.arange(COUNT), labels]), atol=1e-5
+        predictions.losses, -np.log(probabilities[np.arange(COUNT), labels]), atol=1e-5
     )
-    np.testing.assert_array_equal(answers.right(), owner[LOGITS.argmax(1)] == labels)
+    np.testing.assert_array_equal(predictions.correct(), owner[LOGITS.argmax(1)] == labels)
 
 
 def test_reassessed_labels_count_any_of_their_classes_and_leave_empty_sets_out() -> None:
-    answers = answers_to(LOGITS, LABELS, Matching(np.arange(CLASSES)), bad=frozenset({3}))
+    predictions = predictions_of(
+        LOGITS, LABELS, ClassMatching(np.arange(CLASSES)), bad=frozenset({3})
+    )
     generator = np.random.default_rng(5)
     real = [
         frozenset(generator.choice(7, size=row % 3, replace=False).tolist()) for row in range(40)
     ]
-    report = make_report(answers, source_of(LABELS), real=real, resamples=2)
+    report = score_predictions(predictions, dataset_of(LABELS), real=real, resamples=2)
     best = LOGITS.argmax(1)
     hits = [best[row] in real[row] for row in range(COUNT) if real[row] and row != 3]
     assert report.real is not None
     assert report.real.value == pytest.approx(np.mean(hits))
-    assert report.real_images == len(hits) == to_json(report)["real_images"]
+    assert report.real_images == len(hits) == report.to_dict()["real_images"]
 
 
-def test_several_labels_a_image_have_average_precisions() -> None:
+def test_several_labels_per_image_have_average_precisions() -> None:
     labels = (np.random.default_rng(4).uniform(size=(COUNT, 3)) < 0.3).astype(np.uint8)
     labels[:, 2] = 0  # a class without images
     owner = np.array([-1, 2, 0, -1, 1, -1, -1])
-    answers = answers_to(LOGITS, labels, Matching(owner), bad=frozenset({5}))
-    report = make_report(answers, source_of(labels, ("x", "y", "z")), resamples=30)
+    predictions = predictions_of(LOGITS, labels, ClassMatching(owner), bad=frozenset({5}))
+    report = score_predictions(predictions, dataset_of(labels, ("x", "y", "z")), resamples=30)
     good = np.arange(COUNT) != 5
     scores = LOGITS[:, [2, 4, 1]]
     peers = [average_precision_score(labels[good, k], scores[good, k]) for k in (0, 1)]
@@ -147,13 +158,13 @@ def test_several_labels_a_image_have_average_precisions() -> None:
     agreed = (scores[good] > 0) == labels[good]
     assert report.top1.value == pytest.approx(agreed.mean())
     assert (report.calibration, report.confusion) == (None, None)
-    assert "classes" in to_json(report)
+    assert "classes" in report.to_dict()
 
 
 def test_rows_of_images_name_the_unreadable_too() -> None:
     bad = frozenset({2})
-    answers = answers_to(LOGITS, LABELS, Matching(np.arange(CLASSES)), bad=bad)
-    rows = image_rows(answers, source_of(LABELS))
+    predictions = predictions_of(LOGITS, LABELS, ClassMatching(np.arange(CLASSES)), bad=bad)
+    rows = image_rows(predictions, dataset_of(LABELS))
     assert len(rows) == COUNT
     assert rows[0]["image"] == "photos[0]"
     assert rows[0]["class"] == NAMES[LABELS[0]]
@@ -163,12 +174,14 @@ def test_rows_of_images_name_the_unreadable_too() -> None:
 
 def test_nothing_readable_is_refused() -> None:
     everything = frozenset(range(3))
-    text = refusal(answers_to, LOGITS, LABELS[:3], Matching(np.arange(CLASSES)), bad=everything)
-    assert text == "there is nothing to measure: 3 images, none of them readable"
+    text = refusal(
+        predictions_of, LOGITS, LABELS[:3], ClassMatching(np.arange(CLASSES)), bad=everything
+    )
+    assert text == "nothing to evaluate: none of 3 images can be read"
 
 
-def test_answers_that_are_no_numbers_are_refused() -> None:
+def test_predictions_that_are_no_numbers_are_refused() -> None:
     logits = LOGITS.copy()
     logits[3, 2] = np.nan
-    text = refusal(answers_to, logits, LABELS, Matching(np.arange(CLASSES)))
-    assert "answers to 1 of 40 images are NaN or infinite" in text
+    text = refusal(predictions_of, logits, LABELS, ClassMatching(np.arange(CLASSES)))
+    assert "outputs for 1 of 40 images are NaN or infinite" in text

@@ -1,0 +1,61 @@
+"""What the results of all evaluations of frozen features have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vitrail.data.datasets.open import Data
+from vitrail.evaluation.features.compute import FeatureOptions
+from vitrail.evaluation.features.extract import Features
+from vitrail.evaluation.inputs import name_data, name_model
+from vitrail.result import Result
+from vitrail.weights.load import AnyModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedFeatures(Result):
+    """Which features of which images an evaluation is of."""
+
+    model: str
+    data: str
+    features: str
+    """The kind of features."""
+    images: int
+    """Images evaluated."""
+    skipped: int
+    """Images that could not be read, of both datasets."""
+    train_images: int
+    """Images that were learned from."""
+    names: tuple[str, str]
+    """The names of the training dataset and of the one evaluated on."""
+
+    def head(self) -> dict[str, Any]:
+        """Give what all such results have, as plain data."""
+        keys = ("model", "data", "features", "images", "skipped")
+        return {key: getattr(self, key) for key in keys}
+
+    def datasets(self, more: str = "") -> Iterator[str]:
+        """Say what was learned from and evaluated on, and what could not be read."""
+        train, test = self.names
+        line = f"{self.images:,} images of {test}, trained on {self.train_images:,} of {train}"
+        yield f"{line}, {more}" if more else line
+        if self.skipped:
+            yield f"{self.skipped:,} images could not be read"
+
+
+def evaluated_features(
+    model: AnyModel, data: Data, pair: tuple[Features, Features], options: FeatureOptions
+) -> dict[str, Any]:
+    """Give the fields that all such results have."""
+    train, test = pair
+    return {
+        "model": name_model(model),
+        "data": name_data(data),
+        "features": options.get("features", "pre-logits"),
+        "images": len(test),
+        "skipped": len(train.bad) + len(test.bad),
+        "train_images": len(train),
+        "names": (train.name, test.name),
+    }
