@@ -153,17 +153,18 @@ def run(
 def settings(data: str, way: Backend, seed: int, out: Path) -> TrainConfig:
     """Give the settings of a pre-training, or, as `supervised`, of a fine-tuning."""
     config = recipes.small_data(
-        TrainConfig(data=data, model=MODEL, out=out, seed=seed, val="", loggers=()), short=True
+        TrainConfig(data=data, model=MODEL, out=out, seed=seed, val_split="", loggers=()),
+        short=True,
     )
     if way == "masked-patches":
-        config = replace(config, task=way, pretext=recipes.masked_patches(config).pretext)
+        config = replace(config, task=way, mim=recipes.masked_patches(config).mim)
     elif way == "mae":
-        config = replace(config, task=way, pretext=recipes.mae(config).pretext)
-        config = replace(config, pretext=replace(config.pretext, decoder=DECODER))
+        config = replace(config, task=way, mim=recipes.mae(config).mim)
+        config = replace(config, mim=replace(config.mim, decoder=DECODER))
     return replace(
         config,
-        evaluate=Duration(100, "%"),
-        save=Duration(10, "%"),
+        eval_every=Duration(100, "%"),
+        save_every=Duration(10, "%"),
         # Made when they are asked for: whoever made them ahead would run in others' turns too.
         loader=LoaderConfig(workers=0),
     )

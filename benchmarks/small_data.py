@@ -181,7 +181,7 @@ def our_config(data: str, steps: int, seed: int, out: Path) -> TrainConfig:
     return replace(
         recipes.small_data(config, short=True),
         length=Duration(steps, "steps"),
-        val="",
+        val_split="",
         # Made when they are asked for: whoever made them ahead would run in others' turns too.
         loader=LoaderConfig(workers=0),
     )

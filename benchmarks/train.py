@@ -196,7 +196,7 @@ def run_ours(case: Case, folder: Path, turns: int) -> float:
     """Train as a person would; give the part of the time that was spent waiting for data."""
     with tempfile.TemporaryDirectory() as name:
         config = our_config(case, folder, Path(name) / "run", turns * case.steps)
-        train(replace(config, log=1))
+        train(replace(config, log_every=1))
         lines = (config.out / "speed.jsonl").read_text().splitlines()
     rows = [json_format.loads(line) for line in lines]
     seconds = [1 / row["speed/images_per_second"] for row in rows]

@@ -38,9 +38,9 @@ LEARNS: dict[str, Any] = {
     "batch": 64,
     "augment": Augment(crop="whole", flip=0.0, mixup=0.2),
     "optim": OptimConfig(lr=5e-3),
-    "evaluate": steps(8),
-    "average": 0.0,
-    "log": 1,
+    "eval_every": steps(8),
+    "ema": 0.0,
+    "log_every": 1,
     "loader": LoaderConfig(workers=0),
 }
 GOLDEN = [
@@ -108,7 +108,7 @@ def test_a_finished_run_only_says_what_it_reached(
 ) -> None:
     before = print_of(learnt.folder)
     monkeypatch.setattr(Trainer, "step", None)
-    assert train(toy(learnt.folder, **{**LEARNS, "log": 5})) == learnt
+    assert train(toy(learnt.folder, **{**LEARNS, "log_every": 5})) == learnt
     assert print_of(learnt.folder) == before
     with pytest.raises(InputError, match=r"cannot resume: seed 5 → 6; use --restart"):
         train(toy(learnt.folder, **LEARNS, seed=6))
@@ -150,7 +150,7 @@ def test_a_result_is_said_in_one_line(changes: dict[str, Any], said: str) -> Non
 
 
 def test_the_average_is_what_is_evaluated_and_kept(tmp_path: Path) -> None:
-    config = toy(tmp_path / "run", **{**LEARNS, "average": 0.8})
+    config = toy(tmp_path / "run", **{**LEARNS, "ema": 0.8})
     result = train(config)
     state = load_tensors(config.out / "checkpoints" / "step-00000016" / TENSORS)
     kept = tensors_of(config.out)
@@ -175,13 +175,13 @@ def pretend(patch: pytest.MonkeyPatch, accuracies: list[float]) -> list[dict[str
     return seen
 
 
-@pytest.mark.parametrize("average", [0.0, 0.8])
+@pytest.mark.parametrize("ema", [0.0, 0.8])
 @pytest.mark.parametrize(("keep", "place"), [("last", 3), ("best", 1)])
 def test_the_best_weights_are_kept_if_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, place: int, average: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: str, place: int, ema: float
 ) -> None:
     seen = pretend(monkeypatch, [0.3, 0.6, 0.6, 0.5])
-    config = toy(tmp_path / "run", keep=keep, average=average, length=steps(8), evaluate=steps(2))
+    config = toy(tmp_path / "run", keep=keep, ema=ema, length=steps(8), eval_every=steps(2))
     result = train(config)
     assert len(seen) == 4
     kept = tensors_of(config.out)
@@ -192,7 +192,9 @@ def test_the_best_weights_are_kept_if_asked_for(
 
 
 def test_a_resumed_run_knows_its_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = toy(tmp_path / "run", keep="best", length=steps(6), evaluate=steps(2), save=steps(1))
+    config = toy(
+        tmp_path / "run", keep="best", length=steps(6), eval_every=steps(2), save_every=steps(1)
+    )
     with monkeypatch.context() as patch:
         best = pretend(patch, [0.7])
         fail_at(patch, 3)
@@ -213,25 +215,31 @@ def test_a_run_ends_when_it_gets_no_better(
 ) -> None:
     seen = pretend(monkeypatch, [0.1, 0.4, 0.3, 0.5, 0.5, 0.2, 0.9])
     result = train(
-        toy(tmp_path / "run", patience=patience, length=steps(7), evaluate=steps(1), save=steps(3))
+        toy(
+            tmp_path / "run",
+            patience=patience,
+            length=steps(7),
+            eval_every=steps(1),
+            save_every=steps(3),
+        )
     )
     assert (result.ending, result.steps, len(seen)) == (ending, count, count)
 
 
 def test_a_run_without_a_validation_split_has_no_accuracy(tmp_path: Path) -> None:
-    result = train(toy(tmp_path / "run", val="", length=steps(2)))
+    result = train(toy(tmp_path / "run", val_split="", length=steps(2)))
     assert (result.top1, result.top5, result.loss, result.images) == (None, None, None, 0)
     assert not any("val/top1" in row for row in rows_of(tmp_path / "run"))
-    assert train(toy(tmp_path / "run", val="", length=steps(2))) == result
+    assert train(toy(tmp_path / "run", val_split="", length=steps(2))) == result
 
 
 def finetune(out: Path, learnt: Run, **changes: Any) -> TrainConfig:
-    settings = {**LEARNS, "length": steps(4), "evaluate": steps(4)}
+    settings = {**LEARNS, "length": steps(4), "eval_every": steps(4)}
     return toy(out, **{**settings, "weights": str(learnt.folder / "model"), **changes})
 
 
 def test_low_rank_updates_end_as_a_plain_model(tmp_path: Path, learnt: Run) -> None:
-    config = finetune(tmp_path / "run", learnt, tune=TuneConfig(what="lora", rank=2))
+    config = finetune(tmp_path / "run", learnt, tune=TuneConfig(mode="lora", rank=2))
     config.out.mkdir()
     prepare_folder(config, restart=False)
     session = Session(config, Processes(0, 1, CPU))
@@ -255,7 +263,7 @@ def test_low_rank_updates_end_as_a_plain_model(tmp_path: Path, learnt: Run) -> N
 
 
 def test_low_rank_updates_start_the_same_each_time(tmp_path: Path, learnt: Run) -> None:
-    tune = TuneConfig(what="lora", rank=2)
+    tune = TuneConfig(mode="lora", rank=2)
     drawn = []
     for name, seed in {"a": 1, "b": 2}.items():  # what others draw must not matter, nor change
         torch.manual_seed(seed)
@@ -266,7 +274,7 @@ def test_low_rank_updates_start_the_same_each_time(tmp_path: Path, learnt: Run) 
 
 
 def test_training_the_head_changes_nothing_below_it(tmp_path: Path, learnt: Run) -> None:
-    config = finetune(tmp_path / "run", learnt, tune=TuneConfig(what="head"), average=0.5)
+    config = finetune(tmp_path / "run", learnt, tune=TuneConfig(mode="head"), ema=0.5)
     train(config)
     before, after = tensors_of(learnt.folder), tensors_of(config.out)
     changed = {name for name in before if not torch.equal(before[name], after[name])}
@@ -290,7 +298,12 @@ def test_what_is_free_to_change_changes_no_bit_of_the_model(tmp_path: Path) -> N
         fail_at(patch, 5)
         with pytest.raises(ZeroDivisionError):
             train(begun)
-    changes: dict[str, Any] = {"evaluate": steps(1), "save": steps(2), "log": 1, "allow_bad": 0.0}
+    changes: dict[str, Any] = {
+        "eval_every": steps(1),
+        "save_every": steps(2),
+        "log_every": 1,
+        "max_unreadable": 0.0,
+    }
     changes |= {"checkpointing": True, "loader": LoaderConfig(workers=0), "device": "cpu"}
     train(replace(begun, **changes))
     one, two = print_of(whole.out), print_of(begun.out)
@@ -312,7 +325,10 @@ def test_a_run_in_another_thread_hears_no_signals_but_ends(tmp_path: Path) -> No
 def test_a_small_part_of_a_short_run_is_a_step(tmp_path: Path) -> None:
     """10 % of 3 steps are none when rounded, but an evaluation that was asked for is made."""
     rare = Duration(10, "%")
-    assert train(toy(tmp_path / "run", length=steps(3), evaluate=rare, save=rare)).images == 355
+    assert (
+        train(toy(tmp_path / "run", length=steps(3), eval_every=rare, save_every=rare)).images
+        == 355
+    )
     assert (tmp_path / "run" / "checkpoints" / "step-00000003").exists()
 
 
@@ -348,9 +364,9 @@ def test_images_are_fitted_as_settings_say_and_the_model_folder_knows(tmp_path: 
 def test_an_average_that_is_still_its_start_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    train(toy(tmp_path / "run", average=0.99, length=steps(2)))
-    said = [text for text in caplog.messages if "average" in text]
+    train(toy(tmp_path / "run", ema=0.99, length=steps(2)))
+    said = [text for text in caplog.messages if "EMA" in text]
     assert said == [
-        "an average of 0.99 is still 98% the starting weights after 2 steps; "
+        "an EMA decay of 0.99 is still 98% the starting weights after 2 steps; "
         "a smaller one forgets sooner"
     ]

@@ -107,8 +107,8 @@ def test_finetune_tunes_what_it_is_told(
 
 def test_a_dry_run_plans_and_leaves_nothing_behind(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "runs" / "a"
-    arguments = ("--steps", "100", "--micro", "16", "--out", str(out), "--dry-run", "--json")
-    code, said, err = run(capsys, *TRAIN, *arguments, "--average", "0.9", *QUICK)
+    arguments = ("--steps", "100", "--micro-batch", "16", "--out", str(out), "--dry-run", "--json")
+    code, said, err = run(capsys, *TRAIN, *arguments, "--ema", "0.9", *QUICK)
     assert code == 0, err
     plan = json.loads(said)
     cost = cost_of(parse(f"{TINY},classes=10"), batch=16)
@@ -125,7 +125,7 @@ def test_a_dry_run_plans_and_leaves_nothing_behind(tmp_path: Path, capsys: Captu
 
 
 def test_a_dry_run_speaks_to_people_too(tmp_path: Path, capsys: Capture) -> None:
-    arguments = ("--epochs", "2", "--micro", "16", "--out", str(tmp_path / "a"), "--dry-run")
+    arguments = ("--epochs", "2", "--micro-batch", "16", "--out", str(tmp_path / "a"), "--dry-run")
     code, said, _ = run(capsys, *TRAIN, *arguments, *QUICK)
     assert code == 0
     lines = dict(line.split(maxsplit=1) for line in said.splitlines())
@@ -150,12 +150,12 @@ def test_precedence(tmp_path: Path) -> None:
 
 
 def test_flags_that_only_go_together_may_come_in_any_order(tmp_path: Path) -> None:
-    settings = [("pretext.mask.replaced", "0.5"), ("pretext.mask.masked", "0.25")]
+    settings = [("mim.mask.replaced", "0.5"), ("mim.mask.masked", "0.25")]
     for given in (settings, settings[::-1]):
         flags = CommonFlags(out=tmp_path, steps=40_000)
-        mask = resolve("digits", flags, given, model=TINY, recipe="masked-patches").pretext.mask
+        mask = resolve("digits", flags, given, model=TINY, recipe="masked-patches").mim.mask
         assert (mask.masked, mask.replaced) == (0.25, 0.5)
-        bad = [("pretext.mask.ratio", "2"), *given]
+        bad = [("mim.mask.ratio", "2"), *given]
         with pytest.raises(InputError, match="ratio is a part above 0"):
             resolve("digits", flags, bad, model=TINY, recipe="masked-patches")
 
@@ -188,7 +188,7 @@ def test_only_a_recipes_own_warmup_is_shortened(tmp_path: Path) -> None:
         (["--bach", "3"], "unknown option --bach; did you mean '--batch'"),
         (["--epoch", "3"], "unknown option --epoch; did you mean '--epochs'"),
         (["--settings", "3"], "unknown option --settings"),
-        (["--average"], "average: expected float, got 'true'"),
+        (["--ema"], "ema: expected float, got 'true'"),
         (["--batch", "0"], "batch is at least 1, not 0"),
         (["--steps", "3", "--epochs", "2"], "give --steps or --epochs, not both"),
         (["--steps", "0"], "a run of 0 steps has no step"),
@@ -289,7 +289,7 @@ def sections() -> dict[str, Any]:
     """Name the settings that have settings of their own."""
     hints = get_type_hints(TrainConfig)
     found = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-    del found["length"], found["evaluate"], found["save"]  # durations
+    del found["length"], found["eval_every"], found["save_every"]  # durations
     return found
 
 

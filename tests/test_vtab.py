@@ -82,7 +82,7 @@ def test_the_settings_are_table_4s() -> None:
     assert config.model == "ViT-B/16@384"
     assert str(config.length) == "2_500 steps"
     assert (config.batch, config.optim.lr, config.optim.kind) == (512, 0.01, "sgd")
-    assert (config.optim.momentum, config.optim.weight_decay, config.val) == (0.9, 0.0, "")
+    assert (config.optim.momentum, config.optim.weight_decay, config.val_split) == (0.9, 0.0, "")
     settings = VTABConfig(steps=10, lr=0.5, batch=4)
     small = configure("csv:x", "file:w", "ViT-B/16", Path("o"), settings)
     assert (str(small.length), small.optim.lr, small.batch) == ("10 steps", 0.5, 4)

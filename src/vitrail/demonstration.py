@@ -67,8 +67,8 @@ def _train(
         optim=OptimConfig(kind="muon", lr=5e-3, momentum=0.95, nesterov=True, weight_decay=0.05),
         schedule=ScheduleConfig(warmup=Duration(10, "%")),
         loss=LossConfig(smoothing=0.1),
-        evaluate=length,
-        save=length,
+        eval_every=length,
+        save_every=length,
         loggers=(),
     )
     return train(config, restart=True)

@@ -61,13 +61,13 @@ def plan(config: TrainConfig) -> RunEstimate:
     config = replace(config, cache=CacheConfig())  # which would be filled, perhaps on disk
     with process_group(config.device) as processes:
         session = Session(config, processes)
-        total, micro = session.rhythm.total, session.trainer.micro
+        total, micro = session.rhythm.total, session.trainer.micro_batch
         images, many = session.images, processes.count
         cost = cost_of(session.model.spec, batch=micro)
         weights = list(session.model.parameters())
         parameters = sum(weight.numel() for weight in weights)
         trained = sum(weight.numel() for weight in weights if weight.requires_grad)
-        kept = 1 + _MOMENTS[config.optim.kind] + (config.average > 0)
+        kept = 1 + _MOMENTS[config.optim.kind] + (config.ema > 0)
         return RunEstimate(
             model=str(session.model.spec),
             images=images,
@@ -150,7 +150,7 @@ def _passes(session: Session) -> float:
 def _image_seconds(session: Session, work: int) -> float:
     """Measure a few steps; give the time that an image takes, data included."""
     config, processes = session.config, session.processes
-    most = session.trainer.micro
+    most = session.trainer.micro_batch
     if processes.device.type == "cpu":
         most = min(most, max(2, int(_WORK / work)))
     batch = min(config.batch, most * processes.count)

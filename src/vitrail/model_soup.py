@@ -115,7 +115,7 @@ def _read(source: str, *, checkpoints: bool) -> list[tuple[str, Checkpoint]]:
             part, _, rest = name.partition(":")
             parts[part][rest] = tensor
         tensors = {**parts["model"], **parts["ema"]}
-        if config.task == "classify":
+        if config.task == "classification":
             tensors = plain_state(kept.spec, tensors, config.tune)
         else:
             tensors = encoder_state(tensors)

@@ -64,23 +64,25 @@ class Protocol:
             raise InputError(f"expected a part between 0 and 1 to hold out, got {self.held_out}")
         if self.seeds < 1:
             raise InputError(f"expected at least one seed, got {self.seeds}")
-        if self.config.task != "classify":
+        if self.config.task != "classification":
             raise InputError(f"the protocol goes by accuracies; {self.config.task} has none")
         if self.config.keep != "last" or self.config.patience:
             raise InputError("the protocol keeps the last weights; leave --keep and --patience out")
-        if self.config.hold_out or not self.config.val:
-            raise InputError("the protocol itself says what is held out; leave --hold-out, --val")
+        if self.config.hold_out or not self.config.val_split:
+            raise InputError(
+                "the protocol itself says what is held out; leave --hold-out, --val-split"
+            )
 
     def trial(self, rate: float) -> TrainConfig:
         """Configure the grid's run at a rate."""
         folder = self.config.out / "grid" / f"lr-{rate:g}"
-        config = replace(self.config, out=folder, hold_out=self.held_out, evaluate=_AT_THE_END)
+        config = replace(self.config, out=folder, hold_out=self.held_out, eval_every=_AT_THE_END)
         return replace(config, optim=replace(config.optim, lr=rate))
 
     def final(self, rate: float, seed: int) -> TrainConfig:
         """Configure a run on all images."""
         folder = self.config.out / f"seed-{seed}"
-        config = replace(self.config, out=folder, seed=seed, evaluate=_AT_THE_END)
+        config = replace(self.config, out=folder, seed=seed, eval_every=_AT_THE_END)
         return replace(config, optim=replace(config.optim, lr=rate))
 
     def all_seeds(self) -> range:

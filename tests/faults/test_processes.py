@@ -31,7 +31,7 @@ from vitrail.training.optim import OptimConfig
 
 FULL = {"sharding": "full"}
 GOOD = (0, 0)
-LONG = {"length": steps(50), "evaluate": steps(25), "save": steps(25)}
+LONG = {"length": steps(50), "eval_every": steps(25), "save_every": steps(25)}
 
 
 def slow(*case: object) -> Any:

@@ -103,7 +103,7 @@ def test_a_stop_that_could_not_be_saved_says_so(tmp_path: Path) -> None:
                 return real(self, step, batch, signals)
 
             patch.setattr(Trainer, "step", step)
-            train(toy(tmp_path / "run", save=steps(1), evaluate=steps(0)))
+            train(toy(tmp_path / "run", save_every=steps(1), eval_every=steps(0)))
 
     ended = in_child(work)
     assert ended.code == 1
@@ -183,7 +183,7 @@ def names_of(config: TrainConfig, step: int) -> list[str]:
 
 def test_a_rate_that_is_far_too_high_is_said(tmp_path: Path) -> None:
     optim = OptimConfig(kind="sgd", lr=1e20, clip=None)
-    config = toy(tmp_path / "run", optim=optim, average=0.0)
+    config = toy(tmp_path / "run", optim=optim, ema=0.0)
     with pytest.raises(DivergedError, match=r"gradient is not finite at step 2 .* lr 9\.\de\+19"):
         train(config)
     saved = latest_checkpoint(config.out / "checkpoints")
@@ -207,7 +207,7 @@ def test_a_run_short_of_memory_goes_on_with_the_same_losses(
         assert f"memory with {micro} of 16 images at a time; going on with {smaller}, same" in said
     saved = latest_checkpoint(out / "checkpoints")
     assert saved
-    assert saved.metadata["micro"] == 4
+    assert saved.metadata["micro_batch"] == 4
 
 
 def limit_memory(patch: pytest.MonkeyPatch, step: int, most: int, error: Exception) -> None:
@@ -250,7 +250,7 @@ def test_a_resumed_run_keeps_the_micro_batch_it_had(
     """What memory is free when a run goes on must not change its bits."""
     chosen = iter([4, 16])
     monkeypatch.setattr("vitrail.training.start.choose_micro", lambda *_, **__: next(chosen))
-    whole, config = toy(tmp_path / "whole", micro=4), toy(tmp_path / "run")
+    whole, config = toy(tmp_path / "whole", micro_batch=4), toy(tmp_path / "run")
     train(whole)
     with monkeypatch.context() as patch:
         spoil(patch, 17, float("nan"))  # of step 5: there are four a step

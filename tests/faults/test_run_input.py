@@ -97,7 +97,7 @@ def test_too_many_bad_images_end_the_run_in_one_line(tmp_path: Path) -> None:
     assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(InputError, match=said):  # and again: those met before are not forgotten
         train(config)
-    assert train(config_of(Path(config.data), config.out, allow_bad=0.2)).steps == 8
+    assert train(config_of(Path(config.data), config.out, max_unreadable=0.2)).steps == 8
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_odd_images_mixed_into_a_set_are_used_or_counted(tmp_path: Path, odd_ima
     bad = sum(not is_readable(path) for path in files)
     assert bad > 100
     epoch = steps(-(-len(files) // 15))
-    config = config_of(data, tmp_path / "run", length=epoch, allow_bad=1.0)
+    config = config_of(data, tmp_path / "run", length=epoch, max_unreadable=1.0)
     train(config)
     (said,) = summaries(config.out)
     assert f"{bad:,} of {len(files):,} images could not be used" in said

@@ -38,7 +38,7 @@ def peace(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def kill_often(folder: Path, kills: int, seed: int) -> None:
     """Kill runs at random moments and start them again, until so many kills have hit."""
     draw = random.Random(seed)
-    longer: dict[str, Any] = {"length": steps(40), "evaluate": steps(15)}
+    longer: dict[str, Any] = {"length": steps(40), "eval_every": steps(15)}
     began = time.perf_counter()
     assert train_in_child(toy(folder / "peace", **longer)).code == 0
     whole = time.perf_counter() - began
@@ -200,7 +200,7 @@ def test_a_signal_after_the_last_step_lets_the_run_finish(
 def test_a_converged_run_that_is_killed_before_its_end_stays_converged(tmp_path: Path) -> None:
     """With a rate of 0 no evaluation is better than the first."""
     still = OptimConfig(lr=0.0)
-    settings: dict[str, Any] = {"patience": 2, "evaluate": steps(3), "optim": still}
+    settings: dict[str, Any] = {"patience": 2, "eval_every": steps(3), "optim": still}
     peaceful = toy(tmp_path / "peace", **settings)
     assert train_in_child(peaceful).code == 0
     disturbed = toy(tmp_path / "run", **settings)

@@ -23,7 +23,9 @@ from vitrail.training.loop import StepResult, Trainer
 
 def group(out: Path, **changes: Any) -> TrainConfig:
     """Configure the toy to tell every step, and to have several micro-batches in each process."""
-    return toy(out, **{"log": 1, "micro": 3, "loader": LoaderConfig(workers=1), **changes})
+    return toy(
+        out, **{"log_every": 1, "micro_batch": 3, "loader": LoaderConfig(workers=1), **changes}
+    )
 
 
 def main(out: str, sharding: str, rank: str, step: str, signal_number: str) -> None:

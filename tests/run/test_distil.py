@@ -36,9 +36,9 @@ def student(out: Path, distill: DistillConfig | None, **changes: Any) -> TrainCo
         "augment": PLAIN,
         "optim": OptimConfig(lr=0.0),
         "distill": distill,
-        "log": 1,
+        "log_every": 1,
         "loader": LoaderConfig(workers=0),
-        "average": 0.0,
+        "ema": 0.0,
     }
     return toy(out, **{**settings, **changes})
 
@@ -76,14 +76,14 @@ def taught(teacher: Path, config: TrainConfig) -> np.ndarray:
         return loaded.model(mixed).double().numpy()
 
 
-@pytest.mark.parametrize("share", [0.3, 1.0])
-def test_the_first_loss_is_the_closed_form(teacher: Path, tmp_path: Path, share: float) -> None:
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+def test_the_first_loss_is_the_closed_form(teacher: Path, tmp_path: Path, alpha: float) -> None:
     """A head of zeros says that all classes are as likely, so that all but the teacher is known."""
-    config = student(tmp_path / "run", DistillConfig(teacher=str(teacher), share=share))
+    config = student(tmp_path / "run", DistillConfig(teacher=str(teacher), alpha=alpha))
     logits = taught(teacher, config) / 3
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     apart = 9 * (p * (np.log(p) - math.log(0.1))).sum(1).mean()
-    expected = (1 - share) * math.log(10) + share * apart
+    expected = (1 - alpha) * math.log(10) + alpha * apart
     assert first_loss(config) == pytest.approx(expected, abs=1e-5)
 
 
@@ -97,7 +97,7 @@ def test_a_distillation_token_learns_from_the_teacher_alone(teacher: Path, hard:
     known = load(str(teacher))
     preprocess = known.preprocess
     assert preprocess is not None
-    config = DistillConfig(teacher=str(teacher), share=0.25, temperature=2.0, hard=hard)
+    config = DistillConfig(teacher=str(teacher), alpha=0.25, temperature=2.0, hard=hard)
     task = DistillationToken(LossConfig(), 10, preprocess, config, teach=known.model.eval())
     inputs, labels = torch.rand(4, 1, 8, 8), torch.tensor([1, 0, 9, 4])
     example = DeviceBatch(inputs, F.one_hot(labels, 10).float(), torch.ones(4), torch.arange(4))
@@ -113,7 +113,7 @@ def test_a_distillation_token_learns_from_the_teacher_alone(teacher: Path, hard:
     expected = 0.75 * F.cross_entropy(first, labels, reduction="none") + 0.25 * distance
     torch.testing.assert_close(found, expected)
     task = DistillationToken(
-        LossConfig(), 10, preprocess, replace(config, share=1.0), teach=known.model
+        LossConfig(), 10, preprocess, replace(config, alpha=1.0), teach=known.model
     )
     task.losses(model, example).sum().backward()
     heads = {name: p.grad for name, p in model.named_parameters() if "head." in name}
@@ -126,7 +126,7 @@ def test_a_distillation_token_learns_from_the_teacher_alone(teacher: Path, hard:
 def test_a_model_with_a_distillation_token_trains_by_it(teacher: Path, tmp_path: Path) -> None:
     model = MODEL + ",distilled=true"
     learns = OptimConfig(lr=1e-2)
-    distill = DistillConfig(teacher=str(teacher), share=0.5, hard=True)
+    distill = DistillConfig(teacher=str(teacher), alpha=0.5, hard=True)
     config = student(tmp_path / "run", distill, model=model, optim=learns, length=steps(3))
     train(config)
     weights = load(str(config.out)).model.state_dict()

@@ -41,14 +41,14 @@ def configure(out: Path, **changes: Any) -> TrainConfig:
         model=MODEL,
         out=out,
         task="masked-patches",
-        pretext=MIMConfig(decoder=LIGHT),
+        mim=MIMConfig(decoder=LIGHT),
         length=steps,
         batch=16,
         augment=Augment(crop="pad"),
         optim=OptimConfig(lr=1e-2),
-        evaluate=Duration(3, "steps"),
-        save=Duration(2, "steps"),
-        log=1,
+        eval_every=Duration(3, "steps"),
+        save_every=Duration(2, "steps"),
+        log_every=1,
         loader=LoaderConfig(workers=0),
     )
     return replace(config, **changes)
@@ -59,7 +59,7 @@ def rows_of(out: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize(
-    ("task", "pretext"),
+    ("task", "mim"),
     [
         ("masked-patches", MIMConfig()),
         ("masked-patches", MIMConfig(target="colors")),
@@ -71,13 +71,13 @@ def rows_of(out: Path) -> list[dict[str, float]]:
     ],
     ids=["color", "colors", "pixels", "mae"],
 )
-def test_a_run_keeps_its_encoder_apart(tmp_path: Path, task: Any, pretext: MIMConfig) -> None:
-    run = train(configure(tmp_path / "run", task=task, pretext=pretext))
+def test_a_run_keeps_its_encoder_apart(tmp_path: Path, task: Any, mim: MIMConfig) -> None:
+    run = train(configure(tmp_path / "run", task=task, mim=mim))
     assert run.top1 is None
     rows = rows_of(tmp_path / "run")
     last = [row for row in rows if "val/loss" in row]
     assert run.loss == last[-1]["val/loss"] < last[0]["val/loss"]
-    assert ("val/right" in last[0]) == pretext.target.startswith("color")
+    assert ("val/right" in last[0]) == mim.target.startswith("color")
 
     loaded = vitrail.load(str(tmp_path / "run")).model
     assert loaded.spec == replace(parse(MODEL), classes=0)
@@ -88,13 +88,15 @@ def test_a_run_keeps_its_encoder_apart(tmp_path: Path, task: Any, pretext: MIMCo
     assert drawn.shape == (6 * 16, 3 * 16, 3)
     original, corrupted, predicted = np.split(drawn, 3, axis=1)
     hidden = (corrupted == 128).all(-1)
-    assert hidden.mean() == pytest.approx(pretext.mask.ratio, abs=0.05)
+    assert hidden.mean() == pytest.approx(mim.mask.ratio, abs=0.05)
     assert (original == predicted)[~hidden].all()
 
 
 def test_the_encoder_is_fine_tuned_like_any_other(tmp_path: Path) -> None:
     train(configure(tmp_path / "before"))
-    config = configure(tmp_path / "after", task="classify", weights=f"run:{tmp_path / 'before'}")
+    config = configure(
+        tmp_path / "after", task="classification", weights=f"run:{tmp_path / 'before'}"
+    )
     run = train(config)
     assert run.top1 is not None
     assert vitrail.load(str(tmp_path / "after")).model.spec.classes == 10
@@ -103,7 +105,7 @@ def test_the_encoder_is_fine_tuned_like_any_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", ["masked-patches", "mae"])
 def test_all_that_is_trained_has_a_gradient(tmp_path: Path, task: Any) -> None:
     """Several processes wait for each other's gradients; no prediction goes through a pooling."""
-    config = configure(tmp_path / "run", task=task, model=f"{MODEL},pool=map", average=0.9)
+    config = configure(tmp_path / "run", task=task, model=f"{MODEL},pool=map", ema=0.9)
     session = Session(config, Processes(0, 1, torch.device("cpu")))
     batch = EvalBatches(open_data("digits", split="val"), session.preprocess, batch=4)[0]  # type: ignore[arg-type]
     trainer = session.trainer
@@ -122,7 +124,7 @@ def test_losses_are_those_of_the_chosen_patches(tmp_path: Path) -> None:
     task = Predict(config, spec, TINY)
     example = task.prepare(batch, torch.device("cpu"))
     logits = torch.randn(5, 8, 512)
-    found = task.losses(lambda inputs, corruption: logits, example)  # type: ignore[arg-type]
+    found = task.losses(lambda inputs, corruption: logits, example)
     chosen = sample_masking(example.keys, (4, 4), config.mask).chosen
     for number in range(5):
         patches = patchify(batch.images[number : number + 1] / 255, (4, 4))
@@ -135,7 +137,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mask = MIMConfig(mask=MaskConfig(ratio=0.75), target="pixels", decoder=LIGHT)
-    settings: dict[str, Any] = {"task": "mae", "pretext": mask}
+    settings: dict[str, Any] = {"task": "mae", "mim": mask}
     train(configure(tmp_path / "whole", **settings))
     real = Trainer.step
 
@@ -162,14 +164,14 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
         (
             {
                 "model": "ViT/5@15,depth=1,width=16,heads=2,mlp=24",
-                "pretext": MIMConfig(target="colors"),
+                "mim": MIMConfig(target="colors"),
             },
             "sides 4 divides, not 5x5",
         ),
         ({"task": "mae", "model": "R+ViT/8@32,depth=1,width=16,heads=2,mlp=24"}, "a stem sees"),
-        ({"pretext": MIMConfig(mask=MaskConfig(unit=3))}, "unit 3 does not divide"),
-        ({"val": "", "keep": "best"}, "keep best goes by evaluations"),
-        ({"evaluate": Duration(0, "steps"), "patience": 2}, "patience goes by evaluations"),
+        ({"mim": MIMConfig(mask=MaskConfig(unit=3))}, "unit 3 does not divide"),
+        ({"val_split": "", "keep": "best"}, "keep best needs evaluations"),
+        ({"eval_every": Duration(0, "steps"), "patience": 2}, "patience needs evaluations"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused(

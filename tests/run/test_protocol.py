@@ -33,8 +33,8 @@ LEARNS: dict[str, Any] = {
     "batch": 64,
     "augment": Augment(crop="whole", flip=0.0),
     "optim": OptimConfig(lr=1.0),
-    "evaluate": steps(16),
-    "average": 0.0,
+    "eval_every": steps(16),
+    "ema": 0.0,
     "loader": LoaderConfig(workers=0),
 }
 
@@ -233,15 +233,15 @@ def test_the_papers_protocol_by_data_set(tmp_path: Path) -> None:
     config = TrainConfig(data="digits", model="ViT-L/16", out=tmp_path)
     plain = recipes.paper_protocol(config)
     assert (plain.rates, plain.held_out, plain.seeds) == ((0.001, 0.003, 0.01, 0.03), 0.1, 3)
-    assert plain.config.val == "test"  # digits have one
+    assert plain.config.val_split == "test"  # digits have one
     imagenet = recipes.paper_protocol(recipes.finetune(config, "imagenet"), "imagenet")
     assert (imagenet.rates, imagenet.held_out) == ((0.003, 0.01, 0.03, 0.06), 0.01)
-    assert (imagenet.config.average, imagenet.config.model) == (0.9999, "ViT-L/16@512")
-    assert recipes.finetune(config, "pets").average == 0
+    assert (imagenet.config.ema, imagenet.config.model) == (0.9999, "ViT-L/16@512")
+    assert recipes.finetune(config, "pets").ema == 0
     base = replace(config, model="ViT-B/16")
-    assert recipes.finetune(base, "imagenet").average == 0
+    assert recipes.finetune(base, "imagenet").ema == 0
     huge = recipes.finetune(replace(config, model="ViT-H/14"), "imagenet")
-    assert (huge.average, huge.model) == (0.9999, "ViT-H/14@518")
+    assert (huge.ema, huge.model) == (0.9999, "ViT-H/14@518")
     found = {
         text: recipes.transfer_of(text) for text in ("flowers102:x", "cifar10", "pets/", "a:b")
     }

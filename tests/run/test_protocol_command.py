@@ -13,7 +13,7 @@ from vitrail.run import train
 
 Capture = pytest.CaptureFixture[str]
 SHORT = ("--protocol", "paper", "--steps", "8", "--batch", "16", "--seeds", "2")
-QUICK = ("--loader.workers", "0", "--loggers", "", "--val", "test")
+QUICK = ("--loader.workers", "0", "--loggers", "", "--val-split", "test")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_dry_run_plans_all_runs(weights: str, tmp_path: Path, capsys: Capture)
         (("--rates", "0.1", "0.1"), "each once, got 0.1, 0.1"),
         (("--seeds", "0"), "at least one seed, got 0"),
         (("--keep", "best"), "leave --keep and --patience out"),
-        (("--hold-out", "0.1"), "leave --hold-out, --val"),
+        (("--hold-out", "0.1"), "leave --hold-out, --val-split"),
         (("--protocol", "mine"), "'mine'"),
     ],
 )

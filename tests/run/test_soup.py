@@ -28,9 +28,9 @@ LEARNS: dict[str, Any] = {
     "batch": 64,
     "augment": Augment(crop="whole", flip=0.0),
     "optim": OptimConfig(lr=1e-2),
-    "evaluate": steps(8),
-    "save": steps(6),
-    "average": 0.0,
+    "eval_every": steps(8),
+    "save_every": steps(6),
+    "ema": 0.0,
     "loader": LoaderConfig(workers=0),
 }
 
@@ -90,12 +90,12 @@ def test_a_soup_is_measured_where_runs_held_images_out(runs: list[Run], tmp_path
     assert made.images == 145  # of 1,442
 
 
-@pytest.mark.parametrize("average", [0.0, 0.9])
-def test_checkpoints_of_a_run_are_what_it_would_have_kept(tmp_path: Path, average: float) -> None:
-    run = train(toy(tmp_path / "run", **{**LEARNS, "average": average}))
+@pytest.mark.parametrize("ema", [0.0, 0.9])
+def test_checkpoints_of_a_run_are_what_it_would_have_kept(tmp_path: Path, ema: float) -> None:
+    run = train(toy(tmp_path / "run", **{**LEARNS, "ema": ema}))
     cook([f"run:{run.folder}"], tmp_path / "soup", checkpoints=True)
     states = [load_tensors(run.folder / f"checkpoints/step-0000000{n}" / TENSORS) for n in (6, 8)]
-    part = "ema" if average else "model"
+    part = "ema" if ema else "model"
     for name, tensor in load_tensors(tmp_path / "soup" / "model.safetensors").items():
         one, two = (state[f"{part}:{name}"].double() for state in states)
         assert torch.equal(tensor, ((one + two) / 2).float()), name
@@ -105,9 +105,9 @@ def test_checkpoints_of_low_rank_updates_are_plain_models(runs: list[Run], tmp_p
     config = replace(
         toy(tmp_path / "run", **LEARNS),
         weights=str(runs[0].folder / "model"),
-        tune=TuneConfig(what="lora", rank=2),
+        tune=TuneConfig(mode="lora", rank=2),
         length=steps(4),
-        save=steps(4),
+        save_every=steps(4),
     )
     train(config)
     cook([str(config.out)], tmp_path / "soup", checkpoints=True)  # a single one
@@ -118,9 +118,9 @@ def test_checkpoints_of_low_rank_updates_are_plain_models(runs: list[Run], tmp_p
 
 
 def test_checkpoints_without_labels_are_encoders(tmp_path: Path) -> None:
-    config = toy(tmp_path / "run", **{**LEARNS, "length": steps(2), "save": steps(2)})
-    pretext = MIMConfig(target="pixels")
-    train(replace(config, task="masked-patches", pretext=pretext))
+    config = toy(tmp_path / "run", **{**LEARNS, "length": steps(2), "save_every": steps(2)})
+    mim = MIMConfig(target="pixels")
+    train(replace(config, task="masked-patches", mim=mim))
     cook([str(config.out)], tmp_path / "soup", checkpoints=True)  # a single one
     kept, found = (load(str(tmp_path / name)).model.state_dict() for name in ("run", "soup"))
     assert found.keys() == kept.keys()

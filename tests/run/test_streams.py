@@ -45,7 +45,7 @@ def streamed(sets: Path, out: Path, **changes: Any) -> TrainConfig:
         "model": MODEL.replace("channels=1", "channels=3"),
         "batch": 8,
         "augment": Augment(mixup=0.2),
-        "log": 1,
+        "log_every": 1,
     }
     return toy(out, **{**settings, **changes})
 
@@ -69,7 +69,7 @@ def test_a_stopped_run_goes_on_where_it_was(
 def test_the_images_of_a_bad_step_are_named(sets: Path, tmp_path: Path) -> None:
     """The step and the state before it know the same place."""
     wild = OptimConfig(kind="sgd", lr=1e30, clip=None)
-    config = streamed(sets, tmp_path / "run", optim=wild, average=0.0, save=steps(1))
+    config = streamed(sets, tmp_path / "run", optim=wild, ema=0.0, save_every=steps(1))
     with pytest.raises(DivergedError) as caught:
         train(config)
     (file,) = config.out.glob("bad_batch_*.txt")
@@ -85,11 +85,11 @@ def test_the_images_of_a_bad_step_are_named(sets: Path, tmp_path: Path) -> None:
 
 def test_epochs_need_a_length(sets: Path, tmp_path: Path) -> None:
     config = streamed(
-        sets, tmp_path / "run", length=Duration(2, "epochs"), save=Duration(1, "epochs")
+        sets, tmp_path / "run", length=Duration(2, "epochs"), save_every=Duration(1, "epochs")
     )
     said = refusal(Session, config, Processes(0, 1, torch.device("cpu")))
     assert "does not say how many images it has" in said
-    assert "give --length, --save as '1000 steps'" in said
+    assert "give --length, --save-every as '1000 steps'" in said
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_what_a_stream_cannot_do_is_refused(
 
 
 def test_a_stream_needs_no_evaluation_and_has_a_plan(sets: Path, tmp_path: Path) -> None:
-    config = streamed(sets, tmp_path / "run", val_data=None, val="", length=steps(2))
+    config = streamed(sets, tmp_path / "run", val_data=None, val_split="", length=steps(2))
     planned = plan(config)
     assert (planned.images, planned.epochs, planned.steps, planned.classes) == (None, None, 2, 3)
     assert train(config).top1 is None

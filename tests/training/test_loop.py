@@ -48,8 +48,8 @@ def make(name: str, optim: OptimConfig = ADAM, **options: Any) -> Trainer:
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
     model.checkpointing = options.pop("checkpointing", False)
-    average = EMA(model, 0.9) if options.pop("average", False) else None
-    given = {"micro": BATCH, "clip": optim.clip, "lr": optim.lr, "batch": BATCH, "seed": 7}
+    ema = EMA(model, 0.9) if options.pop("ema", False) else None
+    given = {"micro_batch": BATCH, "clip": optim.clip, "lr": optim.lr, "batch": BATCH, "seed": 7}
     return Trainer(
         model,
         Classify(LossConfig(), 10, GRAY),
@@ -57,7 +57,7 @@ def make(name: str, optim: OptimConfig = ADAM, **options: Any) -> Trainer:
         LRSchedule(kind="cosine", total=STEPS, warmup=2),
         forward=model,
         processes=Processes(0, 1, CPU),
-        average=average,
+        ema=ema,
         **{**given, **options},
     )
 
@@ -80,7 +80,7 @@ def weights_of(trainer: Trainer) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("micro", [1, 3, 5, 100])
 def test_micro_batches_of_any_size_give_the_same_losses(micro: int) -> None:
     """With dropout, stochastic depth, mixup and CutMix on: noise belongs to the image."""
-    whole, parted = make(NOISY), make(NOISY, micro=micro)
+    whole, parted = make(NOISY), make(NOISY, micro_batch=micro)
     expected = losses_of(whole, STRONG)
     assert losses_of(parted, STRONG) == pytest.approx(expected, abs=1e-6)
     others = weights_of(parted)
@@ -100,7 +100,7 @@ OPTIMS = {
 def test_steps_are_those_of_a_plain_loop(kind: str) -> None:
     """Written out: the mean loss, clipping, cosine with warm-up, decay of matrices only."""
     optim = OPTIMS[kind]
-    trainer, copy = make(PLAIN, optim, micro=5), make(PLAIN, optim).model
+    trainer, copy = make(PLAIN, optim, micro_batch=5), make(PLAIN, optim).model
     batches = make_batches(STILL)
     named = dict(copy.named_parameters())
     matrices = [p for name, p in named.items() if name.endswith(".weight") and p.ndim > 1]
@@ -228,12 +228,12 @@ def test_an_overflow_of_float16_takes_no_step_and_halves_the_scale(
 def test_a_loss_that_is_not_finite_changes_no_bit(
     value: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer, batches = make(NOISY, average=True), make_batches(STRONG)
+    trainer, batches = make(NOISY, ema=True), make_batches(STRONG)
     for step in range(3):
         trainer.step(step, batches[step], QUIET)
-    assert trainer.average is not None
+    assert trainer.ema is not None
     weights = weights_of(trainer)
-    average = {name: mean.clone() for name, mean in trainer.average.state.items()}
+    average = {name: mean.clone() for name, mean in trainer.ema.state.items()}
     moments = [
         {key: value.clone() for key, value in state.items()}
         for state in trainer.optimizer.state.values()
@@ -244,7 +244,7 @@ def test_a_loss_that_is_not_finite_changes_no_bit(
     assert not taken.finite
     for name, weight in weights_of(trainer).items():
         assert torch.equal(weight, weights[name])
-    for name, mean in trainer.average.state.items():
+    for name, mean in trainer.ema.state.items():
         assert torch.equal(mean, average[name])
     for state, kept in zip(trainer.optimizer.state.values(), moments, strict=True):
         assert all(torch.equal(state[key], kept[key]) for key in kept)
@@ -252,14 +252,14 @@ def test_a_loss_that_is_not_finite_changes_no_bit(
 
 
 def test_an_average_follows_the_weights() -> None:
-    trainer, batches = make(PLAIN, average=True), make_batches(STILL)
-    assert trainer.average is not None
+    trainer, batches = make(PLAIN, ema=True), make_batches(STILL)
+    assert trainer.ema is not None
     expected = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
     for step in range(STEPS):
         trainer.step(step, batches[step], QUIET)
         for name, parameter in trainer.model.named_parameters():
             expected[name] = 0.9 * expected[name] + 0.1 * parameter.detach()
-    for name, mean in trainer.average.state.items():
+    for name, mean in trainer.ema.state.items():
         assert torch.allclose(mean, expected[name], atol=1e-6)
 
 
@@ -284,7 +284,7 @@ def test_steps_beyond_two_to_the_31_are_steps(step: int) -> None:
 
 def test_a_small_set_is_learnt_by_heart() -> None:
     some = select(open_digits("train"), np.arange(32))
-    trainer = make(PLAIN, OptimConfig(lr=3e-3), batch=32, micro=32)
+    trainer = make(PLAIN, OptimConfig(lr=3e-3), batch=32, micro_batch=32)
     trainer._schedule = LRSchedule(kind="cosine", total=80, warmup=8)
     batches = TrainBatches(some, STILL, GRAY, batch=32, seed=0)
     loss = [trainer.step(step, batches[step], QUIET).loss for step in range(80)]

@@ -83,7 +83,7 @@ def test_sgd_of_table_4(nesterov: bool) -> None:
 @pytest.mark.parametrize("kind", ["adamw", "adam", "sgd", "muon"])
 def test_every_trained_parameter_is_in_one_group(kind: str) -> None:
     model = make()
-    adapt(model, TuneConfig(what="last", blocks=1))
+    adapt(model, TuneConfig(mode="last", blocks=1))
     config = {"kind": kind, "lr": 0.1, "layer_decay": 0.5, "weight_decay": 0.2}
     optimizer = make_optimizer(model, from_dict(OptimConfig, config))
     names = {parameter: name for name, parameter in model.named_parameters()}

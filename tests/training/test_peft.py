@@ -39,7 +39,7 @@ def test_all_and_head() -> None:
     model = make()
     adapt(model, TuneConfig())
     assert count(model) == sum(p.numel() for p in model.parameters())
-    adapt(model, TuneConfig(what="head"))
+    adapt(model, TuneConfig(mode="head"))
     assert trained(model).keys() == {"head.output.weight", "head.output.bias"}
     assert count(model) == HEAD
 
@@ -47,7 +47,7 @@ def test_all_and_head() -> None:
 @pytest.mark.parametrize("blocks", [1, 2, 3])
 def test_last_blocks_and_what_follows(blocks: int) -> None:
     model = make()
-    adapt(model, TuneConfig(what="last", blocks=blocks))
+    adapt(model, TuneConfig(mode="last", blocks=blocks))
     dense = 4 * WIDTH * WIDTH + 2 * WIDTH * MLP
     block = dense + 4 * WIDTH + (MLP + WIDTH) + 4 * WIDTH  # biases, norms
     assert count(model) == blocks * block + 2 * WIDTH + HEAD
@@ -67,13 +67,13 @@ def test_gradients_stop_where_training_does(what: str) -> None:
 def test_lora_counts() -> None:
     everything = "query", "key", "value", "attention-output", "mlp-hidden", "mlp-output"
     model = make()
-    adapt(model, TuneConfig(what="lora", rank=2, targets=("query", "value")))
+    adapt(model, TuneConfig(mode="lora", rank=2, targets=("query", "value")))
     assert count(model) == DEPTH * 2 * 2 * (WIDTH + WIDTH) + HEAD
     model = make()
-    adapt(model, TuneConfig(what="lora", rank=4, targets=everything))
+    adapt(model, TuneConfig(mode="lora", rank=4, targets=everything))
     assert count(model) == DEPTH * 4 * (4 * 2 * WIDTH + 2 * (WIDTH + MLP)) + HEAD
     gated = make(",activation=swiglu")
-    adapt(gated, TuneConfig(what="lora", rank=1, targets=("mlp-hidden",)))
+    adapt(gated, TuneConfig(mode="lora", rank=1, targets=("mlp-hidden",)))
     assert count(gated) == DEPTH * 2 * (WIDTH + MLP) + HEAD
 
 
@@ -82,7 +82,7 @@ def test_lora_starts_as_the_model_and_trains_its_updates_only() -> None:
     x = torch.randn(2, 3, 16, 16)
     names = set(model.state_dict())
     before = model(x)
-    adapt(model, TuneConfig(what="lora", targets=("query", "mlp-output")))
+    adapt(model, TuneConfig(mode="lora", targets=("query", "mlp-output")))
     after = model(x)
     assert torch.equal(after, before)
     assert names < set(model.state_dict())
@@ -118,7 +118,7 @@ def test_merging_gives_an_ordinary_model(options: str) -> None:
     model = make(options).double()
     names = set(model.state_dict())
     targets = "query", "key", "mlp-hidden", "attention-output"
-    adapt(model, TuneConfig(what="lora", rank=3, alpha=4, targets=targets))
+    adapt(model, TuneConfig(mode="lora", rank=3, alpha=4, targets=targets))
     disturb(model)
     x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     before = model(x)
@@ -132,11 +132,11 @@ def test_merging_gives_an_ordinary_model(options: str) -> None:
 def test_what_cannot_be_is_refused() -> None:
     bit = build("BiT@64,stages=1-1,width=32,classes=3")
     with pytest.raises(InputError, match=r"BiT.* has no query, value for lora"):
-        adapt(bit, TuneConfig(what="lora"))
+        adapt(bit, TuneConfig(mode="lora"))
     with pytest.raises(InputError, match="has 3 blocks, not 4"):
-        adapt(make(), TuneConfig(what="last", blocks=4))
+        adapt(make(), TuneConfig(mode="last", blocks=4))
     with pytest.raises(InputError, match="no head to train"):
-        adapt(build(NAME, classes=0), TuneConfig(what="head"))
+        adapt(build(NAME, classes=0), TuneConfig(mode="head"))
     for wrong in ({"rank": 0}, {"blocks": 0}, {"targets": []}, {"targets": ["qkv"]}):
         with pytest.raises(InputError):
             from_dict(TuneConfig, {"what": "lora", **wrong})
@@ -144,6 +144,6 @@ def test_what_cannot_be_is_refused() -> None:
 
 def test_axial_resnets_take_lora() -> None:
     model = build("BiT@64,stages=1,width=32,heads=4,classes=3")
-    adapt(model, TuneConfig(what="lora", rank=1, targets=("key",)))
+    adapt(model, TuneConfig(mode="lora", rank=1, targets=("key",)))
     head = 3 * (model.spec.pooled + 1)
     assert count(model) == 2 * (32 + 32) + head  # rows and columns

@@ -58,7 +58,7 @@ def test_a_runs_data_is_what_training_used(tmp_path: Path, settings: dict[str, A
 
 
 def test_a_run_without_validation_has_its_training_images(tmp_path: Path) -> None:
-    config = begin(tmp_path / "run", save_folder(tmp_path / "images"), val="")
+    config = begin(tmp_path / "run", save_folder(tmp_path / "images"), val_split="")
     assert paths(open_run_data(config)) == paths(open_run_data(config, "train"))
 
 

@@ -146,13 +146,13 @@ def test_parts_of_an_example_are_the_whole() -> None:
     assert isinstance(parts[0], DeviceBatch)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_distillation_weighs_labels_and_teacher_by_the_closed_form(share: float) -> None:
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_distillation_weighs_labels_and_teacher_by_the_closed_form(alpha: float) -> None:
     """Compare answers at a temperature, whose square keeps the gradient's size (1503.02531)."""
     student, teacher, temperature = Linear(4, 2), Linear(4, 3), 2.5
     labels = torch.tensor([3, 0, 1])
     batch = batch_of(labels)
-    config = DistillConfig(teacher="", share=share, temperature=temperature)
+    config = DistillConfig(teacher="", alpha=alpha, temperature=temperature)
     task = Distillation(LossConfig(), 4, SMALL, config, teach=teacher)
     found = losses_of(task, batch, student)
 
@@ -163,7 +163,7 @@ def test_distillation_weighs_labels_and_teacher_by_the_closed_form(share: float)
     taught, own = soften(teacher), soften(student)
     apart = (taught * np.log(taught / own)).sum(1) * temperature**2
     hard = losses_of(Classify(LossConfig(), 4, SMALL), batch, student).numpy()
-    assert found.numpy() == pytest.approx((1 - share) * hard + share * apart, abs=1e-5)
+    assert found.numpy() == pytest.approx((1 - alpha) * hard + alpha * apart, abs=1e-5)
 
 
 def test_a_teacher_is_not_trained() -> None:
@@ -189,7 +189,7 @@ def test_hard_distillation_learns_the_teachers_choice() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"share": 1.5}, "share is a part from 0 to 1, not 1.5"),
+        ({"alpha": 1.5}, "alpha is a part from 0 to 1, not 1.5"),
         ({"temperature": 0.0}, "temperature is above 0, not 0.0"),
         ({"temperature": float("nan")}, "temperature is above 0, not nan"),
     ],
@@ -200,7 +200,7 @@ def test_a_distillation_of_odd_numbers_is_refused(settings: dict[str, float], sa
 
 
 def test_a_student_like_its_teacher_has_no_distance() -> None:
-    config = DistillConfig(teacher="", share=1.0)
+    config = DistillConfig(teacher="", alpha=1.0)
     task = Distillation(LossConfig(), 4, SMALL, config, teach=Linear(4, 2))
     assert losses_of(task, batch_of(torch.arange(4)), Linear(4, 2)).abs().max() < 1e-6
 

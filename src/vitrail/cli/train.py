@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from vitrail.run import TrainConfig
 
 MORE = """\
-Every other setting is a flag too, such as --average 0.9999, --augment medium1 or
+Every other setting is a flag too, such as --ema 0.9999, --augment medium1 or
 --optim.momentum 0.95; docs/training.md lists all. The sections are augment,
-preprocess, pretext, loss, optim, schedule, tune, loader and cache. Flags overrule
+preprocess, mim, loss, optim, schedule, tune, loader and cache. Flags overrule
 the --config file, which overrules the recipe."""
 """What the help ends with."""
 
@@ -69,7 +69,7 @@ def train(
     flags: Flags,
     *,
     model: Model = None,
-    task: Literal["classify", "masked-patches", "mae"] = "classify",
+    task: Literal["classification", "masked-patches", "mae"] = "classification",
     settings: Settings = (),
 ) -> None:
     """Train a model from fresh weights, on labels or without any.
@@ -82,8 +82,8 @@ def train(
         task: What is learnt: labels, or the patches that the model is not shown; its own recipe
             is taken unless another is given.
     """
-    recipe = flags.recipe or (None if task == "classify" else task)
-    if task != "classify":
+    recipe = flags.recipe or (None if task == "classification" else task)
+    if task != "classification":
         settings = (("task", task), *settings)
     _run(resolve(data, flags, settings, model=model, recipe=recipe), flags)
 
@@ -120,7 +120,7 @@ def finetune(
 
         row = transfer_of(flags.recipe.partition(":")[2] if flags.recipe else data)
     recipe = flags.recipe or (f"finetune:{row}" if row else "finetune-default")
-    tuned = () if tune is None else (("tune.what", tune),)
+    tuned = () if tune is None else (("tune.mode", tune),)
     settings = (*tuned, *settings)
     config = resolve(data, flags, settings, model=model, recipe=recipe, weights=weights)
     if protocol is None:

@@ -23,8 +23,8 @@ def finetune_default(config: TrainConfig) -> TrainConfig:
         loss=LossConfig(),
         optim=OptimConfig(kind="sgd", lr=0.01, momentum=0.9, clip=1.0),
         schedule=ScheduleConfig(warmup=Duration(10, "%")),
-        evaluate=Duration(10, "%"),
-        save=Duration(10, "%"),
+        eval_every=Duration(10, "%"),
+        save_every=Duration(10, "%"),
     )
 
 
@@ -49,6 +49,6 @@ def small_data(config: TrainConfig, *, short: bool = False) -> TrainConfig:
         # at 3e-3 (one run each).
         optim=OptimConfig(kind="muon", lr=2e-3, momentum=0.95, nesterov=True, weight_decay=0.05),
         schedule=ScheduleConfig(warmup=Duration(10, "%")),
-        evaluate=Duration(5, "%"),
-        save=Duration(5, "%"),
+        eval_every=Duration(5, "%"),
+        save_every=Duration(5, "%"),
     )

@@ -122,21 +122,21 @@ def finetune(config: TrainConfig, data: str = "vtab") -> TrainConfig:
     """Fine-tune as the paper does on one of its sets (Table 4)."""
     row = TRANSFERS[data]
     warmup = min(500, row.steps // 20)  # the official code's 500, of 10,000 steps or more
-    size, average = _fine_size(config.model), 0.0
+    size, ema = _fine_size(config.model), 0.0
     if data == "imagenet" and (side := _POLISHED.get(base_of(config.model))):
-        size, average = (side, side), 0.9999  # section 4.1, of Table 2's ImageNet
+        size, ema = (side, side), 0.9999  # section 4.1, of Table 2's ImageNet
     return replace(
         config,
         model=add_options(config.model, image=size),
-        average=average,
+        ema=ema,
         length=Duration(row.steps, "steps"),
         batch=512,  # section 4.1
         augment=Augment(),
         loss=LossConfig(),
         optim=OptimConfig(kind="sgd", lr=row.rate, momentum=0.9, clip=1.0),  # Table 4
         schedule=ScheduleConfig(kind="cosine", warmup=Duration(warmup, "steps")),  # Table 4
-        evaluate=Duration(10, "%"),
-        save=Duration(10, "%"),
+        eval_every=Duration(10, "%"),
+        save_every=Duration(10, "%"),
     )
 
 
@@ -164,10 +164,10 @@ def paper_protocol(
     """
     data = data or transfer_of(config.data)
     row = TRANSFERS[data] if data else Transfer(0, _RATES, 0.0, 0.1)
-    if config.val == "val":
+    if config.val_split == "val":
         with suppress(NoSplitError):
             open_data(config.data, split="test")
-            config = replace(config, val="test")
+            config = replace(config, val_split="test")
     return Protocol(config=config, rates=rates or row.rates, held_out=row.held_out, seeds=seeds)
 
 
@@ -182,12 +182,12 @@ def masked_patches(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         task="masked-patches",
-        pretext=MIMConfig(),  # Appendix B.1.2: half of the patches, their mean colors
+        mim=MIMConfig(),  # Appendix B.1.2: half of the patches, their mean colors
         length=Duration(1_000_000, "steps"),  # Appendix B.1.2
         batch=4096,  # Appendix B.1.2
         augment=Augment(),  # vision_transformer, issue 103: as in classification
         optim=OptimConfig(lr=2e-4, betas=(0.9, 0.999), clip=None),  # Appendix B.1.2
         schedule=ScheduleConfig(warmup=WARMUP),  # Appendix B.1.2: cosine
-        evaluate=Duration(5, "%"),
-        save=Duration(1, "%"),
+        eval_every=Duration(5, "%"),
+        save_every=Duration(1, "%"),
     )

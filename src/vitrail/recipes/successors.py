@@ -86,7 +86,7 @@ def mae(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         task="mae",
-        pretext=MIMConfig(mask=mask, target="normalized-pixels"),  # Table 1d
+        mim=MIMConfig(mask=mask, target="normalized-pixels"),  # Table 1d
         length=Duration(800, "epochs"),  # section 4.1
         batch=4096,  # Table 8
         augment=Augment(crop="area", area=(0.2, 1.0), ratio=(3 / 4, 4 / 3)),  # Table 8, its code
@@ -94,8 +94,8 @@ def mae(config: TrainConfig) -> TrainConfig:
             lr=1.5e-4 * 4096 / 256, betas=(0.9, 0.95), weight_decay=0.05, clip=None
         ),  # Table 8
         schedule=ScheduleConfig(warmup=Duration(40, "epochs")),  # Table 8: cosine
-        evaluate=Duration(5, "%"),
-        save=Duration(1, "%"),
+        eval_every=Duration(5, "%"),
+        save_every=Duration(1, "%"),
     )
 
 
@@ -106,7 +106,7 @@ def simmim(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         task="masked-patches",
-        pretext=MIMConfig(mask=mask, target="pixels", distance="absolute"),  # section 3.4
+        mim=MIMConfig(mask=mask, target="pixels", distance="absolute"),  # section 3.4
         length=Duration(800, "epochs"),  # section 4.1
         batch=2048,  # section 4.1
         augment=Augment(crop="area", area=(0.67, 1.0), ratio=(3 / 4, 4 / 3)),  # section 4.1
@@ -114,6 +114,6 @@ def simmim(config: TrainConfig) -> TrainConfig:
             lr=1e-4 * 2048 / 512, betas=(0.9, 0.999), weight_decay=0.05, clip=5.0
         ),  # its code
         schedule=ScheduleConfig(warmup=Duration(10, "epochs")),  # section 4.1
-        evaluate=Duration(5, "%"),
-        save=Duration(1, "%"),
+        eval_every=Duration(5, "%"),
+        save_every=Duration(1, "%"),
     )

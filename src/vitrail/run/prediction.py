@@ -37,7 +37,9 @@ _SHOWN = 6  # images of the validation split
 
 def choose_objective(config: TrainConfig, classes: Sequence[str]) -> Objective:
     """Say what a run is for."""
-    return Classification(config, classes) if config.task == "classify" else Prediction(config)
+    return (
+        Classification(config, classes) if config.task == "classification" else Prediction(config)
+    )
 
 
 def encoder_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -62,23 +64,23 @@ class Prediction:
 
     def build(self, bundle: Checkpoint) -> Model:
         """Put what predicts beside the encoder."""
-        encoder, pretext = bundle.build(), self._config.pretext
+        encoder, mim = bundle.build(), self._config.mim
         assert isinstance(encoder, ViT)
         if encoder.pooling is not None:  # no prediction goes through it
             encoder.pooling.requires_grad_(False)
         if self._config.task == "mae":
-            return MaskedAutoencoder(encoder, pretext.target, pretext.decoder)
-        return MaskedViT(encoder, pretext.target)
+            return MaskedAutoencoder(encoder, mim.target, mim.decoder)
+        return MaskedViT(encoder, mim.target)
 
     def make_task(self, preprocess: Preprocess, device: torch.device) -> Predict:
         """Compare predictions with the images themselves."""
-        return Predict(self._config.pretext, self._spec, preprocess)
+        return Predict(self._config.mim, self._spec, preprocess)
 
     @torch.inference_mode()
     def measure(self, model: Model, exam: Exam) -> EvalResult:
         """Predict the same patches of held-out images every time."""
         task = self.make_task(exam.preprocess, exam.device)
-        colors = self._config.pretext.target in ("color", "colors")
+        colors = self._config.mim.target in ("color", "colors")
         sums, skipped = torch.zeros(3, dtype=torch.float64), 0  # loss, right, images
         model.eval()
         for batch in exam.batches:

@@ -112,7 +112,7 @@ class Session:
         self.standing = BestTracker()
         self.saved = 0  # the step of the newest state
         self.unsaved: InputError | None = None  # why the last save failed
-        self.ledger = UnreadableImages(self.train_set.name, self.images, config.allow_bad)
+        self.ledger = UnreadableImages(self.train_set.name, self.images, config.max_unreadable)
         self.val_ledger = UnreadableImages(self.val_set.name if self.val_set else "", None)
 
     def run(self) -> Run:
@@ -125,7 +125,7 @@ class Session:
                 config.out,
                 total=total,
                 step=start,
-                every=config.log,
+                every=config.log_every,
                 loggers=config.loggers,
                 quiet=not self.processes.is_main,
                 saved=saved.metadata["metrics"] if saved else None,
@@ -167,15 +167,15 @@ class Session:
         found.append(
             f"{self.spec}: {parameters:,} trained parameters, {count} "
             f"images of {len(self.train_set.classes):,} classes, {self.rhythm.total:,} steps of "
-            f"{config.batch} ({self.trainer.micro} at a time)"
+            f"{config.batch} ({self.trainer.micro_batch} at a time)"
         )
-        if (old := config.average**self.rhythm.total) > 0.5:
-            part = f"an average of {config.average} is still {old:.0%} the starting weights"
+        if (old := config.ema**self.rhythm.total) > 0.5:
+            part = f"an EMA decay of {config.ema} is still {old:.0%} the starting weights"
             found.append(f"{part} after {self.rhythm.total:,} steps; a smaller one forgets sooner")
         return found
 
     def _load(self, saved: SavedCheckpoint) -> None:
-        load_checkpoint(saved, self.trainer, micro=self.config.micro)
+        load_checkpoint(saved, self.trainer, micro_batch=self.config.micro_batch)
         self.saved = saved.step
         self.feed.place = Cursor(*saved.metadata.get("place", (saved.step,)))
         self.standing = BestTracker.load(saved.metadata["standing"])
@@ -247,7 +247,7 @@ class Session:
                 batches=made,
                 preprocess=self.preprocess,
                 device=processes.device,
-                micro=self.trainer.micro,
+                micro=self.trainer.micro_batch,
                 total=processes.sum,
                 note=self.val_ledger.note,
             )
@@ -275,8 +275,8 @@ class Session:
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Put the averaged weights into the model, where there are any."""
-        average = self.trainer.average
-        return average.applied(self.model) if average is not None else nullcontext()
+        ema = self.trainer.ema
+        return ema.applied(self.model) if ema is not None else nullcontext()
 
     def _blame(self, step: int) -> str:
         """List the images of a global batch in a file, and say where."""

@@ -77,15 +77,15 @@ class Trainer:
         lr: float,
         clip: float | None,
         batch: int,
-        micro: int,
+        micro_batch: int,
         seed: int,
         processes: Processes,
         autocast: torch.dtype | None = None,
-        average: EMA | None = None,
+        ema: EMA | None = None,
     ) -> None:
         """Train `model` through `forward`, which is itself, or what wraps it."""
-        self.model, self.task, self.optimizer, self.average = model, task, optimizer, average
-        self.micro = micro
+        self.model, self.task, self.optimizer, self.ema = model, task, optimizer, ema
+        self.micro_batch = micro_batch
         """Images that go through the model at a time; halved when memory runs out."""
         self._forward, self._schedule, self._lr, self._clip = forward, schedule, lr, clip
         self._batch, self._seed, self._processes = batch, seed, processes
@@ -109,8 +109,8 @@ class Trainer:
         if finite:
             set_rate(self.optimizer, lr)
             self.optimizer.step()
-            if self.average is not None:
-                self.average.update(self.model, step)
+            if self.ema is not None:
+                self.ema.update(self.model, step)
         self.optimizer.zero_grad(set_to_none=True)
         if self.scale is not None and math.isfinite(summed):
             finite = self.scale.settle(overflow=not finite)
@@ -136,24 +136,24 @@ class Trainer:
 
     def _halve(self) -> None:
         """Make micro-batches smaller, or say what else to do."""
-        said = f"out of memory with {self.micro} of {self._batch} images at a time"
-        smaller = self.micro // 2
+        said = f"out of memory with {self.micro_batch} of {self._batch} images at a time"
+        smaller = self.micro_batch // 2
         if smaller == 0:
             name = self.model.spec.name
             raise InputError(f"{said} in {name}; try a smaller one, or --checkpointing") from None
         if self._processes.count > 1:  # the others wait in the midst of an exchange
-            raise InputError(f"{said}; try --micro {smaller} (same result)") from None
+            raise InputError(f"{said}; try --micro-batch {smaller} (same result)") from None
         log.warning("%s; going on with %d, same result", said, smaller)
-        self.micro = smaller
+        self.micro_batch = smaller
 
     def _try_accumulate(self, example: DeviceBatch) -> Tensor:
         count = len(example.weights)
         # Wrappers average gradients over processes, where the sum is wanted.
         scale = self._processes.count / self._batch * (self.scale.value if self.scale else 1)
         total = torch.zeros((), device=self._processes.device)
-        for start in range(0, count, self.micro):
-            part = example.part(start, min(start + self.micro, count))
-            last = start + self.micro >= count
+        for start in range(0, count, self.micro_batch):
+            part = example.part(start, min(start + self.micro_batch, count))
+            last = start + self.micro_batch >= count
             # Noise lasts over the backward pass, where checkpointing draws it again.
             with self._exchange(last), keyed_noise(self.model, part.keys):
                 with self._autocasting():

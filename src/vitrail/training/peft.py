@@ -22,7 +22,7 @@ from vitrail.training.matrices import Role, find_matrices
 class TuneConfig:
     """Which weights are trained; the head always is."""
 
-    what: Literal["all", "head", "last", "lora"] = "all"
+    mode: Literal["all", "head", "last", "lora"] = "all"
     """`last`: the last blocks and what follows them; `lora`: updates of the blocks' matrices."""
     blocks: int = 1
     """How many blocks `last` trains."""
@@ -83,15 +83,15 @@ class LowRankLinear(nn.Linear):
 
 def adapt(model: Model, config: TuneConfig) -> None:
     """Freeze what is not to be trained, and add the low-rank updates that are."""
-    if config.what != "all":
+    if config.mode != "all":
         model.requires_grad_(False)
-    if config.what == "lora":
+    if config.mode == "lora":
         _add_updates(model, config)
     top = model.layer_of("head")
-    if config.what == "last" and config.blocks >= top:
+    if config.mode == "last" and config.blocks >= top:
         raise InputError(f"{model.spec.name} has {top - 1} blocks, not {config.blocks}")
     for name, parameter in model.named_parameters():
-        last = config.what == "last" and model.layer_of(name) >= top - config.blocks
+        last = config.mode == "last" and model.layer_of(name) >= top - config.blocks
         if last or name.startswith(("head.", "distillation_head.")):
             parameter.requires_grad_(True)
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -124,7 +124,7 @@ def merge(model: Model) -> None:
 
 def plain_state(spec: Spec, tensors: Mapping[str, Tensor], config: TuneConfig) -> dict[str, Tensor]:
     """Give the weights of an ordinary model: those of an adapted one, its updates folded in."""
-    if config.what != "lora":
+    if config.mode != "lora":
         return dict(tensors)
     model = build(spec, device="meta")
     adapt(model, config)

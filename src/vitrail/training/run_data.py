@@ -34,23 +34,25 @@ def open_datasets(config: TrainConfig) -> tuple[ImageDataset | ImageStream, Imag
 
 def _check_evaluated(config: TrainConfig) -> None:
     """Refuse settings that go by evaluations where there are none."""
-    if (config.val or config.hold_out) and config.evaluate.amount > 0:
+    if (config.val_split or config.hold_out) and config.eval_every.amount > 0:
         return
     for name, asked in {"keep best": config.keep == "best", "patience": config.patience}.items():
         if asked:
-            raise InputError(f"{name} goes by evaluations; give val or hold_out, and evaluate")
+            raise InputError(
+                f"{name} needs evaluations; give val_split or hold_out, and eval_every"
+            )
 
 
 def _open_val(config: TrainConfig) -> ImageDataset | None:
-    if not config.val:
+    if not config.val_split:
         return None
     text = config.val_data or config.data
-    found = open_data(text, split=config.val)
+    found = open_data(text, split=config.val_split)
     if isinstance(found, ImageDataset):
         return found
     raise InputError(
         f"{text} is a stream, which can't be evaluated on; give --val-data, a set whose "
-        f"{config.val} split can, or --val '' for no evaluation"
+        f"{config.val_split} split can, or --val-split '' for no evaluation"
     )
 
 
@@ -60,7 +62,11 @@ def _check_stream(stream: ImageStream, config: TrainConfig) -> None:
         raise InputError(f"{stream.name} is a stream, of which no part can be held out")
     if config.cache.limit:
         raise InputError(f"{stream.name} is a stream, which no cache keeps; leave cache.limit out")
-    durations = {"length": config.length, "evaluate": config.evaluate, "save": config.save}
+    durations = {
+        "length": config.length,
+        "eval_every": config.eval_every,
+        "save_every": config.save_every,
+    }
     for name in ("warmup", "cooldown", "timescale"):
         durations[f"schedule.{name}"] = getattr(config.schedule, name)
     counted = [f"--{name}" for name, each in durations.items() if each.unit == "epochs"]
@@ -83,12 +89,12 @@ def open_run_data(run: Path | TrainConfig, split: str | None = None) -> ImageDat
     training used, with `hold_out` and `val_data`; other names are splits of the dataset itself.
     """
     config = read_config(run) if isinstance(run, Path) else run
-    validated = bool(config.hold_out or config.val)
+    validated = bool(config.hold_out or config.val_split)
     asked = spell(split or ("val" if validated else "train"))
     if asked == "train" or (asked == "val" and config.hold_out):
         dataset = open_dataset(config.data, split="train")
         if not config.hold_out:
             return dataset
         return divide(dataset, config.hold_out, seed=0)[asked == "val"]
-    used = config.val if asked == "val" and config.val else asked
+    used = config.val_split if asked == "val" and config.val_split else asked
     return open_dataset(config.val_data or config.data, split=used)

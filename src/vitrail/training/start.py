@@ -82,14 +82,15 @@ def make_trainer(
         lr=config.optim.lr,
         clip=config.optim.clip,
         batch=config.batch,
-        micro=_choose_micro(model, config, processes),
+        micro_batch=_choose_micro(model, config, processes),
         seed=config.seed,
         processes=processes,
         autocast=autocast_type(config.precision, processes.device),
-        average=EMA(model, config.average) if config.average else None,
+        ema=EMA(model, config.ema) if config.ema else None,
     )
     evaluate, save = (
-        max(steps(each, total), int(each.amount > 0)) for each in (config.evaluate, config.save)
+        max(steps(each, total), int(each.amount > 0))
+        for each in (config.eval_every, config.save_every)
     )
     return trainer, Intervals(total=total, evaluate=evaluate, save=save)
 
@@ -118,8 +119,8 @@ def _settle(forward: nn.Module, model: Model, task: Task, device: torch.device) 
 def _choose_micro(model: Model, config: TrainConfig, processes: Processes) -> int:
     """Take what was asked for, or what fits into memory in every process."""
     most = max(1, config.batch // processes.count)
-    if config.micro is not None:
-        return min(config.micro, most)
+    if config.micro_batch is not None:
+        return min(config.micro_batch, most)
     device, checkpointing = processes.device, config.checkpointing
     fit = choose_micro(model.spec, most=most, checkpointing=checkpointing, device=device)
     return int(processes.least(fit))

@@ -100,7 +100,7 @@ class DistillConfig:
 
     teacher: str
     """Its source of weights; it sees the same pixels, with its own mean and std."""
-    share: float = 0.5
+    alpha: float = 0.5
     """Part of the loss that is the distance from the teacher's answers."""
     temperature: float = 3.0  # DeiT's (arXiv 2012.12877, section 4)
     """What logits are divided by before they are compared; the higher, the softer."""
@@ -108,8 +108,8 @@ class DistillConfig:
     """Learn the teacher's most likely class, whatever the temperature (DeiT's hard form)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise InputError(f"share is a part from 0 to 1, not {self.share}")
+        if not 0 <= self.alpha <= 1:
+            raise InputError(f"alpha is a part from 0 to 1, not {self.alpha}")
         if not 0 < self.temperature < math.inf:
             raise InputError(f"temperature is above 0, not {self.temperature}")
 
@@ -139,8 +139,8 @@ class Distillation(Classify):
         """Hold `logits` against the labels, and `pupil` against the teacher's."""
         with torch.no_grad():
             taught = self._teach(example.inputs).float()
-        labels, share = compare(logits, example.targets, self._loss.kind), self._config.share
-        return (1 - share) * labels + share * self._distance(pupil, taught)
+        labels, alpha = compare(logits, example.targets, self._loss.kind), self._config.alpha
+        return (1 - alpha) * labels + alpha * self._distance(pupil, taught)
 
     def _distance(self, logits: Tensor, taught: Tensor) -> Tensor:
         if self._config.hard:

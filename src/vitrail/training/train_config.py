@@ -19,8 +19,17 @@ from vitrail.training.schedule import ScheduleConfig
 from vitrail.training.tasks import DistillConfig, LossConfig
 
 FREE = (
-    *("out", "device", "micro", "sharding", "checkpointing", "compile", "loader", "cache.limit"),
-    *("cache.folder", "allow_bad", "evaluate", "save", "log", "loggers"),
+    *(
+        "out",
+        "device",
+        "micro_batch",
+        "sharding",
+        "checkpointing",
+        "compile",
+        "loader",
+        "cache.limit",
+    ),
+    *("cache.folder", "max_unreadable", "eval_every", "save_every", "log_every", "loggers"),
 )
 """Settings that change nothing in what a run computes, so that a resumed one may have others."""
 
@@ -51,20 +60,20 @@ class TrainConfig:
     """The run's folder."""
     weights: str | None = None
     """Pre-trained weights to start from; fresh ones without."""
-    val: str = "val"
+    val_split: str = "val"
     """The split that is evaluated on while training; an empty one for none."""
     val_data: str | None = None
     """The set that this split is of, where it is another than `data`."""
     hold_out: float = 0.0
     """Part of the training images, of each class alike, that is evaluated on instead; 0: none."""
-    task: Literal["classify", "masked-patches", "mae"] = "classify"
+    task: Literal["classification", "masked-patches", "mae"] = "classification"
     """What is learnt: labels, or, without any, the patches that the model is not shown."""
-    pretext: MIMConfig = field(default_factory=MIMConfig)
+    mim: MIMConfig = field(default_factory=MIMConfig)
     """Of `masked-patches` and `mae`."""
     length: Duration = field(default=Duration(100, "epochs"))
     batch: int = 512
     """Images a step, over all processes."""
-    micro: int | None = None
+    micro_batch: int | None = None
     """Images that go through the model at a time in each process; chosen unless given."""
     augment: Augment = field(default_factory=Augment)
     repeats: int = 1
@@ -75,18 +84,18 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     tune: TuneConfig = field(default_factory=TuneConfig)
-    average: float = 0.0
+    ema: float = 0.0
     """Decay of the moving average of weights that is evaluated and kept; 0 for none."""
     patience: int = 0
     """Evaluations without a better one after which the run ends; 0 never ends it."""
     keep: Literal["last", "best"] = "last"
     """Which weights the model folder gets: the last, or the best on the validation split."""
-    evaluate: Duration = field(default=Duration(1, "epochs"))
-    save: Duration = field(default=Duration(1, "epochs"))
-    log: int = 10
+    eval_every: Duration = field(default=Duration(1, "epochs"))
+    save_every: Duration = field(default=Duration(1, "epochs"))
+    log_every: int = 10
     """Steps between lines of metrics."""
     seed: int = 0
-    allow_bad: float = 0.1
+    max_unreadable: float = 0.1
     """Part of the images that may be unreadable."""
     precision: Precision = "auto"
     sharding: Literal["none", "full"] = "none"
@@ -100,17 +109,17 @@ class TrainConfig:
     loggers: tuple[str, ...] = ("tensorboard",)
 
     def __post_init__(self) -> None:
-        least_of = {"batch": 1, "micro": 1, "repeats": 1, "patience": 0, "log": 0}
+        least_of = {"batch": 1, "micro_batch": 1, "repeats": 1, "patience": 0, "log_every": 0}
         for name, least in least_of.items():
             if (value := getattr(self, name)) is not None and value < least:
                 raise InputError(f"{name} is at least {least}, not {value}")
-        if not 0 <= self.average < 1:
-            raise InputError(f"average is a decay from 0 to below 1, not {self.average}")
+        if not 0 <= self.ema < 1:
+            raise InputError(f"ema is a decay from 0 to below 1, not {self.ema}")
         if not 0 <= self.hold_out < 1:
             raise InputError(f"hold_out is a part from 0 to below 1, not {self.hold_out}")
-        if not 0 <= self.allow_bad <= 1:
-            raise InputError(f"allow_bad is a part from 0 to 1, not {self.allow_bad}")
-        if self.task != "classify":
+        if not 0 <= self.max_unreadable <= 1:
+            raise InputError(f"max_unreadable is a part from 0 to 1, not {self.max_unreadable}")
+        if self.task != "classification":
             self._check_unlabeled()
 
     def _check_unlabeled(self) -> None:
@@ -119,15 +128,15 @@ class TrainConfig:
             raise InputError(f"{self.task} can't predict mixed images; leave mixup and cutmix 0")
         if self.distill is not None:
             raise InputError(f"{self.task} has no answers that a teacher could give; leave distill")
-        if self.tune.what != "all":
-            raise InputError(f"{self.task} trains all weights, not tune.what {self.tune.what}")
+        if self.tune.mode != "all":
+            raise InputError(f"{self.task} trains all weights, not tune.mode {self.tune.mode}")
 
 
 def free_settings(config: TrainConfig) -> set[str]:
     """Say which settings a resumed run may change, given the others."""
     free = set(FREE)
     if config.patience > 0 or config.keep == "best":  # by which the number of evaluations counts
-        free.discard("evaluate")
+        free.discard("eval_every")
     if config.cache.short_side is not None:  # images that are kept differ from those that aren't
         free.discard("cache.limit")
     return free

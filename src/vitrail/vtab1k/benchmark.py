@@ -246,7 +246,9 @@ def configure(data: str, weights: str, model: str, out: Path, settings: VTABConf
 
 def _test(config: TrainConfig, unseen: int) -> dict[str, object]:
     """Evaluate the run's model on images that it was not trained on."""
-    result = evaluate(config.out, config.data, split=config.val or "test", device=config.device)
+    result = evaluate(
+        config.out, config.data, split=config.val_split or "test", device=config.device
+    )
     assert result.predictions is not None
     correct, count = int(result.predictions.correct().sum()), result.images + unseen
     found = {"images": count, "skipped": result.skipped, "unseen": unseen}

@@ -131,7 +131,7 @@ def test_mae_refuses_what_needs_every_patch(name: str, said: str) -> None:
 
 @pytest.mark.parametrize(("width", "heads"), [(10, 2), (8, 3), (4, 1)])
 def test_a_decoder_of_odd_width_is_refused_by_its_name(width: int, heads: int) -> None:
-    said = f"pretext.decoder.width {width} "
+    said = f"mim.decoder.width {width} "
     with pytest.raises(InputError, match=said):
         MaskedAutoencoder(make_encoder(), "pixels", DecoderConfig(width=width, heads=heads))
 

@@ -37,25 +37,25 @@ def saved_of(folder: Path) -> SavedCheckpoint:
 
 def all_of(trainer: Trainer) -> dict[str, Any]:
     """Flatten everything that a run is made of."""
-    average = trainer.average.state if trainer.average is not None else {}
+    average = trainer.ema.state if trainer.ema is not None else {}
     states = trainer.optimizer.state_dict()["state"]
     moments = {f"{number}.{key}": x for number, state in states.items() for key, x in state.items()}
     return {**trainer.model.state_dict(), **{f"mean {k}": v for k, v in average.items()}, **moments}
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
-@pytest.mark.parametrize("average", [True, False])
+@pytest.mark.parametrize("ema", [True, False])
 def test_a_loaded_run_takes_the_same_steps(
-    tmp_path: Path, kind: Literal["adamw", "sgd", "muon"], average: bool
+    tmp_path: Path, kind: Literal["adamw", "sgd", "muon"], ema: bool
 ) -> None:
     optim = OptimConfig(kind=kind, lr=1e-2, weight_decay=0.1)
-    whole, other = (make(NOISY, optim, average=average) for _ in range(2))
+    whole, other = (make(NOISY, optim, ema=ema) for _ in range(2))
     go(whole, 0, 3)
     save_checkpoint(tmp_path, 3, whole, lambda: {"mine": [1, None]}, ALONE)
     go(other, 2, 4)  # so that there is something to be overwritten
     saved = saved_of(tmp_path)
     assert (saved.step, saved.metadata["mine"]) == (3, [1, None])
-    load_checkpoint(saved, other, micro=None)
+    load_checkpoint(saved, other, micro_batch=None)
     assert go(other, 3, 6) == go(whole, 3, 6)
     expected, found = all_of(whole), all_of(other)
     assert expected.keys() == found.keys()
@@ -69,24 +69,24 @@ def test_a_loaded_run_has_its_scale(tmp_path: Path) -> None:
     go(whole, 0, 3)
     assert whole.scale.value < 2**26
     save_checkpoint(tmp_path, 3, whole, dict, ALONE)
-    load_checkpoint(saved_of(tmp_path), other, micro=None)
+    load_checkpoint(saved_of(tmp_path), other, micro_batch=None)
     assert go(other, 3, 6) == go(whole, 3, 6)
     assert other.scale == whole.scale
 
 
 def test_a_fresh_trainer_needs_no_steps_before_it_is_loaded(tmp_path: Path) -> None:
     """Optimizers make their moments at the first step, or take them from the state."""
-    whole = make(NOISY, average=True)
+    whole = make(NOISY, ema=True)
     go(whole, 0, 2)
     save_checkpoint(tmp_path, 2, whole, dict, ALONE)
-    fresh = make(NOISY, average=True)
-    load_checkpoint(saved_of(tmp_path), fresh, micro=None)
+    fresh = make(NOISY, ema=True)
+    load_checkpoint(saved_of(tmp_path), fresh, micro_batch=None)
     assert go(fresh, 2, 4) == go(whole, 2, 4)
 
 
 def test_a_state_is_the_same_bytes_when_the_run_is(tmp_path: Path) -> None:
     for name in "ab":
-        trainer = make(NOISY, average=True)
+        trainer = make(NOISY, ema=True)
         go(trainer, 0, 2)
         save_checkpoint(tmp_path / name, 2, trainer, dict, ALONE)
     one, two = (saved_of(tmp_path / name).path / TENSORS for name in "ab")
@@ -104,10 +104,10 @@ def test_the_newest_two_states_are_kept(tmp_path: Path) -> None:
 def test_a_resumed_run_keeps_its_micro_batch_unless_given_one(
     tmp_path: Path, given: int | None, expected: int
 ) -> None:
-    save_checkpoint(tmp_path, 1, make(PLAIN, micro=5), dict, ALONE)
-    trainer = make(PLAIN, micro=given or 12)
-    load_checkpoint(saved_of(tmp_path), trainer, micro=given)
-    assert trainer.micro == expected
+    save_checkpoint(tmp_path, 1, make(PLAIN, micro_batch=5), dict, ALONE)
+    trainer = make(PLAIN, micro_batch=given or 12)
+    load_checkpoint(saved_of(tmp_path), trainer, micro_batch=given)
+    assert trainer.micro_batch == expected
 
 
 def test_another_torch_is_warned_of(
@@ -116,9 +116,9 @@ def test_another_torch_is_warned_of(
     with monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", "2.10.1")
         save_checkpoint(tmp_path, 1, make(PLAIN), dict, ALONE)
-        load_checkpoint(saved_of(tmp_path), make(PLAIN), micro=None)
+        load_checkpoint(saved_of(tmp_path), make(PLAIN), micro_batch=None)
     assert not caplog.messages
-    load_checkpoint(saved_of(tmp_path), make(PLAIN), micro=None)
+    load_checkpoint(saved_of(tmp_path), make(PLAIN), micro_batch=None)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.message == (
@@ -130,7 +130,7 @@ def test_another_torch_is_warned_of(
 def test_another_model_is_refused(tmp_path: Path, other: str) -> None:
     save_checkpoint(tmp_path, 1, make(PLAIN, ADAM), dict, ALONE)
     with pytest.raises(InputError, match=r"cannot resume: .*step-00000001 holds another model; "):
-        load_checkpoint(saved_of(tmp_path), make(other, ADAM), micro=None)
+        load_checkpoint(saved_of(tmp_path), make(other, ADAM), micro_batch=None)
 
 
 def test_other_images_are_refused_with_their_numbers() -> None:

@@ -45,8 +45,8 @@ BINDING: dict[str, tuple[dict[str, Any], str]] = {
         "schedule.kind cosine → linear",
     ),
     "loss": ({"loss": LossConfig(smoothing=0.1)}, "loss.smoothing 0.0 → 0.1"),
-    "tune": ({"tune": TuneConfig(what="head")}, "tune.what all → head"),
-    "average": ({"average": 0.0}, "average 0.9 → 0.0"),
+    "tune": ({"tune": TuneConfig(mode="head")}, "tune.mode all → head"),
+    "ema": ({"ema": 0.0}, "ema 0.9 → 0.0"),
     "seed": ({"seed": 6}, "seed 5 → 6"),
     "precision": ({"precision": "bfloat16"}, "precision auto → bfloat16"),
     "mixup": (
@@ -81,16 +81,16 @@ def test_settings_that_decide_the_result_are_refused_with_a_diff(tmp_path: Path,
 
 FREELY: dict[str, Any] = {
     "device": "cpu",
-    "micro": 3,
+    "micro_batch": 3,
     "sharding": "full",
     "checkpointing": True,
     "compile": True,
     "loader": LoaderConfig(workers=7, kind="processes", prefetch=1),
     "cache": CacheConfig(limit=3.0, folder=Path("there")),
-    "allow_bad": 0.5,
-    "evaluate": steps(7),
-    "save": steps(8),
-    "log": 9,
+    "max_unreadable": 0.5,
+    "eval_every": steps(7),
+    "save_every": steps(8),
+    "log_every": 9,
     "loggers": ("tensorboard",),
 }
 
@@ -120,7 +120,7 @@ def test_a_moved_run_goes_on(tmp_path: Path) -> None:
 def test_what_is_free_depends_on_the_rest(tmp_path: Path, bound: dict[str, Any]) -> None:
     """Whoever counts evaluations depends on when they are, and who shrinks images, on which."""
     begin(toy(tmp_path, **bound))
-    change: dict[str, Any] = {"evaluate": steps(7)}
+    change: dict[str, Any] = {"eval_every": steps(7)}
     said = "evaluate 4 steps → 7 steps"
     if "cache" in bound:
         change = {"cache": CacheConfig(limit=2.0, short_side=9)}
@@ -269,12 +269,12 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"batch": 0}, "batch is at least 1, not 0"),
-    ({"micro": 0}, "micro is at least 1, not 0"),
-    ({"micro": -4}, "micro is at least 1, not -4"),
+    ({"micro_batch": 0}, "micro_batch is at least 1, not 0"),
+    ({"micro_batch": -4}, "micro_batch is at least 1, not -4"),
     ({"patience": -1}, "patience is at least 0, not -1"),
-    ({"log": -1}, "log is at least 0, not -1"),
-    ({"average": 1.0}, r"average is a decay from 0 to below 1, not 1\.0"),
-    ({"allow_bad": 1.5}, r"allow_bad is a part from 0 to 1, not 1\.5"),
+    ({"log_every": -1}, "log_every is at least 0, not -1"),
+    ({"ema": 1.0}, r"ema is a decay from 0 to below 1, not 1\.0"),
+    ({"max_unreadable": 1.5}, r"max_unreadable is a part from 0 to 1, not 1\.5"),
 ]
 
 

@@ -35,7 +35,7 @@ def make(name: str, *, lora: bool = False) -> tuple[Model, Tensor]:
     draw = torch.Generator().manual_seed(1)
     model = build(name).double()
     if lora:
-        adapt(model, TuneConfig(what="lora", rank=2))
+        adapt(model, TuneConfig(mode="lora", rank=2))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3, generator=draw)
     images = torch.randn(4, 3, *model.spec.image, generator=draw, dtype=torch.float64)

@@ -38,7 +38,7 @@ class DecoderConfig:
     def __post_init__(self) -> None:
         for name in ("depth", "width", "heads"):
             if (value := getattr(self, name)) < 1:
-                raise InputError(f"pretext.decoder.{name} is at least 1, not {value}")
+                raise InputError(f"mim.decoder.{name} is at least 1, not {value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +125,7 @@ class MaskedAutoencoder(MaskedImageModel):
         _check_droppable(spec)
         if decoder.width < 8 or decoder.width % 4 or decoder.width % decoder.heads:
             raise InputError(
-                f"pretext.decoder.width {decoder.width} is no multiple of 4, at least 8, that "
+                f"mim.decoder.width {decoder.width} is no multiple of 4, at least 8, that "
                 f"{decoder.heads} heads divide"
             )
         light = replace(

@@ -33,7 +33,7 @@ def target_size(target: Target, patch: Size, channels: int) -> int:
     if height % _PARTS or width % _PARTS:
         raise InputError(
             f"4 x 4 colors need patches whose sides 4 divides, not {height}x{width}; "
-            "choose --pretext.target color or pixels"
+            "choose --mim.target color or pixels"
         )
     return _PARTS**2 * _LEVELS**3
 

@@ -74,12 +74,12 @@ def save_checkpoint(
 ) -> None:
     """Save a run after a step, in all processes at once; delete all but the newest two states."""
     optimizer, plain = flatten_state_dict(trainer.optimizer.state_dict())
-    average = trainer.average.state if trainer.average is not None else {}
+    average = trainer.ema.state if trainer.ema is not None else {}
     parts = {"model": trainer.model.state_dict(), "optimizer": optimizer, "ema": average}
     tensors = {
         f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()
     }
-    own = {"optimizer": plain, "micro": trainer.micro, "torch": torch.__version__}
+    own = {"optimizer": plain, "micro_batch": trainer.micro_batch, "torch": torch.__version__}
     if trainer.scale is not None:
         own["scale"] = asdict(trainer.scale)
     needs = sum(tensor.nbytes for tensor in tensors.values())
@@ -100,8 +100,8 @@ def save_checkpoint(
     processes.on_main(save, write_part)
 
 
-def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro: int | None) -> None:
-    """Put a run back to where it was saved; without a `micro` given, with the one it had."""
+def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro_batch: int | None) -> None:
+    """Put a run back to where it was saved; without a `micro_batch` given, with the one it had."""
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "ema": {}}
     path = saved.path / TENSORS
     whole = path.exists() and not any(map(is_sharded, trainer.model.parameters()))
@@ -118,19 +118,19 @@ def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro: int | No
     trainer.optimizer.load_state_dict(
         unflatten_state_dict(parts["optimizer"], saved.metadata["optimizer"])
     )
-    if trainer.average is not None:
-        trainer.average.load(parts["ema"])
+    if trainer.ema is not None:
+        trainer.ema.load(parts["ema"])
     if trainer.scale is not None:
         trainer.scale = LossScale(**saved.metadata["scale"])
-    if micro is None:  # what memory is free now must not change what is computed
-        trainer.micro = saved.metadata["micro"]
+    if micro_batch is None:  # what memory is free now must not change what is computed
+        trainer.micro_batch = saved.metadata["micro_batch"]
     if (version := saved.metadata["torch"]) != torch.__version__:
         log.warning("saved by torch %s, resumed by %s: bits may differ", version, torch.__version__)
 
 
 def _places(trainer: Trainer) -> Callable[[str, torch.Size, torch.dtype], Tensor]:
     """Make room for a state's tensors, spread as the parameters are that they belong to."""
-    average = trainer.average.state if trainer.average is not None else {}
+    average = trainer.ema.state if trainer.ema is not None else {}
     trained = [each for group in trainer.optimizer.param_groups for each in group["params"]]
     owners = {f"model:{name}": tensor for name, tensor in trainer.model.state_dict().items()}
     owners |= {f"ema:{name}": tensor for name, tensor in average.items()}
