@@ -121,7 +121,7 @@ def test_what_is_free_depends_on_the_rest(tmp_path: Path, bound: dict[str, Any])
     """Whoever counts evaluations depends on when they are, and who shrinks images, on which."""
     begin(toy(tmp_path, **bound))
     change: dict[str, Any] = {"eval_every": steps(7)}
-    said = "evaluate 4 steps → 7 steps"
+    said = "eval_every 4 steps → 7 steps"
     if "cache" in bound:
         change = {"cache": CacheConfig(limit=2.0, short_side=9)}
         said = "cache.limit 1.0 → 2.0"
