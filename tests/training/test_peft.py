@@ -58,7 +58,7 @@ def test_last_blocks_and_what_follows(blocks: int) -> None:
 @pytest.mark.parametrize("what", ["last", "head"])
 def test_gradients_stop_where_training_does(what: str) -> None:
     model = make()
-    adapt(model, from_dict(TuneConfig, {"what": what}))
+    adapt(model, from_dict(TuneConfig, {"mode": what}))
     model(torch.randn(2, 3, 16, 16)).square().sum().backward()
     with_gradient = {name for name, p in model.named_parameters() if p.grad is not None}
     assert with_gradient == trained(model).keys()

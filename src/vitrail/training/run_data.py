@@ -69,7 +69,9 @@ def _check_stream(stream: ImageStream, config: TrainConfig) -> None:
     }
     for name in ("warmup", "cooldown", "timescale"):
         durations[f"schedule.{name}"] = getattr(config.schedule, name)
-    counted = [f"--{name}" for name, each in durations.items() if each.unit == "epochs"]
+    counted = [
+        f"--{name.replace('_', '-')}" for name, each in durations.items() if each.unit == "epochs"
+    ]
     if stream.length is None and counted:
         raise InputError(
             f"{stream.name} does not say how many images it has, so that nothing lasts epochs: "
