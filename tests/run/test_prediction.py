@@ -124,7 +124,7 @@ def test_losses_are_those_of_the_chosen_patches(tmp_path: Path) -> None:
     task = Predict(config, spec, TINY)
     example = task.prepare(batch, torch.device("cpu"))
     logits = torch.randn(5, 8, 512)
-    found = task.losses(lambda inputs, corruption: logits, example)
+    found = task.losses(lambda inputs, corruption: logits, example)  # type: ignore[arg-type]
     chosen = sample_masking(example.keys, (4, 4), config.mask).chosen
     for number in range(5):
         patches = patchify(batch.images[number : number + 1] / 255, (4, 4))
