@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import math
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +96,23 @@ def test_top_classes_are_named_with_their_softmax(predictor: Predictor) -> None:
     assert (found.index, found.label) == (order[0], NAMES[order[0]])
     assert len(predictor.predict(photo(40, 60), top=100).top) == 7
     assert "top must be at least 1" in refusal(predictor.predict, photo(8, 8), top=0)
+
+
+def test_a_sigmoid_model_has_sigmoids_and_thresholds() -> None:
+    limits = (0.9, 0.99, 0.01, 0.5, 0.5, 0.5, 0.5)
+    several = Predictor(replace(make(), activation="sigmoid", thresholds=limits))
+    (top,) = several.rank(torch.tensor([[4.0, 4.0, -4.0, -9, -9, -9, -9]]), top=3)
+    high, low = 1 / (1 + math.exp(-4)), 1 / (1 + math.exp(4))
+    assert [score.probability for score in top] == pytest.approx([high, high, low], rel=1e-6)
+    assert [score.predicted for score in top] == [True, False, True]
+    assert top[0].to_dict() == {
+        "index": 0, "label": "cat", "probability": top[0].probability, "predicted": True
+    }  # fmt: skip
+    plain = Predictor(replace(make(), activation="sigmoid"))
+    (top,) = plain.rank(torch.tensor([[0.1, -0.1, -4.0, -9, -9, -9, -9]]), top=2)
+    assert [score.predicted for score in top] == [True, False]
+    again = several.with_engine(None, several.batching)
+    assert (again.activation, again.thresholds) == ("sigmoid", limits)
 
 
 def test_classes_without_names_are_numbered() -> None:

@@ -30,7 +30,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(image(seed))
     index = embed(place / "one", place / "photos", place / "index.safetensors")
-    sources = [str(place / "one"), f"two & <b>={place / 'two'}", "--index", str(index)]
+    save_model(place / "bit", "BiT-R50x1@32,stages=1-1-1-1,width=32,classes=7", CLASSES)
+    sources = [str(place / "one"), f"two & <b>={place / 'two'}", str(place / "bit")]
+    sources += ["--index", str(index)]
     with started(place, *sources, "--workers", "1", "--queue", "4") as running:
         yield running
 
@@ -126,6 +128,54 @@ def test_a_similar_image_that_is_gone_is_said_to_be(visit: Visit, server: Server
     )
     assert visit.page.inner_text("#error") == ""
     visit.said.clear()  # the browser itself reports answers of 404
+
+
+def test_another_model_leaves_nothing_of_the_last(visit: Visit) -> None:
+    """A model without attention after one with it; its distances and view are not drawn again."""
+    visit.upload(image(2))
+    page, panel = visit.page, visit.page.locator(".panel").first
+    panel.locator(".model").select_option("bit")
+    panel.locator(".bars li").first.wait_for()
+    page.set_viewport_size({"width": 900, "height": 700})  # draws all panels anew
+    assert panel.locator(".attention").is_hidden()
+    with page.expect_response(lambda answer: "attention" in answer.url):
+        panel.locator(".model").select_option("one")
+    panel.locator(".attention").wait_for(state="visible")
+    page.set_viewport_size({"width": 1000, "height": 700})
+    assert panel.locator(".layer-value").inner_text() == "2 of 2"
+
+
+def test_hovering_while_loading(visit: Visit) -> None:
+    visit.upload(image(2))
+    panel = visit.page.locator(".panel").first
+    panel.locator(".view").hover(position={"x": 10, "y": 10})
+    box = panel.locator(".view").bounding_box()
+    held: list[Any] = []
+    visit.page.route("**/predict*", lambda route: held.append(route))
+    visit.upload(image(3), done="")
+    until(lambda: visit.page.evaluate("1") and len(held) == 2)
+    visit.page.mouse.move(box["x"] + 30, box["y"] + 30)
+    visit.page.evaluate(
+        "document.querySelector('.view').dispatchEvent(new PointerEvent('pointermove'))"
+    )
+    for route in held:
+        route.continue_()
+    visit.page.wait_for_selector('#status:text-is("Done.")')
+
+
+def test_an_image_that_comes_before_the_models_is_shown(browser: Any, server: Server) -> None:
+    context = browser.new_context()
+    page, held = context.new_page(), list[Any]()
+    page.route("**/models", lambda route: held.append(route))
+    page.goto(f"http://127.0.0.1:{server.port}/")
+    until(lambda: page.evaluate("1") and held)
+    file = {"name": "early.png", "mimeType": "image/png", "buffer": image(1)}
+    page.set_input_files("#file", files=[file])
+    held[0].continue_()
+    page.wait_for_selector('#status:text-is("Done.")')
+    assert page.locator(".panel").first.locator(".bars li").count() == 5
+    assert page.inner_text("#name") == "early.png"
+    context.close()
 
 
 def test_a_finger_chooses_a_patch_and_lets_go_of_it(browser: Any, server: Server) -> None:

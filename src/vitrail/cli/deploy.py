@@ -162,7 +162,7 @@ def serve(
     api_key_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
     allow_host: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = (),
     max_megabytes: float = 10.0,
-    max_megapixels: float = 50.0,
+    max_megapixels: float = 36.0,
     max_images: int = 16,
     queue: int = 256,
     receive_seconds: float = 8.0,

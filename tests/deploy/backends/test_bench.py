@@ -189,6 +189,16 @@ def test_int8_is_calibrated_near_the_model(predictor: Predictor, tmp_path: Path)
     assert b"vitrail.preprocess" in text  # what a program has to know is still there
 
 
+def test_int8_of_a_pruned_model(predictor: Predictor, tmp_path: Path) -> None:
+    """The last block's per-head products of three axes stay as they are."""
+    pytest.importorskip("onnxruntime")
+    context = BackendContext(predictor, tmp_path, None)
+    x = torch.randn(4, 3, 32, 32)
+    expected = open_onnx(context.onnx)(x)
+    found = open_onnx(context.int8)(x)
+    assert 0 < float((found - expected).norm() / expected.norm()) < 0.1
+
+
 def test_command_prints_every_backend(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

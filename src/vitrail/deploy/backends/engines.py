@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,11 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.predictor.predictor import Engine
+
+# Both would send usage data and leave files in HOME. ONNX Runtime reads this switch when it starts;
+# without the package openvino_telemetry, OpenVINO uses a stub in its place.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+sys.modules.setdefault("openvino_telemetry", None)  # pyright: ignore[reportArgumentType]
 
 
 def require_package(package: str, extra: str) -> None:

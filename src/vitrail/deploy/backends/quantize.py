@@ -64,7 +64,11 @@ def quantize_products(model: Any, module: ExportModule, prepared: Tensor) -> Non
     """
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
     products = [
-        node for node in model.graph.node if node.op_type == "MatMul" and node.input[1] in weights
+        node
+        for node in model.graph.node
+        if node.op_type == "MatMul"
+        and node.input[1] in weights
+        and len(weights[node.input[1]].dims) == 2  # a pruned last block multiplies per head
     ]
     if not products:
         raise InputError("the model has no linear layers to quantize to int8; use int8-weights")

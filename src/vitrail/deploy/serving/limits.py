@@ -13,8 +13,8 @@ class ServeLimits:
 
     body: int = 10 * 2**20
     """Bytes of a request, with all its images."""
-    pixels: int = 50_000_000
-    """Height times width of an image."""
+    pixels: int = 36_000_000
+    """Height times width of an image; so many cost a model process less than 300 MB."""
     images: int = 16
     """Images per request."""
     header: int = 16 * 2**10

@@ -36,7 +36,7 @@ def serve(
     api_key_file: str | Path | None = None,
     allow_host: Sequence[str] = (),
     max_megabytes: float = 10.0,
-    max_megapixels: float = 50.0,
+    max_megapixels: float = 36.0,
     max_images: int = 16,
     queue: int = 256,
     receive_seconds: float = 8.0,

@@ -37,6 +37,7 @@ from vitrail.predictor import Predictor
 HEARTBEAT = 0.5
 """Seconds between heartbeats."""
 _TEST_IMAGE = (48, 64)  # height and width
+_COSTLY = ("WEBP", "AVIF")  # formats whose decoders take twice the memory per pixel
 
 
 class ResponseWriter:
@@ -120,7 +121,8 @@ def run_batch(
         return [_attempt(partial(served.similar.thumbnail, **each)) for each in options]
     if operation == "attention":
         return [
-            _attempt(partial(attention_response, predictor, blob, limits, **each))
+            _check(blob, limits)
+            or _attempt(partial(attention_response, predictor, blob, limits, **each))
             for blob, each in zip(blobs, options, strict=True)
         ]
     results = {place: _check(blob, limits) for place, blob in enumerate(blobs)}
@@ -175,8 +177,11 @@ def _attempt(call: Callable[[], Any]) -> tuple[bool, Any]:
 
 
 def _check(blob: bytes, limits: Limits) -> tuple[bool, Any] | None:
+    """Refuse an image by its header."""
     try:
-        read_header(blob, limits)
+        header = read_header(blob, limits)
+        if header.format in _COSTLY:
+            replace(limits, pixels=limits.pixels // 2).check_pixels(header.height, header.width)
     except ImageError as error:
         return False, _fault(error)
     return None
