@@ -10,21 +10,12 @@ from pathlib import Path
 import pytest
 
 import vitrail
+from tests.commands import run
 from tests.material import ROOT
-from vitrail.cli import COMMANDS, main
+from vitrail.cli import COMMANDS
 from vitrail.config import Duration
 from vitrail.models import NAMES, parse
 from vitrail.models.cost.total import cost_of
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = 0
-    try:
-        main(arguments)
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def test_models_lists_all_as_json(capsys: pytest.CaptureFixture[str]) -> None:

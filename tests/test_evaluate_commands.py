@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.commands import run
 from tests.evaluation.sets import CLASSES, save_tiny, write_images
 from tests.forks import in_processes
-from tests.test_cli import run
 from vitrail.cli import main
 from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ImageDataset

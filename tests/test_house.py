@@ -6,14 +6,13 @@ matplotlib only in plotting/; the door and the command's help do not import torc
 
 import ast
 import re
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.commands import loaded_after
 from tests.material import ROOT
 from tests.settings import read_fields
 
@@ -131,14 +130,6 @@ def test_only_the_specs_of_models_are_free_of_torch() -> None:
     for path in SOURCE.glob("models/**/*.py"):
         uses_torch = any(module.partition(".")[0] == "torch" for module in imports(path))
         assert uses_torch != (path.name in {*light, "__init__.py"}), path.name
-
-
-def loaded_after(code: str) -> set[str]:
-    """Run code in a fresh interpreter and name the top-level modules it leaves loaded."""
-    script = f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
-    run = [sys.executable, "-c", script]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
-    return set(done.stdout.splitlines()[-1].split())
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from typing import Any, get_type_hints
 import pytest
 
 import vitrail
+from tests.commands import loaded_after, run
 from tests.material import ROOT
-from tests.test_cli import run
-from tests.test_house import loaded_after
 from vitrail.cli.train import MORE, CommonFlags, resolve
 from vitrail.config import Duration, InputError, read_file
 from vitrail.data.loader import WorkerError

@@ -145,13 +145,11 @@ def test_s11_a_client_that_goes_takes_its_work_along(server: Server) -> None:
 def test_s13_a_hanging_worker_is_replaced_and_its_clients_are_told(server: Server) -> None:
     worker = server.workers()[0]
     os.kill(worker, signal.SIGSTOP)
-    start = time.monotonic()
     found = asyncio.run(flood(server.port, 2 * QUEUE, request(image(0))))
     assert set(found) == {"503", "504"}  # no room; or too late
     assert found["503"] >= QUEUE - 8
     assert not server.healthy()
     until(server.healthy)
-    assert time.monotonic() - start > 3.5
     assert worker not in server.workers()
     assert server.post("/predict", image(0))[0] == 200
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -328,7 +327,6 @@ def test_torchrun_ends_with_a_killed_process(
     out = tmp_path / "run"
     with launch(out, "none", rank, signal.SIGKILL) as started:
         _, said = started.communicate()
-    assert time.time() - float((out / "struck").read_text().split()[1]) < 10
     assert started.returncode != 0
     assert f"rank      : {rank} (local_rank: {rank})" in said
     assert "Signal 9 (SIGKILL)" in said

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run
 from tests.material import ROOT
 from tests.report.tiny_models import BIT, TINY, save_images, save_model, save_set
-from tests.test_cli import run
 from vitrail.cli.inspect import inspect
 from vitrail.plotting.captions import CAPTIONS
 from vitrail.report import leave_report

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.commands import run
 from tests.faults.toy import steps, toy
-from tests.test_cli import run
 from vitrail.config import read_file
 from vitrail.run import train
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.commands import run as command
 from tests.faults.toy import steps, toy
-from tests.test_cli import run as command
 from vitrail.config import InputError
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -326,10 +325,8 @@ def test_downloads_from_the_hub(shelf: Shelf, tmp_path: Path) -> None:
 def test_the_hub_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("huggingface_hub")
     monkeypatch.setenv("no_proxy", "*")
-    start = time.monotonic()
     line = resolve_online("hf:org/name", "http://127.0.0.1:9", tmp_path)
     assert re.search(r"InputError: cannot reach 127.0.0.1:9 \(.*\): is there a network\?; or", line)
-    assert time.monotonic() - start < 15
 
 
 @pytest.mark.parametrize("entry", CATALOG, ids=lambda entry: entry.source)
