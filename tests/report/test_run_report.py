@@ -21,7 +21,7 @@ TINY = "ViT/4@8,depth=2,width=32,heads=2,mlp=64"
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train for three steps on digits."""
     out = tmp_path_factory.mktemp("runs") / "digits-run"
-    config = TrainConfig(data="digits", model=TINY, out=out, loggers=(), batch=32, log=1)
+    config = TrainConfig(data="digits", model=TINY, out=out, loggers=(), batch=32, log_every=1)
     train(override(config, "length", "3 steps"))
     return out
 
@@ -90,7 +90,7 @@ def test_a_run_without_labels_shows_what_it_predicts(tmp_path: Path) -> None:
     out = tmp_path / "run"
     name = "ViT/4@8,depth=1,width=16,heads=2,mlp=16"
     config = TrainConfig(
-        data="digits", model=name, out=out, loggers=(), batch=32, log=1, task="masked-patches"
+        data="digits", model=name, out=out, loggers=(), batch=32, log_every=1, task="masked-patches"
     )
     train(override(config, "length", "3 steps"))
     text = write_run_report(out).read_text()

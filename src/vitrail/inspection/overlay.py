@@ -1,4 +1,4 @@
-"""Attention masks placed back onto the original images, however these were cropped."""
+"""Masks brought back onto the images they were made of, whatever part of them the model saw."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -153,6 +152,6 @@ def find_run(model: str | Path | LoadedModel | Model[Any]) -> Path | None:
         return None
     folder = expand(str(model).removeprefix("run:"))
     for place in (folder, folder.parent):
-        if os.path.isfile(place / METRICS) and os.path.isfile(place / CONFIG):
+        if (place / METRICS).is_file() and (place / CONFIG).is_file():
             return place
     return None

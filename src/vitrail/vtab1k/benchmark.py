@@ -230,7 +230,7 @@ def configure(data: str, weights: str, model: str, out: Path, settings: VTABConf
         model=model,
         weights=weights,
         out=out,
-        val="val" if settings.validate else "",
+        val_split="val" if settings.validate else "",
         seed=settings.seed,
         device=settings.device,
     )

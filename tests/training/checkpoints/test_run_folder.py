@@ -166,7 +166,7 @@ def test_a_finished_run_gives_what_it_reached_under_its_settings_only(tmp_path: 
     prepare_folder(toy(tmp_path), restart=False)
     (tmp_path / "result.json").write_text(json.dumps({"ending": "finished", "steps": 10}))
     before = (tmp_path / "config.yaml").read_bytes()
-    reached = prepare_folder(toy(tmp_path, log=1), restart=False)
+    reached = prepare_folder(toy(tmp_path, log_every=1), restart=False)
     assert reached == {"ending": "finished", "steps": 10}
     assert (tmp_path / "config.yaml").read_bytes() == before
     with pytest.raises(InputError, match=r"cannot resume: seed 5 → 6"):
