@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.forks import in_processes
 from vitrail.models import BiT, ViT, build
 from vitrail.models.convolution import StdConv
 from vitrail.models.hybrid import Stem, StemBlock
@@ -154,3 +155,53 @@ def test_a_meta_model_is_made_real_with_the_same_values(name: str) -> None:
     model.init_weights()
     for key, value in wanted.state_dict().items():
         assert torch.equal(model.state_dict()[key], value), key
+
+
+def test_a_seed_gives_a_meta_model_the_values_of_a_built_one() -> None:
+    name = "ViT/8@16,depth=1,width=8,heads=2,mlp=8,registers=2"
+    state = torch.get_rng_state()
+    wanted = build(name, seed=5)
+    model = build(name, device="meta", seed=5).to_empty(device="cpu")
+    model.init_weights(5)
+    assert torch.equal(torch.get_rng_state(), state)
+    for key, value in wanted.state_dict().items():
+        assert torch.equal(model.state_dict()[key], value), key
+
+
+SHARDED = (
+    "ViT/8@16,depth=2,width=16,heads=2,mlp=32,registers=2,pool=token,classes=3,representation=4",
+    "ViT/8@16,depth=1,width=16,heads=2,mlp=32,pool=map,layer_scale=0.1,activation=swiglu",
+    "Hybrid/1@16,stages=1,depth=1,width=8,heads=2,mlp=8",
+)
+
+
+def init_sharded() -> dict[str, bool]:
+    """Say of each parameter whether a sharded model gets the values of an unsharded one."""
+    import torch.distributed as dist
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
+
+    dist.init_process_group("gloo")
+    equal = {}
+    for name in SHARDED:
+        model = build(name, device="meta")
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+        model.to_empty(device="cpu")
+        for parameter in model.parameters():
+            assert isinstance(parameter, DTensor)
+            parameter.to_local().data.fill_(float("nan"))
+        model.init_weights(3)
+        wanted = build(name, seed=3).state_dict()
+        for key, value in model.state_dict().items():
+            equal[f"{name} {key}"] = torch.equal(value.full_tensor(), wanted[key])
+    dist.destroy_process_group()
+    return equal
+
+
+def test_sharded_weights_are_all_filled() -> None:
+    for ended in in_processes(init_sharded):
+        assert ended.code == 0, ended.error
+        assert len(ended.value) > 60
+        assert [key for key, equal in ended.value.items() if not equal] == []

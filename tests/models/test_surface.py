@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitrail
@@ -291,3 +291,57 @@ def test_the_door() -> None:
     assert model(torch.randn(1, 3, 224, 224)).shape == (1, 10)
     with pytest.raises(InputError, match="classes is at least 0"):
         vitrail.build("ViT-Ti/16", classes=-1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ViT/8@16x24,depth=3,width=8,heads=2,mlp=8", "AxialViT/8@16x24,depth=3,width=8,heads=2,mlp=8"],
+)
+def test_intermediates_are_the_blocks_outputs_with_gradients(name: str) -> None:
+    model = build(name, seed=1)
+    x = torch.randn(2, 3, 16, 24, requires_grad=True)
+    tokens, (last, first) = model.forward_intermediates(x, [-1, 0])
+    torch.testing.assert_close(tokens, model.tokens(x))
+    torch.testing.assert_close(model.norm(last), tokens)
+    assert first.shape == tokens.shape
+    (gradient,) = torch.autograd.grad(first.square().sum(), x)
+    assert gradient.abs().sum() > 0
+    every = model.forward_intermediates(x, norm=True)[1]
+    assert len(every) == 3
+    torch.testing.assert_close(every[2], tokens)
+    with pytest.raises(InputError, match="has blocks 0 to 2, not 3"):
+        model.forward_intermediates(x, [3])
+
+
+def test_intermediates_of_a_resnet_are_its_cells() -> None:
+    model = build("BiT@32,stages=1-1,width=32", seed=1)
+    tokens, (first, last) = model.forward_intermediates(torch.randn(2, 3, 32, 32), [0, 1])
+    assert first.shape == (2, 64, 128)
+    assert last.shape == tokens.shape == (2, 16, 256)
+    with pytest.raises(InputError, match="fits its last block only"):
+        model.forward_intermediates(torch.randn(2, 3, 32, 32), norm=True)
+
+
+def test_a_module_becomes_the_head() -> None:
+    model = build("ViT/8@16,depth=1,width=8,heads=2,mlp=8,classes=5,representation=4", seed=1)
+    x = torch.randn(2, 3, 16, 16)
+    head = nn.Sequential(nn.Linear(8, 6), nn.GELU(), nn.Linear(6, 3))
+    model.replace_head(head)
+    assert model.spec.classes == 0
+    torch.testing.assert_close(model(x), head(model.pool(model.tokens(x))))
+    linear = nn.Linear(8, 3, bias=False)
+    model.replace_head(linear)
+    assert str(model.spec).endswith(",classes=3,head_bias=false")
+    torch.testing.assert_close(model(x), model.features(x) @ linear.weight.T)
+    with pytest.raises(InputError, match="gets 8 features, the layer takes 7"):
+        model.replace_head(nn.Linear(7, 3))
+
+
+def test_options_are_arguments() -> None:
+    assert build("ViT-Ti/16", pool="gap", classes=10, device="meta").spec == parse(
+        "ViT-Ti/16,pool=gap,classes=10"
+    )
+    with pytest.raises(InputError, match=r"ViT-Ti/16: .*pools.*pool"):
+        build("ViT-Ti/16", pools="gap", device="meta")
+    with pytest.raises(InputError, match="expected 'token', 'gap' or 'map', got 'gapp'"):
+        build("ViT-Ti/16", pool="gapp", device="meta")

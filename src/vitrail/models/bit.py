@@ -92,7 +92,11 @@ class BiT(Model[BiTSpec]):
             x = F.max_pool2d(x, 3, 2, 1)
         for block in self.blocks:
             x = self.run_block(block, x)
-        return self.norm(x).relu().flatten(2).transpose(1, 2)
+        return self.flatten_tokens(self.norm(x).relu())
+
+    def flatten_tokens(self, x: Tensor) -> Tensor:
+        """Bring a feature map to (batch, cells, channels)."""
+        return x.flatten(2).transpose(1, 2)
 
     def pool(self, tokens: Tensor) -> Tensor:
         """Average the cells."""
@@ -105,7 +109,7 @@ class BiT(Model[BiTSpec]):
             return 1 + int(rest.partition(".")[0])
         return 1 + len(self.blocks) if room in ("norm", "head") else 0
 
-    def init_weights(self) -> None:
+    def init_parameters(self) -> None:
         """Fill all parameters as the official code does, from torch's random generator."""
         init_layers(self)
 

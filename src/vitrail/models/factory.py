@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
+from vitrail.config import InputError, from_dict, to_dict
 from vitrail.models.bit import BiT
 from vitrail.models.names import parse
 from vitrail.models.spec import BiTSpec, Spec
@@ -13,15 +15,31 @@ from vitrail.models.vit import ViT
 
 
 def build(
-    model: str | Spec, *, classes: int | None = None, device: str | torch.device | None = None
+    model: str | Spec,
+    *,
+    classes: int | None = None,
+    device: str | torch.device | None = None,
+    seed: int | None = None,
+    **options: Any,
 ) -> ViT | BiT:
-    """Build a model with fresh weights.
+    """Build a model with fresh weights: `build("ViT-Ti/16", pool="gap", classes=10)`.
 
-    `classes` replaces the spec's (0: no head, `forward` gives features). On the "meta" device
-    nothing is allocated; `to_empty` and `init_weights` make such a model real.
+    `options` are fields of the spec, as after a comma in a name. `classes=0` leaves the head out:
+    `forward` gives features. With a `seed` the weights are those that `init_weights(seed)` gives,
+    and torch's own random generator is left alone. On the "meta" device nothing is allocated;
+    `to_empty` and `init_weights` make such a model real.
     """
     spec = parse(model) if isinstance(model, str) else model
     if classes is not None:
         spec = replace(spec, classes=classes)
-    with torch.device(device or torch.get_default_device()):
-        return BiT(spec) if isinstance(spec, BiTSpec) else ViT(spec)
+    if options:
+        try:
+            spec = from_dict(type(spec), {**to_dict(spec), **options})
+        except InputError as error:
+            raise InputError(f"{spec.name}: {error}") from None
+    place = torch.device(device or torch.get_default_device())
+    with torch.device(place if seed is None else "meta"):
+        made = BiT(spec) if isinstance(spec, BiTSpec) else ViT(spec)
+    if seed is not None and place.type != "meta":
+        made.to_empty(device=place).init_weights(seed)
+    return made

@@ -54,7 +54,7 @@ class Stem(nn.Module):
         x = self.norm(self.conv(x)).relu()
         return F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, 2)
 
-    def init_weights(self) -> None:
+    def init_blocks(self) -> None:
         """Start each block as its shortcut, as the official code does."""
         for module in self.modules():
             if isinstance(module, StemBlock):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +23,8 @@ class Model(nn.Module, ABC, Generic[S]):
     """An image classifier built from a spec."""
 
     spec: S
+    blocks: nn.ModuleList
+    norm: nn.Module
     checkpointing: bool = False
     """Whether training keeps only each block's input and computes the rest again."""
 
@@ -38,9 +41,22 @@ class Model(nn.Module, ABC, Generic[S]):
     def pool(self, tokens: Tensor) -> Tensor:
         """Pool encoded tokens to what the head reads (batch, width)."""
 
+    def init_weights(self, seed: int | None = None) -> None:
+        """Fill all parameters as the official code does, sharded ones (DTensor) too.
+
+        With a `seed` the values depend on it alone; else torch's random generator draws them.
+        """
+        if seed is None:
+            self.init_parameters()
+            return
+        device = next(self.parameters()).device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            self.init_parameters()
+
     @abstractmethod
-    def init_weights(self) -> None:
-        """Fill all parameters as the official code does, from torch's random generator."""
+    def init_parameters(self) -> None:
+        """Fill all parameters from torch's random generator."""
 
     @abstractmethod
     def layer_of(self, parameter: str) -> int:
@@ -54,15 +70,65 @@ class Model(nn.Module, ABC, Generic[S]):
         """Classify images (batch, channels, height, width) to logits (batch, classes)."""
         return self.head(self.features(x))
 
-    def replace_head(self, classes: int) -> None:
-        """Remove the whole head and put one zero-initialized linear layer in its place."""
+    def forward_intermediates(
+        self, x: Tensor, indices: Sequence[int] | None = None, *, norm: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Give the encoded tokens and the outputs of blocks, each (batch, tokens, channels).
+
+        `indices` are the blocks' numbers, negative ones from the end; all unless given. `norm`
+        applies the model's last norm to each. Gradients flow through all of them.
+        """
+        count = len(self.blocks)
+        asked = range(count) if indices is None else indices
+        if wrong := [index for index in asked if not -count <= index < count]:
+            raise InputError(f"{self.spec.name} has blocks 0 to {count - 1}, not {wrong[0]}")
+        if norm and not isinstance(self.norm, nn.LayerNorm):
+            raise InputError(f"the last norm of {self.spec.name} fits its last block only")
+        seen: dict[int, Tensor] = {}
+        wanted = {index % count for index in asked}
+        handles = [
+            self.blocks[index].register_forward_hook(
+                lambda _, inputs, output, index=index: seen.update({index: output})
+            )
+            for index in wanted
+        ]
+        try:
+            tokens = self.tokens(x)
+        finally:
+            for handle in handles:
+                handle.remove()
+        outputs = [self.flatten_tokens(seen[index % count]) for index in asked]
+        return tokens, [self.norm(output) for output in outputs] if norm else outputs
+
+    @abstractmethod
+    def flatten_tokens(self, x: Tensor) -> Tensor:
+        """Bring a block's output to (batch, tokens, channels)."""
+
+    def replace_head(self, head: int | nn.Module) -> None:
+        """Remove the whole head and put one zero-initialized linear layer in its place.
+
+        A module takes the head's place as it is and gets the pooled features (batch, width). A
+        linear layer becomes an ordinary head, which `save` keeps; for any other module `classes`
+        becomes 0, and its weights are yours to save.
+        """
+        linear = head if isinstance(head, nn.Linear) else None
+        if linear is not None and linear.in_features != self.spec.pooled:
+            raise InputError(
+                f"the head gets {self.spec.pooled} features, the layer takes {linear.in_features}"
+            )
+        classes = head if isinstance(head, int) else linear.out_features if linear else 0
         changes: dict[str, Any] = {"classes": classes}
         if isinstance(self.spec, ViTSpec):
-            changes |= {"representation": 0, "head_bias": True}
+            biased = linear is None or linear.bias is not None
+            changes |= {"representation": 0, "head_bias": biased}
+        elif linear is not None and linear.bias is None:
+            raise InputError(f"the head of {self.spec.name} has a bias; give a layer with one")
         self.spec = replace(self.spec, **changes)
         old = next(self.parameters())
         self.head = self.make_head().to(old.device, old.dtype)
         init_layers(self.head)
+        if isinstance(head, nn.Module):
+            self.head.output = head  # pyright: ignore[reportAttributeAccessIssue]
 
     def make_head(self) -> Head:
         """Make a head as the spec says."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.models.hybrid import Stem
-from vitrail.models.init import init_layers, lecun_normal
+from vitrail.models.init import init_layers, lecun_normal, normal
 from vitrail.models.layers import AttentionPool, AxialBlock, Block
 from vitrail.models.model import Model
 from vitrail.models.noise import Dropout
@@ -82,9 +82,9 @@ class ViT(Model[ViTSpec]):
         heads = zip((self.head, self.distillation_head), tokens, strict=True)
         return torch.stack([head(head.features(token)) for head, token in heads], dim=1)
 
-    def replace_head(self, classes: int) -> None:
+    def replace_head(self, head: int | nn.Module) -> None:
         """Remove the whole head and put one zero-initialized linear layer in its place."""
-        super().replace_head(classes)
+        super().replace_head(head)
         if self.distillation_head is not None:
             self.distillation_head = deepcopy(self.head)
 
@@ -100,6 +100,10 @@ class ViT(Model[ViTSpec]):
             if layer:  # the first layer's are in the embedding
                 x = self.add_positions(x, grid, layer)
             x = self.run_block(block, x, self._relative(layer))
+        return self.flatten_tokens(x)
+
+    def flatten_tokens(self, x: Tensor) -> Tensor:
+        """Bring a block's output to (batch, tokens, width)."""
         return x.flatten(1, 2) if self.spec.attention == "axial" else x
 
     def embed(self, x: Tensor) -> tuple[Tensor, Size]:
@@ -165,17 +169,17 @@ class ViT(Model[ViTSpec]):
         return 1 + self.spec.depth if room in late else 0
 
     @torch.no_grad()
-    def init_weights(self) -> None:
+    def init_parameters(self) -> None:
         """Fill all parameters as the official code does, from torch's random generator."""
         init_layers(self)
         if self.stem is not None:
-            self.stem.init_weights()
+            self.stem.init_blocks()
         lecun_normal(self.embedding.weight)
         for zero in (self.embedding.bias, self.class_token, self.distillation_token):
             if zero is not None:
                 nn.init.zeros_(zero)
         if self.registers is not None:
-            nn.init.normal_(self.registers, std=1e-6)  # as DINOv2 does
+            normal(self.registers, std=1e-6)  # as DINOv2 does
 
 
 def _make_tokens(spec: ViTSpec, count: int) -> nn.Parameter | None:

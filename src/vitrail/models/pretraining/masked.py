@@ -7,6 +7,7 @@ in it, so that the encoder is an ordinary ViT to whoever loads it.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.models.init import init_layers, xavier
+from vitrail.models.init import init_layers, normal, xavier
 from vitrail.models.layers import Block
 from vitrail.models.model import Model
 from vitrail.models.positions import sincos_2d
@@ -55,7 +56,7 @@ class MIMConfig:
 
 
 class MaskedImageModel(Model[ViTSpec]):
-    """An encoder in pre-training: images and their corruption in, predictions out."""
+    """An encoder in pre-training: images and their masking in, predictions out."""
 
     def __init__(self, encoder: ViT) -> None:
         super().__init__(encoder.spec)
@@ -69,15 +70,25 @@ class MaskedImageModel(Model[ViTSpec]):
         """Pool encoded tokens as the encoder does."""
         return self.encoder.pool(tokens)
 
+    def forward_intermediates(
+        self, x: Tensor, indices: Sequence[int] | None = None, *, norm: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Give the encoder's tokens and the outputs of its blocks, no patch hidden."""
+        return self.encoder.forward_intermediates(x, indices, norm=norm)
+
+    def flatten_tokens(self, x: Tensor) -> Tensor:
+        """Bring a block's output to (batch, tokens, width)."""
+        return self.encoder.flatten_tokens(x)
+
     @abstractmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]  # it does not classify
         self, x: Tensor, masking: Masking
     ) -> Tensor:
         """Predict the chosen patches of images (batch, chosen, outputs)."""
 
-    def init_weights(self) -> None:
+    def init_parameters(self) -> None:
         """Fill all parameters from torch's random generator."""
-        self.encoder.init_weights()
+        self.encoder.init_parameters()
         self.init_prediction()
 
     @abstractmethod
@@ -112,7 +123,7 @@ class MaskedViT(MaskedImageModel):
     @torch.no_grad()
     def init_prediction(self) -> None:
         """Fill the mask embedding and the prediction from torch's random generator."""
-        nn.init.normal_(self.mask, std=0.02)
+        normal(self.mask, std=0.02)
         xavier(self.predict)
 
 
@@ -125,8 +136,8 @@ class MaskedAutoencoder(MaskedImageModel):
         _check_droppable(spec)
         if decoder.width < 8 or decoder.width % 4 or decoder.width % decoder.heads:
             raise InputError(
-                f"mim.decoder.width {decoder.width} is no multiple of 4, at least 8, that "
-                f"{decoder.heads} heads divide"
+                f"mim.decoder.width {decoder.width} must be at least 8 and a multiple of 4 and "
+                f"of its {decoder.heads} heads"
             )
         light = replace(
             spec,
@@ -176,7 +187,7 @@ class MaskedAutoencoder(MaskedImageModel):
         """Fill the decoder from torch's random generator."""
         init_layers(self.blocks)
         init_layers(self.norm)
-        nn.init.normal_(self.mask, std=0.02)
+        normal(self.mask, std=0.02)
         xavier(self.enter)
         xavier(self.predict)
 
