@@ -40,7 +40,7 @@ def test_a_deit_with_one_classifier_is_refused() -> None:
 
 def test_a_width_that_says_no_heads_is_refused() -> None:
     with pytest.raises(
-        InputError, match=r"a width of 48 .* name the model, or give its config\.json"
+        InputError, match=r"width=48,mlp=\d+ has: give its config\.json, or name the"
     ):
         read(HF_VIT, make(CASES["vit"]).state_dict(), {})
 

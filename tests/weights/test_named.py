@@ -196,3 +196,14 @@ def test_logits_that_are_no_numbers_are_a_difference() -> None:
     assert compare_logits(one, two) == 0
     two.tensors["head.output.bias"] = torch.full((3,), float("nan"))
     assert math.isnan(compare_logits(one, two))
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod."])
+def test_what_training_puts_before_names_is_dropped(prefix: str, tmp_path: Path) -> None:
+    spec = parse("ViT/8@16,depth=1,width=64,heads=1,mlp=32,classes=3,activation=gelu")
+    model = build(spec, seed=1)
+    theirs = write_table(TIMM.table(spec), model.state_dict())
+    torch.save({prefix + key: value for key, value in theirs.items()}, tmp_path / "a.pth")
+    loaded = load(str(tmp_path / "a.pth")).model
+    for key, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], value), key

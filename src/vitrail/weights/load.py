@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from vitrail.config import InputError, to_dict
 from vitrail.data import Preprocess
@@ -32,7 +34,7 @@ from vitrail.weights.files.tensor_files import (
 )
 from vitrail.weights.formats.format import Format
 from vitrail.weights.formats.keymap import Tensors, read_table
-from vitrail.weights.formats.registry import FORMATS, read_classes, read_preprocess
+from vitrail.weights.formats.known_formats import FORMATS, read_classes, read_preprocess
 from vitrail.weights.sources import Resolved, resolve
 from vitrail.weights.transfer import HeadMode
 
@@ -145,9 +147,8 @@ def read_weights(
     config = {**found.config}
     format, spec = identify(file, config, model=model)
     try:
-        tensors, left_out = read_table(
-            format.table(spec), format.normalize(file.read()), format.left_out
-        )
+        theirs = format.normalize(_unwrap_names(file.read()))
+        tensors, left_out = read_table(format.table(spec), theirs, format.left_out)
     except InputError as error:
         raise InputError(
             f"{found.source} as {format.name} {spec.name}: {_shorten(error)}"
@@ -200,8 +201,9 @@ def identify(
     file: WeightsFile, config: Mapping[str, Any], *, model: str | None = None
 ) -> tuple[Format, Spec]:
     """Say a file's format and spec from its header alone."""
+    empty = {k: torch.empty(shape, device="meta") for k, shape in file.shapes.items()}
+    empty = _unwrap_names(empty)
     for format in FORMATS:
-        empty = {k: torch.empty(shape, device="meta") for k, shape in file.shapes.items()}
         shapes = {k: tuple(v.shape) for k, v in format.normalize(empty).items()}
         if not format.recognizes(shapes):
             continue
@@ -213,6 +215,12 @@ def identify(
     known = ", ".join(format.name for format in FORMATS)
     some = ", ".join(list(file.shapes)[:3])
     raise InputError(f"{file.path} is in no known format ({known}); it holds {some}, …")
+
+
+def _unwrap_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Drop what torch.compile and parallel training put before each name."""
+    named = {re.sub(r"^(module\.|_orig_mod\.)+", "", key): value for key, value in tensors.items()}
+    return named if len(named) == len(tensors) else dict(tensors)
 
 
 def _read_spec(file: WeightsFile) -> Spec:
@@ -232,7 +240,9 @@ def _with_model(config: Mapping[str, Any], model: str | None) -> dict[str, Any]:
         return {**config}
     named = parse(model)
     heads = named.heads if isinstance(named, ViTSpec) else None
-    return {**config, "vitrail_image": named.image, "vitrail_heads": heads}
+    activation = named.activation if isinstance(named, ViTSpec) else None
+    said = {"vitrail_image": named.image, "vitrail_heads": heads, "vitrail_activation": activation}
+    return {**config, **said}
 
 
 def _agree(found: Spec, named: Spec, source: str, *, sure: bool) -> Spec:

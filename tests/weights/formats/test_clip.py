@@ -93,7 +93,7 @@ def test_clip_is_read_and_written(config: dict[str, Any], changes: dict[str, Any
     spec = replace(SPEC, **changes)
     peer = make_peer(spec)
     text = {key: torch.ones(3) for key in TEXT} | {"logit_scale": torch.ones(())}
-    state = {f"module.{key}": value for key, value in {**clip_state(peer), **text}.items()}
+    state = {**clip_state(peer), **text}
     ours = convert(CLIP, state, config)
     assert ours.spec == spec
     assert_same_outputs(ours, lambda x: peer(pixel_values=x).image_embeds)

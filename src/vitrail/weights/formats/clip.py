@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch import Tensor
-
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Fit, Preprocess
 from vitrail.models import HybridSpec, Spec, ViTSpec
@@ -108,7 +106,10 @@ def _heads(depth: int, width: int, mlp: int, config: Mapping[str, Any]) -> int:
 
 
 def _is_quick(config: Mapping[str, Any]) -> bool:
-    """Say which GELU it is: OpenAI's files have no config, open_clip's say if it is the quick."""
+    """Say which GELU it is: as the model's given name or open_clip's config says, else OpenAI's."""
+    said = config.get("vitrail_activation")
+    if not _vision(config) and said in ("gelu", "quick-gelu"):
+        return said == "quick-gelu"
     return bool(_model(config).get("quick_gelu", not _vision(config)))
 
 
@@ -159,9 +160,4 @@ def _left_out(key: str) -> str | None:
     return None
 
 
-def _normalize(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Drop what parallel training adds."""
-    return {key.removeprefix("module."): value for key, value in theirs.items()}
-
-
-CLIP = Format("CLIP", _recognizes, _infer, _table, _left_out, _normalize)
+CLIP = Format("CLIP", _recognizes, _infer, _table, _left_out)

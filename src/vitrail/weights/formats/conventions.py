@@ -7,21 +7,30 @@ from typing import Any
 
 from vitrail.config import InputError
 from vitrail.models import Spec, ViTSpec
+from vitrail.models.names import SIZES
 from vitrail.models.spec import Size
 from vitrail.weights.formats.format import Shapes, count_layers, square_side
 from vitrail.weights.formats.keymap import Shape
 
-_WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16, 1792: 16}
+_KNOWN_HEADS = {(s["depth"], s["width"], s["mlp"]): s["heads"] for s in reversed(SIZES.values())}
+_KNOWN_HEADS |= {(40, 1536, 4096): 24}  # DINOv2's giant
+_WIDEST = 1024  # ViT-L's
 _USUAL_SIDE = 224
 
 
-def count_heads(width: int) -> int:
-    """Give a published ViT's heads by its width: of 64, but 16 of them in So400m, H, g, G, e."""
-    if width % 64:
+def known_heads(depth: int, width: int, mlp: int) -> int:
+    """Give the heads of a published size, or of 64 up to ViT-L's width, as all published ones.
+
+    Wider models have heads of 64 to 104, which tensors do not show: those have to be told.
+    """
+    heads = _KNOWN_HEADS.get((depth, width, mlp))
+    if heads is None and (width > _WIDEST or width % 64):
+        shape = f"depth={depth},width={width},mlp={mlp}"
         raise InputError(
-            f"a width of {width} says no number of heads: name the model, or give its config.json"
+            f"the file does not say how many heads a model of {shape} has: give its config.json, "
+            f"or name the model, as in --model ViT/16,{shape},heads=16"
         )
-    return _WIDE_HEADS.get(width, width // 64)
+    return heads or width // 64
 
 
 def find_image(config: Mapping[str, Any], stride: Size, patches: int | None) -> Size:

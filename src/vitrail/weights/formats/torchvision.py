@@ -11,8 +11,8 @@ from torch import Tensor
 from vitrail.models import Spec, ViTSpec
 from vitrail.weights.formats.conventions import (
     count_depth,
-    count_heads,
     find_image,
+    known_heads,
     require_vit,
     shape_of,
 )
@@ -66,11 +66,14 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     """Read the spec; a file says nothing of heads and resolution, torchvision has no config."""
     width, channels, *patch = shape_of(shapes, "conv_proj.weight", 4)
     patches = shape_of(shapes, "encoder.pos_embedding", 3)[1] - 1
+    depth = count_depth(shapes, rf"{re.escape(_LAYER)}(\d+)\.")
+    mlp = shape_of(shapes, f"{_LAYER}0.mlp.3.weight", 2)[1]
+    heads = config.get("vitrail_heads") or config.get("num_heads")
     return ViTSpec(
-        depth=count_depth(shapes, rf"{re.escape(_LAYER)}(\d+)\."),
+        depth=depth,
         width=width,
-        heads=config.get("vitrail_heads") or config.get("num_heads") or count_heads(width),
-        mlp=shape_of(shapes, f"{_LAYER}0.mlp.3.weight", 2)[1],
+        heads=heads or known_heads(depth, width, mlp),
+        mlp=mlp,
         patch=(patch[0], patch[1]),
         image=find_image(config, (patch[0], patch[1]), patches),
         channels=channels,

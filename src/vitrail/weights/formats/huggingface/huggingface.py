@@ -11,8 +11,8 @@ from vitrail.models import Spec, ViTSpec
 from vitrail.models.spec import Activation, Size
 from vitrail.weights.formats.conventions import (
     count_depth,
-    count_heads,
     find_image,
+    known_heads,
     require_vit,
     shape_of,
 )
@@ -139,8 +139,21 @@ def _siglip_table(spec: Spec) -> Table:
     return make_table(spec, rows, project)
 
 
+_MODEL_TYPES = (
+    *("vit", "vit_mae", "vit_msn", "deit", "dinov2", "dinov2_with_registers"),
+    *("clip", "clip_vision_model", "siglip", "siglip_vision_model"),
+)
+"""The families of transformers that our models reproduce."""
+
+
 def _infer(shapes: Shapes, config: Mapping[str, Any], names: Names, tokens: int) -> dict[str, Any]:
     """Read what all families say alike; `tokens` of them have a position before the patches."""
+    kind = config.get("model_type")
+    if kind is not None and kind not in _MODEL_TYPES:
+        raise InputError(
+            f"config.json: model_type {str(kind)[:60]!r} is not among the models of transformers "
+            f"that vitrail reproduces: {', '.join(_MODEL_TYPES)}"
+        )
     named, config = config, config.get("vision_config", config)
     if not isinstance(config, Mapping):
         raise InputError(f"config.json: expected keys and values in vision_config, got {config!r}")
@@ -157,11 +170,13 @@ def _infer(shapes: Shapes, config: Mapping[str, Any], names: Names, tokens: int)
     rows = shapes.get(root + names.positions, ())[-2:]
     if len(rows) != 2:
         raise InputError(f"missing {root + names.positions!r}, or misshapen: {rows}")
+    depth = count_depth(shapes, rf"{re.escape(root + names.layer)}\.(\d+)\.")
+    mlp = shape_of(shapes, f"{layer}.{names.mlp[1]}.weight", 2)[1]
     return {
-        "depth": count_depth(shapes, rf"{re.escape(root + names.layer)}\.(\d+)\."),
+        "depth": depth,
         "width": width,
-        "heads": named.get("vitrail_heads") or _heads(config, width),
-        "mlp": shape_of(shapes, f"{layer}.{names.mlp[1]}.weight", 2)[1],
+        "heads": named.get("vitrail_heads") or _heads(config, depth, width, mlp),
+        "mlp": mlp,
         "patch": (patch[0], patch[1]),
         "image": _image({**named, **config}, (patch[0], patch[1]), rows[0] - tokens),
         "channels": channels,
@@ -179,11 +194,12 @@ def _number(config: Mapping[str, Any], key: str, default: float = 0) -> Any:
     return value
 
 
-def _heads(config: Mapping[str, Any], width: int) -> int:
-    heads = config.get("num_attention_heads", 0)
+def _heads(config: Mapping[str, Any], depth: int, width: int, mlp: int) -> int:
+    """Read the heads; a config that leaves them out means the default of all these families."""
+    heads = config.get("num_attention_heads", 12 if "model_type" in config else 0)
     if type(heads) is not int or heads < 0:
         raise InputError(f"config.json: expected a number for num_attention_heads, got {heads!r}")
-    return heads or count_heads(width)
+    return heads or known_heads(depth, width, mlp)
 
 
 def _image(config: Mapping[str, Any], patch: Size, patches: int) -> Size:
@@ -221,6 +237,11 @@ def _infer_deit(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
 
 
 def _infer_dino(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+    if "classifier.weight" in shapes:
+        raise InputError(
+            "a DINOv2 with a classifier, which reads the class token beside the patches' mean; "
+            "vitrail's heads read one of them: save the backbone alone (model.dinov2)"
+        )
     gated = f"{GATED.layer}.0.{GATED.mlp[0]}.weight" in shapes
     given = _infer(shapes, config, GATED if gated else DINO, 1)
     registers = "embeddings.register_tokens"
@@ -289,19 +310,9 @@ def _left_out(key: str) -> str | None:
     return None
 
 
-def _left_out_of_dino(key: str) -> str | None:
-    if key.startswith("classifier."):
-        return (
-            "a classifier of the class token beside the patches' mean, which our heads never read"
-        )
-    return _left_out(key)
-
-
 HF_VIT = Format("transformers ViT", _is_vit, _infer_vit, _vit_table, _left_out, normalize)
 HF_DEIT = Format("transformers DeiT", _is_deit, _infer_deit, _deit_table, _left_out, normalize)
-HF_DINOV2 = Format(
-    "transformers DINOv2", _is_dino, _infer_dino, _dino_table, _left_out_of_dino, normalize
-)
+HF_DINOV2 = Format("transformers DINOv2", _is_dino, _infer_dino, _dino_table, _left_out, normalize)
 HF_CLIP = Format("transformers CLIP", _is_clip, _infer_clip, _clip_table, _left_out, normalize)
 HF_SIGLIP = Format(
     "transformers SigLIP",

@@ -6,20 +6,21 @@ DINO's and MAE's encoders descend from the same code, so their formats share thi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec
-from vitrail.models.names import SIZES
 from vitrail.models.spec import Activation, Size
-from vitrail.weights.formats.conventions import require
+from vitrail.weights.formats.conventions import known_heads, require
 from vitrail.weights.formats.format import Format, Shapes, count_layers, is_square, square_side
 from vitrail.weights.formats.keymap import Part, Row, Table, dense, make_table
+from vitrail.weights.formats.timm.timm_architectures import RESNETS, VITS
 from vitrail.weights.formats.timm.timm_config import (
     ACTIVATIONS,
+    architecture_named,
     architecture_of,
     image_of,
     model_arguments,
@@ -64,12 +65,14 @@ _AXES = {  # of the tensors that a spec is read from
     "head.weight": 2,
 }
 _OPTIONAL = ("pos_embed", "reg_token", "blocks.0.attn.q_norm.weight", "head.weight")
-_HEAD_SIZES = {  # where neither the model's size nor 64 is right: by words of timm's names
-    "giantopt": 96,
-    "base_patch16_gap": 48,
-    "test": 32,
+_OTHERS = {  # why timm's others are refused, by words of their names
+    r"rope|eva|dinov3|lingbot|sapiens|_pe_": ": it has rotary positions, which no tensor shows",
+    r"relpos": ": it has relative positions of another kind",
 }
-_TANH = re.compile(r"siglip.*_512|patch32_siglip|(so400m_patch16|giantopt_patch16)_siglip")
+_UNSHOWN = (  # arguments that change what is computed, and no tensor shows
+    *("norm_layer", "embed_norm_layer", "block_fn", "attn_layer", "mlp_layer", "rope_type"),
+    *("use_rot_pos_emb", "pool_include_prefix", "final_norm"),
+)
 
 
 def _table(spec: Spec) -> Table:
@@ -139,7 +142,9 @@ def _recognizes(shapes: Shapes) -> bool:
 
 def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     if is_bit(shapes):
-        return infer_bit(shapes, image_of(config))
+        spec = infer_bit(shapes, image_of(config))
+        _check_architecture(config, RESNETS)
+        return spec
     return infer_encoder(shapes, config)
 
 
@@ -178,6 +183,7 @@ def infer_encoder(shapes: Shapes, config: Mapping[str, Any]) -> ViTSpec:
     factor = 1 if stem is None else 4 * 2 ** max(len(stem["stages"]) - 1, 0)
     stride = factor * patch[0], factor * patch[1]
     given |= _read_positions(shapes, stride, image_of(config))
+    _check_architecture(config, VITS)
     return ViTSpec(**given) if stem is None else HybridSpec(**{**given, **stem})
 
 
@@ -206,38 +212,37 @@ def _check_places(shapes: Shapes, config: Mapping[str, Any]) -> None:
 
 
 def read_heads(depth: int, width: int, mlp: int, config: Mapping[str, Any]) -> int:
-    """Say how many heads a model has: as its config or its size's paper says, or heads of 64."""
+    """Say how many heads a model has: as its config, its architecture or its size's paper says."""
     heads = config.get("vitrail_heads") or model_arguments(config).get("num_heads")
     if isinstance(heads, int) and heads > 0:
         return heads
-    name = str(config.get("architecture", ""))
-    for words, size in _HEAD_SIZES.items():
-        if name.startswith((f"vit_{words}_", f"{words}_vit")):
-            return width // size
-    known = [s["heads"] for s in SIZES.values() if (depth, width, mlp) == _sides(s)]
-    if known:
-        return known[0]
-    if width % 64:
-        raise InputError(
-            f"a width of {width} is no multiple of 64, the usual head: name the model, or say "
-            'num_heads in config.json\'s "model_args"'
-        )
-    return width // 64
-
-
-def _sides(size: Mapping[Any, int]) -> tuple[int, int, int]:
-    return size["depth"], size["width"], size["mlp"]
+    entry = VITS.get(architecture_named(config))
+    return entry[1] if entry else known_heads(depth, width, mlp)
 
 
 def _read_activation(config: Mapping[str, Any]) -> Activation:
     """Read the non-linearity, which tensors do not show; timm's ViTs have exact GELU."""
-    name = str(config.get("architecture", ""))
-    said = "quick_gelu" if "quickgelu" in name else "gelu_tanh" if _TANH.search(name) else "gelu"
-    said = model_arguments(config).get("act_layer", said)
+    entry = VITS.get(architecture_named(config))
+    said = model_arguments(config).get("act_layer")
+    if said is None:
+        return entry[0] if entry else "gelu"
     if said not in list(ACTIVATIONS):
         known = ", ".join(ACTIVATIONS)
         raise InputError(f"config.json: unknown act_layer {said!r}; vitrail has {known}")
     return ACTIVATIONS[said]
+
+
+def _check_architecture(config: Mapping[str, Any], known: Container[str]) -> None:
+    """Refuse an architecture that may compute something else with the very same tensors."""
+    name = architecture_named(config)
+    if name and name not in known:
+        why = next((why for words, why in _OTHERS.items() if re.search(words, name)), "")
+        raise InputError(
+            f"config.json: timm's {name[:80]!r} is not among the architectures that vitrail "
+            f"reproduces{why}"
+        )
+    if found := [key for key in _UNSHOWN if model_arguments(config).get(key)]:
+        raise InputError(f"config.json: vitrail has no {found[0]} as in model_args")
 
 
 def _read_positions(shapes: Shapes, stride: Size, image: Size | None) -> dict[str, Any]:
@@ -270,9 +275,8 @@ def _left_out(key: str) -> str | None:
 
 
 def _normalize(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Rename what DeiT's own code names otherwise, and drop what parallel training adds."""
-    plain = {key.removeprefix("module."): value for key, value in theirs.items()}
-    return {re.sub(r"\.gamma_([12])$", r".ls\1.gamma", key): plain[key] for key in plain}
+    """Rename what DeiT's own code names otherwise."""
+    return {re.sub(r"\.gamma_([12])$", r".ls\1.gamma", key): theirs[key] for key in theirs}
 
 
 TIMM = Format("timm", _recognizes, _infer, _table, _left_out, _normalize)

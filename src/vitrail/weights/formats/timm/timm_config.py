@@ -247,3 +247,8 @@ def image_of(config: Mapping[str, Any]) -> Size | None:
 def model_arguments(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Give the arguments of timm's constructor that a config adds to its architecture's."""
     return section(config, "model_args")
+
+
+def architecture_named(config: Mapping[str, Any]) -> str:
+    """Give the architecture that a config names, without a tag; empty where it names none."""
+    return str(config.get("architecture") or "").partition(".")[0]

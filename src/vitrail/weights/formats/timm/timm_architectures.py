@@ -1,0 +1,165 @@
+"""timm's architectures that our models reproduce, with what their tensors do not show.
+
+Each entry of timm's was held against ours with random weights (tests/parity/test_timm_sweep.py). An
+architecture that is not listed may compute something else with the very same tensors, as those
+with rotary positions do, so it is refused.
+"""
+
+from __future__ import annotations
+
+from vitrail.models.spec import Activation
+
+_GROUPS: tuple[tuple[Activation, int, str], ...] = (
+    (
+        "gelu",
+        2,
+        """
+        test_vit
+        """,
+    ),
+    (
+        "gelu",
+        3,
+        """
+        deit_tiny_distilled_patch16_224 deit_tiny_patch16_224 vit_tiny_patch16_224
+        vit_tiny_patch16_384 vit_tiny_r_s16_p8_224 vit_tiny_r_s16_p8_384
+        """,
+    ),
+    (
+        "gelu",
+        4,
+        """
+        vit_xsmall_patch16_clip_224
+        """,
+    ),
+    (
+        "gelu",
+        6,
+        """
+        deit3_small_patch16_224 deit3_small_patch16_384 deit_small_distilled_patch16_224
+        deit_small_patch16_224 flexivit_small vit_small_patch14_dinov2
+        vit_small_patch14_reg4_dinov2 vit_small_patch16_224 vit_small_patch16_36x1_224
+        vit_small_patch16_384 vit_small_patch32_224 vit_small_patch32_384
+        vit_small_patch8_224 vit_small_r26_s32_224 vit_small_r26_s32_384
+        """,
+    ),
+    (
+        "gelu",
+        8,
+        """
+        deit3_medium_patch16_224 vit_medium_patch16_clip_224 vit_medium_patch16_gap_240
+        vit_medium_patch16_gap_256 vit_medium_patch16_gap_384
+        vit_medium_patch32_clip_224
+        """,
+    ),
+    (
+        "gelu",
+        10,
+        """
+        vit_betwixt_patch16_gap_256 vit_betwixt_patch32_clip_224
+        """,
+    ),
+    (
+        "gelu",
+        12,
+        """
+        deit3_base_patch16_224 deit3_base_patch16_384 deit_base_distilled_patch16_224
+        deit_base_distilled_patch16_384 deit_base_patch16_224 deit_base_patch16_384
+        flexivit_base vit_base_patch14_dinov2 vit_base_patch14_reg1_tipsv2
+        vit_base_patch14_reg4_dinov2 vit_base_patch16_224 vit_base_patch16_224_miil
+        vit_base_patch16_384 vit_base_patch16_clip_224 vit_base_patch16_clip_384
+        vit_base_patch16_siglip_224 vit_base_patch16_siglip_256
+        vit_base_patch16_siglip_384 vit_base_patch16_siglip_512
+        vit_base_patch16_siglip_gap_224 vit_base_patch16_siglip_gap_256
+        vit_base_patch16_siglip_gap_384 vit_base_patch16_siglip_gap_512
+        vit_base_patch32_224 vit_base_patch32_384 vit_base_patch32_clip_224
+        vit_base_patch32_clip_256 vit_base_patch32_clip_384 vit_base_patch32_clip_448
+        vit_base_patch8_224 vit_base_r26_s32_224 vit_base_r50_s16_224
+        vit_base_r50_s16_384
+        """,
+    ),
+    (
+        "gelu",
+        14,
+        """
+        vit_base_patch16_plus_240 vit_base_patch16_plus_clip_240
+        vit_base_patch32_plus_256
+        """,
+    ),
+    (
+        "gelu",
+        16,
+        """
+        deit3_huge_patch14_224 deit3_large_patch16_224 deit3_large_patch16_384
+        flexivit_large vit_base_patch16_gap_224 vit_giant_patch14_224
+        vit_giant_patch14_clip_224 vit_giant_patch16_gap_224 vit_gigantic_patch14_224
+        vit_gigantic_patch14_clip_224 vit_gigantic_patch14_clip_378 vit_huge_patch14_224
+        vit_huge_patch14_clip_224 vit_huge_patch14_clip_336 vit_huge_patch14_clip_378
+        vit_huge_patch14_gap_224 vit_huge_patch16_gap_448 vit_large_patch14_224
+        vit_large_patch14_clip_224 vit_large_patch14_clip_336 vit_large_patch14_dinov2
+        vit_large_patch14_reg1_tipsv2 vit_large_patch14_reg4_dinov2
+        vit_large_patch16_224 vit_large_patch16_384 vit_large_patch16_siglip_256
+        vit_large_patch16_siglip_384 vit_large_patch16_siglip_gap_256
+        vit_large_patch16_siglip_gap_384 vit_large_patch32_224 vit_large_patch32_384
+        vit_large_r50_s32_224 vit_large_r50_s32_384 vit_so400m_patch14_reg1_tipsv2
+        vit_so400m_patch14_siglip_224 vit_so400m_patch14_siglip_378
+        vit_so400m_patch14_siglip_384 vit_so400m_patch14_siglip_gap_224
+        vit_so400m_patch14_siglip_gap_378 vit_so400m_patch14_siglip_gap_384
+        vit_so400m_patch14_siglip_gap_448 vit_so400m_patch14_siglip_gap_896
+        """,
+    ),
+    (
+        "gelu-tanh",
+        12,
+        """
+        vit_base_patch32_siglip_256 vit_base_patch32_siglip_gap_256
+        """,
+    ),
+    (
+        "gelu-tanh",
+        16,
+        """
+        vit_giantopt_patch16_siglip_256 vit_giantopt_patch16_siglip_384
+        vit_giantopt_patch16_siglip_gap_256 vit_giantopt_patch16_siglip_gap_384
+        vit_large_patch16_siglip_512 vit_large_patch16_siglip_gap_512
+        vit_so400m_patch16_siglip_256 vit_so400m_patch16_siglip_384
+        vit_so400m_patch16_siglip_512 vit_so400m_patch16_siglip_gap_256
+        vit_so400m_patch16_siglip_gap_384 vit_so400m_patch16_siglip_gap_512
+        """,
+    ),
+    (
+        "quick-gelu",
+        12,
+        """
+        vit_base_patch16_clip_quickgelu_224 vit_base_patch32_clip_quickgelu_224
+        """,
+    ),
+    (
+        "quick-gelu",
+        16,
+        """
+        vit_gigantic_patch14_clip_quickgelu_224 vit_huge_patch14_clip_quickgelu_224
+        vit_huge_patch14_clip_quickgelu_378 vit_large_patch14_clip_quickgelu_224
+        vit_large_patch14_clip_quickgelu_336
+        """,
+    ),
+    (
+        "swiglu",
+        24,
+        """
+        vit_giant_patch14_dinov2 vit_giant_patch14_reg1_tipsv2
+        vit_giant_patch14_reg4_dinov2
+        """,
+    ),
+)
+"""The MLP's non-linearity, the number of heads, and the architectures that have them."""
+
+VITS: dict[str, tuple[Activation, int]] = {
+    name: (activation, heads) for activation, heads, names in _GROUPS for name in names.split()
+}
+"""Non-linearity and heads of a ViT or hybrid, by timm's name."""
+
+RESNETS = frozenset(
+    f"resnetv2_{size}_bit" for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
+)
+"""timm's names of BiT."""

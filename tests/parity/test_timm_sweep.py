@@ -1,0 +1,96 @@
+"""Every timm architecture of the ViT-like modules, with random weights: equal, or refused.
+
+Blocks are cut to two where the entry allows it. A model that is read and gives other logits than
+timm's is the one outcome that must not be: a refusal says why.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.parity import peers
+from vitrail.config import InputError
+from vitrail.weights.files.tensor_files import WeightsFile
+from vitrail.weights.formats.timm.timm_architectures import RESNETS, VITS
+from vitrail.weights.load import read_weights
+from vitrail.weights.sources import Resolved
+
+timm = peers.load("timm")
+
+MODULES = (
+    *("vision_transformer", "vision_transformer_hybrid", "deit", "eva", "beit", "naflexvit"),
+    *("vision_transformer_relpos", "resnetv2"),
+)
+NAMES = [name for module in MODULES for name in timm.list_models(module=module)]
+WIDE = ("1b", "3b", "5b", "7b", "giant", "gigantic", "huge", "enormous", "so400m", "large", "1024")
+NARROW = [name for name in NAMES if not any(word in name for word in (*WIDE, "512", "448", "518"))]
+QUICK = [
+    *("vit_small_patch16_rope_224", "vit_small_patch16_rope_ape_224", "vit_base_patch16_gap_224"),
+    *("vit_base_patch16_siglip_512", "vit_so400m_patch14_siglip_224", "test_vit", "test_vit2"),
+    *NARROW[::3],
+]
+"""Those that run each time; the others are slow."""
+SLOW = pytest.mark.skipif("VITRAIL_SLOW" not in os.environ, reason="slow: set VITRAIL_SLOW=1")
+CASES = [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow, SLOW]) for name in NAMES
+]
+
+
+def build_timm(name: str) -> tuple[Any, dict[str, Any]]:
+    """Build timm's model, as shallow as its entry allows, and say its arguments."""
+    for arguments in ({"depth": 2}, {"layers": (1, 1, 1, 1)}, {}):
+        try:
+            model = timm.create_model(name, **arguments)
+        except (TypeError, AssertionError):  # no such argument, or a list of all blocks
+            continue
+        return peers.randomize(model, torch.float32), arguments
+    raise AssertionError(f"timm can't build {name}")
+
+
+def read(name: str, model: Any, arguments: dict[str, Any]) -> Any:
+    """Read timm's weights as from a folder of the hub, with the config that timm writes."""
+    said = {key: value for key, value in model.pretrained_cfg.items() if value is not None}
+    config = {"architecture": name, "model_args": arguments, "pretrained_cfg": said}
+    config["global_pool"] = getattr(model, "global_pool", None)
+    state = dict(model.state_dict())
+    file = WeightsFile(
+        path=Path(name),
+        kind="safetensors",
+        shapes={key: tuple(value.shape) for key, value in state.items()},
+        dtypes={key: value.dtype for key, value in state.items()},
+        metadata={},
+        ignored=(),
+        load=lambda: state,
+    )
+    found = Resolved(f"timm:{name}", Path(name), json.loads(json.dumps(config)), {}, None)
+    return read_weights(file, found, hashed=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_equal_or_refused(name: str) -> None:
+    model, arguments = build_timm(name)
+    known = name in VITS or name in RESNETS
+    if not known:
+        with pytest.raises(InputError):
+            read(name, model, arguments)
+        return
+    checkpoint = read(name, model, arguments)
+    size = model.pretrained_cfg["input_size"][1:]
+    images = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(1))
+    height, width = checkpoint.spec.image
+    with torch.no_grad():
+        theirs = model(images)
+        ours = checkpoint.build()(images[:, :, :height, :width])  # whole patches, as timm cuts
+    assert ours.shape == theirs.shape
+    off = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    assert off <= 2e-5, f"{name} differs by {off:.1e}"
+
+
+def test_at_least_forty_run_each_time() -> None:
+    assert len(set(QUICK)) >= 40
+    assert set(QUICK) <= set(NAMES)
+    assert {*VITS, *RESNETS} <= set(NAMES)
