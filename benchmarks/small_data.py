@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from vitrail import load, recipes
 from vitrail.config import Duration
 from vitrail.data.batches import EvalBatches, TrainBatches
-from vitrail.data.dataset import Pixels
+from vitrail.data.dataset import ArrayDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.preprocess import Preprocess
@@ -207,7 +207,7 @@ def train_ours(config: TrainConfig) -> tuple[nn.Module, int]:
     return loaded.model, config.batch
 
 
-def train_peer(peer: Peer, pixels: Pixels, steps: int, seed: int) -> tuple[nn.Module, int]:
+def train_peer(peer: Peer, pixels: ArrayDataset, steps: int, seed: int) -> tuple[nn.Module, int]:
     """Train a peer's model; give it and the batch."""
     torch.manual_seed(seed)
     np.random.seed(seed)  # timm's RandAugment draws from it
@@ -218,7 +218,7 @@ def train_peer(peer: Peer, pixels: Pixels, steps: int, seed: int) -> tuple[nn.Mo
     return model, peer.batch
 
 
-def peer_steps(peer: Peer, model: nn.Module, pixels: Pixels, steps: int) -> Iterator[float]:
+def peer_steps(peer: Peer, model: nn.Module, pixels: ArrayDataset, steps: int) -> Iterator[float]:
     """Take a peer's steps, each image once in an epoch."""
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=peer.lr, weight_decay=peer.weight_decay, fused=True
@@ -237,7 +237,7 @@ def peer_steps(peer: Peer, model: nn.Module, pixels: Pixels, steps: int) -> Iter
         yield loss.item()
 
 
-def _peer_batches(peer: Peer, pixels: Pixels) -> Iterator[tuple[Tensor, Tensor]]:
+def _peer_batches(peer: Peer, pixels: ArrayDataset) -> Iterator[tuple[Tensor, Tensor]]:
     from torchvision.transforms import (
         Compose,
         Normalize,
@@ -262,10 +262,10 @@ def _peer_batches(peer: Peer, pixels: Pixels) -> Iterator[tuple[Tensor, Tensor]]
             yield torch.stack(images), torch.from_numpy(pixels.labels[indices])
 
 
-def open_pixels(data: str, split: str) -> Pixels:
+def open_pixels(data: str, split: str) -> ArrayDataset:
     """Open a split that is held in memory."""
     source = open_data(data, split=split)
-    assert isinstance(source, Pixels), f"{data} is not held in memory, as CIFAR-10 is"
+    assert isinstance(source, ArrayDataset), f"{data} is not held in memory, as CIFAR-10 is"
     return source
 
 

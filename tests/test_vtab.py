@@ -12,7 +12,7 @@ from PIL import Image
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset, Pixels
+from vitrail.data.dataset import ArrayDataset, ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.decoding.decode import decode
 from vitrail.evaluation.intervals import Estimate
@@ -126,7 +126,7 @@ def test_a_bad_line_of_a_list_is_named(tmp_path: Path, line: str) -> None:
 
 def test_images_that_are_no_files_are_written_out(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)
-    source = Pixels("cifar", ("a", "b"), np.array([0, 1, 0, 1, 0, 1]), pixels)
+    source = ArrayDataset("cifar", ("a", "b"), np.array([0, 1, 0, 1, 0, 1]), pixels)
     path = tmp_path / "images.csv"
     assert write_list(path, {"train": [source], "test": [source]}) == 0
     read = open_data(f"csv:{path}", split="train")

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vitrail.data.contact_sheet import show_data as show_data
+    from vitrail.data.dataset_check import DatasetCheck as DatasetCheck
+    from vitrail.data.dataset_check import check_data as check_data
     from vitrail.data.datasets.open import open_data as open_data
+    from vitrail.data.datasets.public.fetch import fetch_data as fetch_data
     from vitrail.data.transforms.apply import normalize as normalize
     from vitrail.data.transforms.preprocess import Preprocess as Preprocess
     from vitrail.data.transforms.preprocess import default_preprocess as default_preprocess
@@ -39,6 +43,10 @@ _LAZY = {
     "predict": "vitrail.deploy.predict",
     "serve": "vitrail.deploy.serving.server",
     "open_data": "vitrail.data.datasets.open",
+    "show_data": "vitrail.data.contact_sheet",
+    "check_data": "vitrail.data.dataset_check",
+    "DatasetCheck": "vitrail.data.dataset_check",
+    "fetch_data": "vitrail.data.datasets.public.fetch",
     "normalize": "vitrail.data.transforms.apply",
     "Preprocess": "vitrail.data.transforms.preprocess",
     "default_preprocess": "vitrail.data.transforms.preprocess",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image
 
-from vitrail.data.dataset import Content, ImageDataset, ImageStream, Streamed
+from vitrail.data.dataset import Content, ImageDataset, ImageStream, StreamItem
 from vitrail.data.transforms.preprocess import Preprocess
 
 HALF = Preprocess(
@@ -63,8 +63,8 @@ class Counted(ImageStream):
         super().__init__("counted", source.classes, length=None)
         self.source = source
 
-    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[Streamed]:
+    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[StreamItem]:
         order = np.random.default_rng([seed, epoch]).permutation(len(self.source))
         for index in order[start:].tolist():
             label, where = int(self.source.labels[index]), self.source.where(index)
-            yield Streamed(self.source.read(index), label, where)
+            yield StreamItem(self.source.read(index), label, where)

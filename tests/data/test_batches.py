@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.data.sets import HALF, Listed, encode, images, photo
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, EvalBatches, TrainBatches
-from vitrail.data.dataset import Pixels, select
+from vitrail.data.dataset import ArrayDataset, select
 from vitrail.data.rng import CounterRNG, shuffled
 from vitrail.data.transforms.apply import eval_image, train_image
 from vitrail.data.transforms.augment import AUGMENTS, Augment
@@ -88,7 +88,7 @@ def test_the_divisors_are_named() -> None:
 @given(size=st.integers(1, 25), batch=st.integers(1, 9), count=st.integers(1, 4))
 def test_evaluation_counts_every_image_once(size: int, batch: int, count: int) -> None:
     pixels = np.arange(size, dtype=np.uint8)[:, None, None, None] * np.ones((16, 16, 3), np.uint8)
-    source = Pixels("p", ("a", "b"), np.zeros(size, np.int64), pixels)
+    source = ArrayDataset("p", ("a", "b"), np.zeros(size, np.int64), pixels)
     shards = [
         EvalBatches(source, HALF, batch=batch, shard=Shard(rank, count)) for rank in range(count)
     ]

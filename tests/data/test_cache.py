@@ -11,7 +11,7 @@ from tests.data.sets import HALF, Listed, encode, images, photo
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches, TrainBatches
 from vitrail.data.cache import CacheConfig, keep_decoded
-from vitrail.data.dataset import Pixels
+from vitrail.data.dataset import ArrayDataset
 from vitrail.data.transforms.augment import AUGMENTS
 
 MIXED = Listed(
@@ -37,7 +37,7 @@ def test_batches_are_the_same_with_and_without(tmp_path: Path, on_disk: bool) ->
 def test_images_of_one_size_become_one_array() -> None:
     source = images(5)
     kept = keep_decoded(source, HALF, CacheConfig(limit=1.0))
-    assert isinstance(kept, Pixels)
+    assert isinstance(kept, ArrayDataset)
     assert kept.pixels.shape == (5, 20, 24, 3)
     assert np.array_equal(kept.pixels[3], photo(3))
     assert kept.where(3) == "p3.png"

@@ -9,8 +9,8 @@ from PIL import Image
 
 from tests.data.sets import encode, photo
 from vitrail.cli import main
-from vitrail.data.datasets.bad_list import BAD_LIST, read_bad_list
 from vitrail.data.datasets.open import open_data
+from vitrail.data.datasets.unreadable_list import UNREADABLE_LIST, read_unreadable_list
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -49,15 +49,15 @@ def test_check_as_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     paths = {bad["path"]: bad["kind"] for bad in found["bad"]}
     assert paths == {"train/cat/cut.png": "truncated", "train/dog/page.jpg": "not an image"}
     assert found["leaks"] == [["train: train/dog/1.png", "val: val/dog/copy.png"]]
-    assert not (folder / BAD_LIST).exists()
+    assert not (folder / UNREADABLE_LIST).exists()
 
 
 def test_check_as_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "data", "check", str(folder))
     assert code == 0
-    assert "15 files: 13 good, 2 bad: 1 truncated, 1 not an image" in out
+    assert "15 files: 13 good, 2 unreadable: 1 truncated, 1 not an image" in out
     assert "the same image in several splits: 1" in out
-    assert "bad: train/cat/cut.png: truncated" in out
+    assert "unreadable: train/cat/cut.png: truncated" in out
 
 
 @pytest.mark.parametrize("label", ["a[/b]", "hen[red]", ":cat:", "two\x1b[2Jlines"])
@@ -101,20 +101,20 @@ def test_fix_keeps_what_another_list_of_the_folder_found(
         rows = "".join(f"{file},cat\n" for file in files)
         (folder / f"{name}.csv").write_text(f"path,label\n{rows}")
         assert run(capsys, "data", "check", f"csv:{folder / name}.csv", "--fix")[0] == 0
-    assert set(read_bad_list(folder)) == {"train/cat/cut.png"}
+    assert set(read_unreadable_list(folder)) == {"train/cat/cut.png"}
     (folder / "train/cat/cut.png").unlink()
     run(capsys, "data", "check", f"csv:{folder}/two.csv", "--fix")
-    assert not (folder / BAD_LIST).exists()
+    assert not (folder / UNREADABLE_LIST).exists()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["check", "nowhere"], "no folder or data set 'nowhere'"),
-        (["check", "digits", "--fix"], "has no folder that a list of bad files could lie in"),
+        (["check", "digits", "--fix"], "has no folder to list unreadable files in"),
         (["fetch", "cifar11"], "did you mean 'cifar10'"),
         (["fetch", "imagenet"], "imagenet"),
-        (["show", "digits", "--count", "0"], "make no sheet"),
+        (["show", "digits", "--count", "0"], "count and size must be at least 1, got 0"),
         (
             ["show", "digits", "--augment", "strong3"],
             "unknown augmentation 'strong3'; did you mean",

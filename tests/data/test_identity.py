@@ -14,7 +14,7 @@ import pytest
 
 from tests.data.sets import HALF, encode, images, photo
 from vitrail.data.cache import CacheConfig, keep_decoded
-from vitrail.data.dataset import ImageDataset, Pixels, select
+from vitrail.data.dataset import ArrayDataset, ImageDataset, select
 from vitrail.data.datasets.open import open_dataset
 from vitrail.data.datasets.torch_dataset import TorchDataset
 
@@ -141,12 +141,12 @@ def test_a_cache_knows_rewritten_files(
 def test_arrays_are_hashed_whole() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (3000, 4, 4, 1), np.uint8)
     labels = np.zeros(3000, np.int64)
-    one = Pixels("array", ["a"], labels, pixels)
+    one = ArrayDataset("array", ["a"], labels, pixels)
     changed = pixels.copy()
     changed[1234, 2, 2] ^= 1
-    two = Pixels("array", ["a"], labels, changed)
+    two = ArrayDataset("array", ["a"], labels, changed)
     assert one.stamp() != two.stamp()
-    assert one.fingerprint() == Pixels("array", ["a"], labels, pixels.copy()).fingerprint()
+    assert one.fingerprint() == ArrayDataset("array", ["a"], labels, pixels.copy()).fingerprint()
     chosen = np.arange(1000, 2000)
     assert select(one, chosen).fingerprint() != select(two, chosen).fingerprint()
     apart = np.arange(2000, 3000)

@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset, Pixels
+from vitrail.data.dataset import ArrayDataset, ImageDataset
 from vitrail.data.subsets import balanced_subset, shots, subset
 
 
-def numbered(labels: np.ndarray | list[int], classes: int = 4) -> Pixels:
+def numbered(labels: np.ndarray | list[int], classes: int = 4) -> ArrayDataset:
     """Make images whose pixel is their number."""
     labels = np.asarray(labels, np.int64)
     pixels = np.arange(len(labels), dtype=np.uint8).reshape(-1, 1, 1, 1)
-    return Pixels("set", [f"class {number}" for number in range(classes)], labels, pixels)
+    return ArrayDataset("set", [f"class {number}" for number in range(classes)], labels, pixels)
 
 
 def numbers(source: ImageDataset) -> list[int]:
@@ -111,7 +111,7 @@ def test_too_few_for_the_shots() -> None:
 
 def test_several_labels_have_no_balance() -> None:
     pixels = np.zeros((3, 1, 1, 1), np.uint8)
-    source = Pixels("set", ["a", "b"], np.ones((3, 2), np.uint8), pixels)
+    source = ArrayDataset("set", ["a", "b"], np.ones((3, 2), np.uint8), pixels)
     assert len(subset(source, 2, 0)) == 2
     with pytest.raises(InputError) as caught:
         balanced_subset(source, 2, 0)

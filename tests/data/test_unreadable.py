@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.sets import HALF, Listed, encode, photo
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageStream, Streamed
+from vitrail.data.dataset import ImageStream, StreamItem
 from vitrail.data.streaming import Cursor, StreamBatches
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.unreadable import UnreadableImages
@@ -21,11 +21,11 @@ class Shuffled(ImageStream):
         super().__init__("shuffled", dataset.classes, length=len(dataset))
         self.dataset = dataset
 
-    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[Streamed]:
+    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[StreamItem]:
         order = np.random.default_rng([seed, epoch]).permutation(len(self.dataset))
         for place, index in enumerate(order.tolist()[start:], start):
             where = f"shuffled[epoch {epoch}, image {place}]"
-            yield Streamed(self.dataset.read(index), int(self.dataset.labels[index]), where)
+            yield StreamItem(self.dataset.read(index), int(self.dataset.labels[index]), where)
 
 
 def count(bad: int, epochs: int) -> UnreadableImages:

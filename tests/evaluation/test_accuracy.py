@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, EvalBatches, UnreadableImage
-from vitrail.data.dataset import Pixels
+from vitrail.data.dataset import ArrayDataset
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import Shard
 from vitrail.evaluation.accuracy import Accuracy, measure_accuracy
@@ -106,7 +106,9 @@ def test_the_sums_of_several_processes_are_those_of_one() -> None:
     logits = torch.from_numpy(generator.normal(size=(10, 6)).astype(np.float32))
     labels = generator.integers(6, size=10)
     pixels = np.broadcast_to(np.arange(10, dtype=np.uint8)[:, None, None, None], (10, 2, 2, 1))
-    source = Pixels("numbers", [str(n) for n in range(6)], labels, np.ascontiguousarray(pixels))
+    source = ArrayDataset(
+        "numbers", [str(n) for n in range(6)], labels, np.ascontiguousarray(pixels)
+    )
     sums = np.zeros(5)
 
     def total(*values: float) -> list[float]:

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from tests.shelf import refusal
-from vitrail.data.dataset import Pixels
+from vitrail.data.dataset import ArrayDataset
 from vitrail.evaluation.class_matching import match_classes, read_map
 from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
 
 
-def source_of(classes: Sequence[str], *, several: bool = False, count: int = 1) -> Pixels:
+def source_of(classes: Sequence[str], *, several: bool = False, count: int = 1) -> ArrayDataset:
     labels = np.zeros((count, len(classes)), np.uint8) if several else np.zeros(count, np.int64)
-    return Pixels("photos", classes, labels, np.zeros((count, 2, 2, 1), np.uint8))
+    return ArrayDataset("photos", classes, labels, np.zeros((count, 2, 2, 1), np.uint8))
 
 
 def test_the_same_names_in_the_same_order_need_no_word() -> None:

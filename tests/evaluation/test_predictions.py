@@ -7,7 +7,7 @@ from sklearn.metrics import average_precision_score, log_loss, top_k_accuracy_sc
 
 from tests.evaluation.test_accuracy import CPU, TINY, Table, batches_of
 from tests.shelf import refusal
-from vitrail.data.dataset import Pixels
+from vitrail.data.dataset import ArrayDataset
 from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.evaluation.dataset_predictions import (
     ClassMatching,
@@ -23,8 +23,8 @@ LABELS = np.random.default_rng(1).integers(CLASSES, size=COUNT)
 NAMES = tuple("abcdefg")
 
 
-def dataset_of(labels: np.ndarray, names: tuple[str, ...] = NAMES) -> Pixels:
-    return Pixels("photos", names, labels, np.zeros((len(labels), 2, 2, 1), np.uint8))
+def dataset_of(labels: np.ndarray, names: tuple[str, ...] = NAMES) -> ArrayDataset:
+    return ArrayDataset("photos", names, labels, np.zeros((len(labels), 2, 2, 1), np.uint8))
 
 
 def predictions_of(

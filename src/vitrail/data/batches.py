@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset, Uniform, UnreadableImage
+from vitrail.data.dataset import FixedSizeDataset, ImageDataset, UnreadableImage
 from vitrail.data.decoding.decode import ImageError
 from vitrail.data.rng import CounterRNG, shuffled
 from vitrail.data.transforms.apply import eval_image, eval_pixels, train_image, train_pixels
@@ -194,7 +194,7 @@ def assemble(
 ) -> Batch:
     """Read, decode and transform images; without an augmentation, as evaluation does."""
     bad: tuple[UnreadableImage, ...] = ()
-    if isinstance(source, Uniform):
+    if isinstance(source, FixedSizeDataset):
         images = _transform_many(source.take(indices), preprocess, augment, draws)
         weights = np.ones(len(indices), np.float32)
     else:

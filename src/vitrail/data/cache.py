@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Content, ImageDataset, Pixels, Uniform
+from vitrail.data.dataset import ArrayDataset, Content, FixedSizeDataset, ImageDataset
 from vitrail.data.decoding.decode import ImageError, decode, read_header
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.transforms.geometry import small_size
@@ -85,7 +85,7 @@ class _Cached(ImageDataset):
         return self._source.storage()
 
 
-class _CachedPixels(Pixels):
+class _CachedArray(ArrayDataset):
     """A source whose images are all kept and of one size."""
 
     def __init__(self, source: ImageDataset, pixels: np.ndarray) -> None:
@@ -115,7 +115,7 @@ def keep_decoded(
     report: Callable[[int], None] = lambda done: None,
 ) -> ImageDataset:
     """Decode a source's images once; `report` is told how many are done."""
-    if config.limit == 0 or isinstance(source, Uniform):
+    if config.limit == 0 or isinstance(source, FixedSizeDataset):
         return source
     limit = int(config.limit * 1e9)
     images = _decode_all(source, preprocess, config, workers, report)
@@ -246,5 +246,5 @@ def _open(source: ImageDataset, store: np.ndarray, index: _Index) -> ImageDatase
     """Choose the fastest form: images of one size are one array."""
     shape = index.shapes[0] if len(index.shapes) else np.zeros(3)
     if shape.all() and (index.shapes == shape).all():
-        return _CachedPixels(source, store.reshape(len(source), *shape.tolist()))
+        return _CachedArray(source, store.reshape(len(source), *shape.tolist()))
     return _Cached(source, store, index)

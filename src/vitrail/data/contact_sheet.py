@@ -1,8 +1,10 @@
-"""A sheet of images as training or evaluation sees them, to look at before a long run."""
+"""A contact sheet of images as training or evaluation sees them, to look at before a long run."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,36 +13,56 @@ from PIL import Image
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches, TrainBatches
 from vitrail.data.dataset import ImageDataset, select
-from vitrail.data.datasets.open import open_dataset
+from vitrail.data.datasets.open import Data, open_dataset
 from vitrail.data.subsets import subset
 from vitrail.data.transforms.augment import parse_augment
 from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.result import Result
 
 _GAP = 2  # white pixels between images
 
 
-def draw_sheet(
-    data: str, out: Path, *, split: str, level: str | None, size: int, count: int, seed: int
-) -> int:
-    """Draw some images of a set on one sheet; say how many.
+@dataclass(frozen=True)
+class ContactSheet(Result):
+    """An image file with some images of a dataset."""
 
-    Without a level they are as evaluation sees them.
+    file: str
+    images: int
+
+    def summary(self) -> Iterator[str]:
+        """Give the file and how many images it shows."""
+        yield f"{self.file}: {self.images} images"
+
+
+def show_data(
+    data: Data,
+    out: Path = Path("images.png"),
+    *,
+    split: str = "train",
+    augment: str | None = None,
+    size: int = 96,
+    count: int = 64,
+    seed: int = 0,
+) -> ContactSheet:
+    """Draw a contact sheet of a dataset's images as training sees them.
+
+    Without an augmentation level they are as evaluation sees them.
     """
     if size < 1 or count < 1:
-        raise InputError(f"{count} images of {size} pixels make no sheet")
+        raise InputError(f"count and size must be at least 1, got {count} and {size}")
     source = open_dataset(data, split=split)
     preprocess = Preprocess(
         size=(size, size), mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear", fit="small"
     )
     chosen = subset(source, min(count, len(source)), seed)
-    images = _images(chosen, preprocess, level, seed)
+    images = _images(chosen, preprocess, augment, seed)
     try:
         Image.fromarray(_tile(images)).save(out)
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot write {out}: {getattr(error, 'strerror', None) or error}"
         ) from None
-    return len(images)
+    return ContactSheet(str(out), len(images))
 
 
 def _images(

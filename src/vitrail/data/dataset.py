@@ -128,7 +128,7 @@ def _spread(count: int, most: int) -> list[int]:
     return np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()
 
 
-class Uniform(ImageDataset):
+class FixedSizeDataset(ImageDataset):
     """Decoded images of one size, which can be taken many at once."""
 
     in_memory = False
@@ -155,7 +155,7 @@ class Uniform(ImageDataset):
             update(repr(pixels.shape).encode() + pixels.tobytes())
 
 
-class Pixels(Uniform):
+class ArrayDataset(FixedSizeDataset):
     """Decoded images of one size, all in memory (or mapped to it)."""
 
     def __init__(
@@ -177,10 +177,10 @@ class Pixels(Uniform):
 def select(source: ImageDataset, indices: np.ndarray, name: str | None = None) -> ImageDataset:
     """Take some of a source's images, in a given order; nothing is copied."""
     indices = np.asarray(indices, np.int64)
-    if isinstance(source, Selection | _UniformSelection):  # one hop, however often chosen from
+    if isinstance(source, Selection | _FixedSizeSelection):  # one hop, however often chosen from
         source, indices, name = source.source, source.indices[indices], name or source.name
-    if isinstance(source, Uniform):
-        return _UniformSelection(source, indices, name)
+    if isinstance(source, FixedSizeDataset):
+        return _FixedSizeSelection(source, indices, name)
     return Selection(source, indices, name)
 
 
@@ -209,10 +209,10 @@ class Selection(ImageDataset):
         return self.source.storage()
 
 
-class _UniformSelection(Uniform):
+class _FixedSizeSelection(FixedSizeDataset):
     """Some of another dataset's images, of one size."""
 
-    def __init__(self, source: Uniform, indices: np.ndarray, name: str | None) -> None:
+    def __init__(self, source: FixedSizeDataset, indices: np.ndarray, name: str | None) -> None:
         super().__init__(name or source.name, source.classes, source.labels[indices], source.root)
         self.in_memory = source.in_memory
         self.source = source
@@ -232,7 +232,7 @@ class _UniformSelection(Uniform):
 
 
 @dataclass(frozen=True)
-class Streamed:
+class StreamItem:
     """One image of a stream."""
 
     content: Content
@@ -269,7 +269,7 @@ class ImageStream(ABC):
         return hashlib.sha256(known.encode("utf-8", "surrogateescape")).hexdigest()
 
     @abstractmethod
-    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[Streamed]:
+    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[StreamItem]:
         """Give an epoch's images from a position on, in an order that only seed and epoch decide.
 
         All processes see the same order; each decodes its own share.

@@ -20,7 +20,7 @@ from vitrail.data.dataset import (
     Content,
     ImageDataset,
     ImageStream,
-    Streamed,
+    StreamItem,
     UnreadableImage,
 )
 from vitrail.data.rng import CounterRNG
@@ -40,7 +40,7 @@ class Cursor:
     """Images of the epoch that earlier batches took."""
 
 
-class Portion(NamedTuple):
+class RawBatch(NamedTuple):
     """A process's share of one global batch, read but not decoded."""
 
     items: ImageDataset
@@ -57,7 +57,7 @@ class Portion(NamedTuple):
 class _Read(ImageDataset):
     """A few images of a stream, by their number among them."""
 
-    def __init__(self, stream: ImageStream, items: list[Streamed]) -> None:
+    def __init__(self, stream: ImageStream, items: list[StreamItem]) -> None:
         kind = np.uint8 if stream.multilabel else np.int64
         labels = np.array([item.label for item in items], kind)
         super().__init__(stream.name, stream.classes, labels)
@@ -95,7 +95,7 @@ class StreamBatches:
         self.stream, self.augment, self.preprocess = stream, augment, preprocess
         self.batch, self.seed, self.shard, self.repeats = batch, seed, shard, repeats
 
-    def portions(self, start: Cursor) -> Iterator[Portion]:
+    def portions(self, start: Cursor) -> Iterator[RawBatch]:
         """Read this process's share of each batch from a place on, without end."""
         row = self._repeat(self._row(start.epoch, start.taken), start.step * self.batch)
         step = start.step
@@ -107,7 +107,7 @@ class StreamBatches:
             mine = [whole[place] for place in order[places]]
             step += 1
             copy, epoch, position, _ = whole[-1]
-            yield Portion(
+            yield RawBatch(
                 items=_Read(self.stream, [item for *_, item in mine]),
                 epochs=np.array([epoch for _, epoch, _, _ in mine]),
                 positions=np.array([position for _, _, position, _ in mine]),
@@ -117,7 +117,7 @@ class StreamBatches:
                 after=Cursor(step, epoch, position + (copy + 1 == self.repeats)),
             )
 
-    def make(self, portion: Portion) -> Batch:
+    def make(self, portion: RawBatch) -> Batch:
         """Decode and augment a share."""
         times = portion.epochs * self.repeats + portion.copies
         draws = CounterRNG(self.seed, "image", times, portion.positions)
@@ -127,8 +127,8 @@ class StreamBatches:
         return replace(made, indices=torch.from_numpy(portion.positions), copies=copies)
 
     def _repeat(
-        self, row: Iterator[tuple[int, int, Streamed]], place: int
-    ) -> Iterator[tuple[int, int, int, Streamed]]:
+        self, row: Iterator[tuple[int, int, StreamItem]], place: int
+    ) -> Iterator[tuple[int, int, int, StreamItem]]:
         """Give each image of a row as often as it is repeated; the first may have begun."""
         copy = place % self.repeats
         for epoch, position, item in row:
@@ -137,7 +137,7 @@ class StreamBatches:
                 copy += 1
             copy = 0
 
-    def _row(self, epoch: int, start: int) -> Iterator[tuple[int, int, Streamed]]:
+    def _row(self, epoch: int, start: int) -> Iterator[tuple[int, int, StreamItem]]:
         """Give the images of an epoch from a position on, then those of the next, and so on."""
         while True:
             position = start

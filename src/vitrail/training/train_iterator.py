@@ -11,7 +11,7 @@ from typing import Any
 from vitrail.data.batches import Batch, TrainBatches
 from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.loader import Loader
-from vitrail.data.streaming import Cursor, Portion, StreamBatches
+from vitrail.data.streaming import Cursor, RawBatch, StreamBatches
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import ALONE, Shard
 from vitrail.training.train_config import TrainConfig
@@ -87,7 +87,7 @@ class StreamIterator(TrainIterator):
         batches = self._batches(shard)
         return Loader(batches.make, self._read(batches, total), self._config.loader)
 
-    def _read(self, batches: StreamBatches, total: int) -> Iterator[Portion]:
+    def _read(self, batches: StreamBatches, total: int) -> Iterator[RawBatch]:
         for portion in islice(batches.portions(self.place), total - self.place.step):
             self._ahead.append(portion.after)
             yield portion

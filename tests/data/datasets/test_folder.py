@@ -10,8 +10,8 @@ import pytest
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.bad_list import BAD_LIST
 from vitrail.data.datasets.folder import FolderDataset, open_folder
+from vitrail.data.datasets.unreadable_list import UNREADABLE_LIST
 
 
 def make(root: Path, *names: str | bytes) -> Path:
@@ -124,7 +124,7 @@ def test_hidden_files_are_counted_apart(tmp_path: Path) -> None:
         *hidden,
         ".ipynb_checkpoints/a.jpg",
         "b/@eaDir/y.jpg",
-        BAD_LIST,
+        UNREADABLE_LIST,
     )
     source = open_folder(tmp_path, "all")
     assert listed(source) == [("a/x.jpg", "a"), ("b/y.jpg", "b")]

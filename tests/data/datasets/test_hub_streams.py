@@ -22,7 +22,7 @@ from tests.data.datasets.hub_sets import (
 )
 from tests.shelf import refusal
 from vitrail.data.dataset import ImageDataset, ImageStream
-from vitrail.data.datasets.hub.hub import HubStream, open_hub
+from vitrail.data.datasets.hub.hub_dataset import HubStream, open_hub
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset, Pixels, Uniform
-from vitrail.data.datasets.bad_list import Remaining, write_bad_list
+from vitrail.data.dataset import ArrayDataset, FixedSizeDataset, ImageDataset
 from vitrail.data.datasets.open import check_trainable, notes, open_data
+from vitrail.data.datasets.unreadable_list import FilteredDataset, write_unreadable_list
 
 
 def make(root: Path, *names: str) -> Path:
@@ -114,7 +114,7 @@ def test_sets_of_the_package() -> None:
     assert len(open_source("digits", split="all")) == 1797
     assert open_source("digits:", split="dev").name == "digits/test"
     shapes = open_source("shapes:size=16,count=20", split="val")
-    assert isinstance(shapes, Uniform)
+    assert isinstance(shapes, FixedSizeDataset)
     assert len(shapes) == 2
     assert refused("digits:hard") == "digits has no options; write digits instead of 'digits:hard'"
 
@@ -140,23 +140,25 @@ def test_bad_images_are_left_out_and_noted(tmp_path: Path) -> None:
     make(tmp_path, "extra")
     beside = f"{tmp_path}: 'extra' left out, because in no split's folder"
     assert notes(open_source(tmp_path)) == (beside,)
-    write_bad_list(tmp_path, {"train/a/2": "cut off", "val/b/1": "cut off"})
+    write_unreadable_list(tmp_path, {"train/a/2": "cut off", "val/b/1": "cut off"})
     train = open_source(tmp_path)
-    assert isinstance(train, Remaining)
+    assert isinstance(train, FilteredDataset)
     assert train.skipped == 1
     assert [train.where(index) for index in range(3)] == ["train/a/1", "train/b/1", "train/b/2"]
-    said = f"{tmp_path}/train: vitrail-bad.tsv leaves out 1 of 4 images"
+    said = f"{tmp_path}/train: vitrail-unreadable.tsv leaves out 1 of 4 images"
     assert notes(train) == (beside, said)
     assert notes(open_source("digits")) == ()
-    (tmp_path / "vitrail-bad.tsv").write_text("train/a/2")
-    assert refused(tmp_path).startswith(f"{tmp_path}/vitrail-bad.tsv: expected a first line of")
+    (tmp_path / "vitrail-unreadable.tsv").write_text("train/a/2")
+    assert refused(tmp_path).startswith(
+        f"{tmp_path}/vitrail-unreadable.tsv: expected a first line of"
+    )
 
 
 def test_the_list_does_not_change_what_is_held_out(tmp_path: Path) -> None:
     make(tmp_path, *(f"{name}/{number}" for name in "ab" for number in range(30)))
     before = open_source(tmp_path, split="val")
     names = [before.where(index) for index in range(len(before))]
-    write_bad_list(tmp_path, {names[0]: "bad", "a/0": "bad", "a/1": "bad"})
+    write_unreadable_list(tmp_path, {names[0]: "bad", "a/0": "bad", "a/1": "bad"})
     after = open_source(tmp_path, split="val")
     left = [name for name in names if name not in (names[0], "a/0", "a/1")]
     assert [after.where(index) for index in range(len(after))] == left
@@ -276,7 +278,7 @@ def test_a_class_without_images(tmp_path: Path) -> None:
         f"class 'c' of {tmp_path}/train has no image; add some, or remove the class"
     )
     make(tmp_path, "train/c/1", "train/c/2", "train/c/3")
-    write_bad_list(tmp_path, {f"train/c/{number}": "cut off" for number in (1, 2, 3)})
+    write_unreadable_list(tmp_path, {f"train/c/{number}": "cut off" for number in (1, 2, 3)})
     assert untrainable(open_source(tmp_path)) == (
         f"class 'c' of {tmp_path}/train has no readable image (3 skipped)"
     )
@@ -285,7 +287,7 @@ def test_a_class_without_images(tmp_path: Path) -> None:
 def test_sets_that_do_not_fit_each_other() -> None:
     def pixels(name: str, classes: str, labels: list[int]) -> ImageDataset:
         shape = (len(labels), 1, 1, 3)
-        return Pixels(name, classes, np.array(labels, np.int64), np.zeros(shape, np.uint8))
+        return ArrayDataset(name, classes, np.array(labels, np.int64), np.zeros(shape, np.uint8))
 
     train = pixels("train", "ab", [0, 1])
     assert untrainable(train, pixels("val", "abc", [0])) == "class 'c' of val is not in train"
@@ -296,5 +298,5 @@ def test_sets_that_do_not_fit_each_other() -> None:
 
 def test_several_labels_may_lack_a_class() -> None:
     labels = np.array([[1, 0], [1, 0]], np.uint8)
-    train = Pixels("train", "ab", labels, np.zeros((2, 1, 1, 3), np.uint8))
+    train = ArrayDataset("train", "ab", labels, np.zeros((2, 1, 1, 3), np.uint8))
     assert check_trainable(train, train) == ("train has no image of 'b'",)

@@ -181,7 +181,7 @@ def test_a_changed_image_is_noticed_behind_a_list_of_bad_ones(tmp_path: Path) ->
     for name in ("a/1.png", "a/2.png", "b/1.png", "b/2.png"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(encode(photo(1)))
-    (tmp_path / "vitrail-bad.tsv").write_text("path\treason\na/1.png\ttorn\n")
+    (tmp_path / "vitrail-unreadable.tsv").write_text("path\treason\na/1.png\ttorn\n")
 
     def current() -> ImageDataset:
         source = open_data(str(tmp_path), split="all")

@@ -22,15 +22,15 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.bad_list import BAD_LIST
 from vitrail.data.datasets.filenames import Names
+from vitrail.data.datasets.unreadable_list import UNREADABLE_LIST
 from vitrail.data.split import SPLITS, choose, hold_out, spell
 from vitrail.text import neighbors, printable, quoted, show
 
 _LARGEST = 1 << 30  # bytes of an image's file: 100 megapixels of 8 bytes, and room
 # What systems leave in folders, besides names that begin with a dot; in lower case.
 _HIDDEN = {b"thumbs.db", b"ehthumbs.db", b"desktop.ini", b"icon\r", b"$recycle.bin", b"__macosx"}
-_HIDDEN |= {b"@eadir", b"lost+found", b"system volume information", os.fsencode(BAD_LIST)}
+_HIDDEN |= {b"@eadir", b"lost+found", b"system volume information", os.fsencode(UNREADABLE_LIST)}
 
 
 class FolderDataset(ImageDataset):

@@ -21,10 +21,10 @@ import numpy as np
 
 from vitrail.config import InputError, suggest
 from vitrail.data.dataset import ImageDataset
+from vitrail.data.datasets.class_index import number_labels
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.folder import FolderDataset
 from vitrail.data.datasets.labels import Labels, name_labels, read_label
-from vitrail.data.datasets.numbering import number_labels
 from vitrail.data.split import SPLITS, choose, hold_out, spell
 from vitrail.text import expand, neighbors, quoted, show
 

@@ -26,19 +26,23 @@ from torch.utils.data import Dataset
 
 from vitrail.config import InputError, suggest
 from vitrail.data.dataset import ImageDataset, ImageStream
-from vitrail.data.datasets.bad_list import BAD_LIST, Remaining, leave_out_bad
 from vitrail.data.datasets.builtin.digits import open_digits
 from vitrail.data.datasets.builtin.shapes import open_shapes
 from vitrail.data.datasets.folder import FolderDataset, open_folder
-from vitrail.data.datasets.hub.hub import open_hub
+from vitrail.data.datasets.hub.hub_dataset import open_hub
 from vitrail.data.datasets.hub.parquet import open_parquet
 from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list
 from vitrail.data.datasets.public.fetch import fetched
 from vitrail.data.datasets.public.layouts import recognize_layout
 from vitrail.data.datasets.public.official import open_imagenet
 from vitrail.data.datasets.public.public_registry import PUBLIC
-from vitrail.data.datasets.shards.shards import open_shards
+from vitrail.data.datasets.shards.tar_dataset import open_shards
 from vitrail.data.datasets.torch_dataset import TorchDataset
+from vitrail.data.datasets.unreadable_list import (
+    UNREADABLE_LIST,
+    FilteredDataset,
+    leave_out_unreadable,
+)
 from vitrail.data.split import SPLITS, NoSplitError, choose, spell
 from vitrail.text import expand, neighbors, quoted, show
 
@@ -76,7 +80,7 @@ def open_data(
     if not isinstance(data, str | os.PathLike):
         return TorchDataset(data, labels=labels)
     dataset = _open(os.fspath(data), spell(split), seed, labels)
-    return leave_out_bad(dataset) if isinstance(dataset, ImageDataset) else dataset
+    return leave_out_unreadable(dataset) if isinstance(dataset, ImageDataset) else dataset
 
 
 def open_dataset(data: Data, *, split: str = "train", seed: int = 0) -> ImageDataset:
@@ -109,9 +113,9 @@ def open_splits(text: str) -> dict[str, ImageDataset]:
 
 def notes(source: ImageDataset | ImageStream) -> tuple[str, ...]:
     """Tell what a person may want to know of a source just opened, each in one line."""
-    if isinstance(source, Remaining):
+    if isinstance(source, FilteredDataset):
         part = f"{source.skipped:,} of {len(source.source):,} images"
-        return (*notes(source.source), f"{source.name}: {BAD_LIST} leaves out {part}")
+        return (*notes(source.source), f"{source.name}: {UNREADABLE_LIST} leaves out {part}")
     return source.notes if isinstance(source, FolderDataset) else ()
 
 
@@ -152,7 +156,7 @@ def _classes_without_images(source: ImageDataset) -> list[str]:
 
 def _no_image(train: ImageDataset, name: str) -> str:
     number = train.classes.index(name)
-    skipped = np.sum(train.left_out == number) if isinstance(train, Remaining) else 0
+    skipped = np.sum(train.left_out == number) if isinstance(train, FilteredDataset) else 0
     if skipped:
         return f"class {quoted([name])} of {train.name} has no readable image ({skipped} skipped)"
     return f"class {quoted([name])} of {train.name} has no image; add some, or remove the class"

@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 
 from vitrail.config import InputError
 from vitrail.data.dataset import Content, ImageDataset
-from vitrail.data.datasets.numbering import name_classes, number_labels
+from vitrail.data.datasets.class_index import name_classes, number_labels
 from vitrail.data.decoding.modes import to_array
 
 _GRAY = ("1", "L", "I", "F", "I;16", "I;16L", "I;16B", "I;16N")

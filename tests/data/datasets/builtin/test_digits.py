@@ -9,13 +9,13 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Uniform
+from vitrail.data.dataset import FixedSizeDataset
 from vitrail.data.datasets.builtin.digits import open_digits
 
 
 def pixels(split: str) -> np.ndarray:
     source = open_digits(split)
-    assert isinstance(source, Uniform)
+    assert isinstance(source, FixedSizeDataset)
     return source.take(np.arange(len(source)))
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import RidgeClassifier
 
 from tests.shelf import refusal
-from vitrail.data.dataset import Pixels
+from vitrail.data.dataset import ArrayDataset
 from vitrail.data.datasets.builtin import shapes
 from vitrail.data.datasets.builtin.shapes import DIFFICULTIES, ShapesDataset, open_shapes
 
@@ -150,8 +150,8 @@ def test_wrong_options(options: str, told: str) -> None:
 def test_pixels_alone_say_little() -> None:
     """Let a linear model try: it must fail, because classes are to be seen, not to be measured."""
     train, test = (open_shapes("medium,size=16,count=4000", split) for split in ("train", "test"))
-    assert isinstance(train, Pixels)
-    assert isinstance(test, Pixels)
+    assert isinstance(train, ArrayDataset)
+    assert isinstance(test, ArrayDataset)
     model = RidgeClassifier(alpha=1000)
     model.fit(train.pixels.reshape(4000, -1) / 255 - 0.5, train.labels)
     score = model.score(test.pixels.reshape(400, -1) / 255 - 0.5, test.labels)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.shelf import refusal
-from vitrail.data.dataset import Pixels
+from vitrail.data.dataset import ArrayDataset
 from vitrail.data.datasets.public.cifar import open_cifar10, open_cifar100
 
 NAMES10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -53,7 +53,7 @@ def write100(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 def test_cifar10(tmp_path: Path, split: str, part: slice, below: bool) -> None:
     labels, pixels = write10(tmp_path / "cifar-10-batches-bin")
     source = open_cifar10(tmp_path if below else tmp_path / "cifar-10-batches-bin", split)
-    assert isinstance(source, Pixels)
+    assert isinstance(source, ArrayDataset)
     assert source.classes == tuple(NAMES10)
     np.testing.assert_array_equal(source.labels, labels[part])
     np.testing.assert_array_equal(source.pixels, pixels[part])
@@ -66,7 +66,7 @@ def test_cifar10(tmp_path: Path, split: str, part: slice, below: bool) -> None:
 def test_cifar100_has_its_fine_labels(tmp_path: Path, split: str, part: slice) -> None:
     labels, pixels = write100(tmp_path / "cifar-100-binary")
     source = open_cifar100(tmp_path, split)
-    assert isinstance(source, Pixels)
+    assert isinstance(source, ArrayDataset)
     assert source.classes[37] == "class_37"
     np.testing.assert_array_equal(source.labels, labels[part])
     np.testing.assert_array_equal(source.pixels, pixels[part])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.shelf import refusal
-from vitrail.data.dataset import Pixels
+from vitrail.data.dataset import ArrayDataset
 from vitrail.data.datasets.public.idx import open_idx
 
 RNG = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def test_all_usual_names(tmp_path: Path, mark: str, packed: bool) -> None:
     parts = {"train": slice(5), "test": slice(5, 8), "val": slice(5, 8), "all": slice(8)}
     for split, part in parts.items():
         source = open_idx(tmp_path, split, "mnist")
-        assert isinstance(source, Pixels)
+        assert isinstance(source, ArrayDataset)
         np.testing.assert_array_equal(source.labels, labels[part])
         np.testing.assert_array_equal(source.pixels, pixels[part, :, :, None])
         assert source.where(1) == f"mnist/{split.replace('val', 'test')}[1]"

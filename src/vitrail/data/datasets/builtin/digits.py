@@ -13,7 +13,7 @@ from importlib.resources import files
 
 import numpy as np
 
-from vitrail.data.dataset import ImageDataset, Pixels, select
+from vitrail.data.dataset import ArrayDataset, ImageDataset, select
 from vitrail.data.split import choose
 
 _COUNT, _SIDE, _MOST = 1797, 8, 16
@@ -36,7 +36,7 @@ def open_digits(split: str) -> ImageDataset:
     return select(source, np.flatnonzero(test == (part == "test")), f"digits/{part}")
 
 
-def _read_digits() -> Pixels:
+def _read_digits() -> ArrayDataset:
     """Unpack the file: all labels, then each pixel of all images, by class, which packs best."""
     packed = files("vitrail.data.datasets.builtin").joinpath("digits.gz").read_bytes()
     values = np.frombuffer(gzip.decompress(packed), np.uint8)
@@ -45,4 +45,4 @@ def _read_digits() -> Pixels:
     pixels[np.argsort(labels, kind="stable")] = values[_COUNT:].reshape(-1, _COUNT).T
     pixels = np.rint(pixels * (255 / _MOST)).astype(np.uint8)
     classes = [str(number) for number in range(10)]
-    return Pixels("digits", classes, labels, pixels.reshape(-1, _SIDE, _SIDE, 1))
+    return ArrayDataset("digits", classes, labels, pixels.reshape(-1, _SIDE, _SIDE, 1))

@@ -14,7 +14,7 @@ from math import pi
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import ImageDataset, Pixels, Uniform
+from vitrail.data.dataset import ArrayDataset, FixedSizeDataset, ImageDataset
 from vitrail.data.datasets.builtin.drawing import (
     OUTLINES,
     PATTERNS,
@@ -104,7 +104,7 @@ def open_shapes(options: str, split: str) -> ImageDataset:
     source = ShapesDataset(name, difficulty, size, seed, numbers)
     if len(numbers) * 3 * size**2 > _IN_MEMORY:
         return source
-    return Pixels(name, source.classes, source.labels, source.take(np.arange(len(numbers))))
+    return ArrayDataset(name, source.classes, source.labels, source.take(np.arange(len(numbers))))
 
 
 def _parse(options: str) -> tuple[Difficulty, int, int, int]:
@@ -134,7 +134,7 @@ def _number(key: str, text: str | None) -> int:
     raise InputError(f"shapes: {key} is a whole number from {low} to {high:_}, not {text!r}")
 
 
-class ShapesDataset(Uniform):
+class ShapesDataset(FixedSizeDataset):
     """Shapes that are drawn whenever they are asked for."""
 
     def __init__(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset, Pixels
+from vitrail.data.dataset import ArrayDataset, ImageDataset
 from vitrail.data.split import choose
 
 _SIDE = 32
@@ -75,7 +75,7 @@ def _read(
     labels = np.concatenate([records[:, label_bytes - 1] for records in parts])
     planes = [records[:, label_bytes:].reshape(-1, 3, _SIDE, _SIDE) for records in parts]
     pixels = np.ascontiguousarray(np.concatenate(planes).transpose(0, 2, 3, 1))
-    return Pixels(name, classes, labels.astype(np.int64), pixels)
+    return ArrayDataset(name, classes, labels.astype(np.int64), pixels)
 
 
 def _read_records(file: Path, size: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import ImageDataset, Pixels
+from vitrail.data.dataset import ArrayDataset, ImageDataset
 from vitrail.data.split import choose
 
 _CLASSES = {
@@ -45,7 +45,9 @@ def open_idx(path: Path, split: str, name: str) -> ImageDataset:
         if (most := labels[-1].max()) >= len(_CLASSES[name]):
             raise InputError(f"{numbers}: expected labels of 0 to 9, got {most}; it is damaged")
     numbers = np.concatenate(labels).astype(np.int64)
-    return Pixels(f"{name}/{part}", _CLASSES[name], numbers, np.concatenate(pixels)[..., None])
+    return ArrayDataset(
+        f"{name}/{part}", _CLASSES[name], numbers, np.concatenate(pixels)[..., None]
+    )
 
 
 def _find(path: Path, stem: str, kind: str) -> Path:

@@ -1,4 +1,4 @@
-"""The list of bad images that a set carries with it: `vitrail-bad.tsv` in its folder.
+"""The list of bad images that a set carries with it: `vitrail-unreadable.tsv` in its folder.
 
 `vitrail data check --fix` writes it; whoever opens the set leaves its images out. A row is a
 image's name (as Source.where says it) and the reason, with a tab between; people may edit it.
@@ -16,12 +16,12 @@ from vitrail.data.dataset import ImageDataset, Selection
 from vitrail.files import write_whole
 from vitrail.text import original, printable
 
-BAD_LIST = "vitrail-bad.tsv"
+UNREADABLE_LIST = "vitrail-unreadable.tsv"
 """The list's name, in the root folder of its set."""
 _HEADER = "path\treason"
 
 
-class Remaining(Selection):
+class FilteredDataset(Selection):
     """A dataset's images without those on its list."""
 
     def __init__(self, source: ImageDataset, bad: Collection[str]) -> None:
@@ -36,16 +36,16 @@ class Remaining(Selection):
         return len(self.left_out)
 
 
-def leave_out_bad(source: ImageDataset) -> ImageDataset:
+def leave_out_unreadable(source: ImageDataset) -> ImageDataset:
     """Leave out the images that are on the list in the source's folder."""
-    bad = read_bad_list(source.root) if source.root else {}
-    remaining = Remaining(source, bad) if bad else None
+    bad = read_unreadable_list(source.root) if source.root else {}
+    remaining = FilteredDataset(source, bad) if bad else None
     return remaining if remaining and remaining.skipped else source
 
 
-def read_bad_list(root: Path) -> dict[str, str]:
+def read_unreadable_list(root: Path) -> dict[str, str]:
     """Read why each image on the list is bad; nothing where there is no list."""
-    path = root / BAD_LIST
+    path = root / UNREADABLE_LIST
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -67,7 +67,7 @@ def list_others(root: Path, sources: Iterable[ImageDataset]) -> dict[str, str]:
     Several lists of images, such as train.csv and val.csv, may lie in one folder.
     """
     try:
-        listed = read_bad_list(root)
+        listed = read_unreadable_list(root)
     except InputError:  # a list that is no list is replaced
         return {}
     if listed:
@@ -76,9 +76,9 @@ def list_others(root: Path, sources: Iterable[ImageDataset]) -> dict[str, str]:
     return {name: why for name, why in listed.items() if (root / original(name)).exists()}
 
 
-def write_bad_list(root: Path, rows: Mapping[str, str]) -> Path:
+def write_unreadable_list(root: Path, rows: Mapping[str, str]) -> Path:
     """Write the list, whole or not at all; without rows there is none afterwards."""
-    path = root / BAD_LIST
+    path = root / UNREADABLE_LIST
     if rows:
         write_rows(path, _HEADER.split("\t"), sorted(rows.items()))
         return path

@@ -18,8 +18,8 @@ import pytest
 
 from tests.shelf import Shelf, refusal, serving
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.shards import shards
-from vitrail.data.datasets.shards.shards import open_shards
+from vitrail.data.datasets.shards import tar_dataset as shards
+from vitrail.data.datasets.shards.tar_dataset import open_shards
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_open_files_are_bounded_and_closed_in_silence(tmp_path: Path) -> None:
     for shard in range(70):
         numbered(tmp_path / f"{shard:02}.tar", range(shard, shard + 1))
     code = (
-        "import os, sys; from vitrail.data.datasets.shards.shards import open_shards\n"
+        "import os, sys; from vitrail.data.datasets.shards.tar_dataset import open_shards\n"
         "source = open_shards(sys.argv[1], 'all')\n"
         "assert sum(len(source.read(i)) for i in range(70))\n"
         "print(len(os.listdir('/dev/fd')))"

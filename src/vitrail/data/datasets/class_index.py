@@ -27,7 +27,7 @@ def name_classes(labels: Iterable[Any], name: str) -> list[str]:
     return words or [str(number) for number in range(last + 1)]
 
 
-class Numbering:
+class ClassIndex:
     """The numbers of classes; a label that is a number counts them, whatever they are called."""
 
     def __init__(self, classes: Sequence[str]) -> None:
@@ -59,7 +59,7 @@ def number_labels(
     labels: Sequence[Any], classes: Sequence[str], where: Callable[[int], str], *, several: bool
 ) -> np.ndarray:
     """Give all images' labels as a Source holds them: numbers, or with several a row each."""
-    numbering = Numbering(classes)
+    numbering = ClassIndex(classes)
     shape, kind = ((len(labels), len(classes)), np.uint8) if several else (len(labels), np.int64)
     numbers = np.empty(shape, kind)
     number = numbering.row if several else numbering.number

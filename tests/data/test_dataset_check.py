@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.data.sets import Listed, encode, photo
-from vitrail.data.check import check
-from vitrail.data.dataset import Content, Pixels
+from vitrail.data.dataset import ArrayDataset, Content
+from vitrail.data.dataset_check import check
 
 
 def test_counts_bad_files_and_duplicates() -> None:
@@ -50,7 +50,7 @@ def test_moments_weigh_each_image_the_same() -> None:
 def test_images_of_one_color_have_no_deviation() -> None:
     plain = np.full((3, 8, 8, 3), 51, np.uint8)  # 0.2, whose mean square is below its square
     labels = np.zeros(3, np.int64)
-    found = check({"all": Pixels("p", ("a",), labels, plain)}, workers=1)
+    found = check({"all": ArrayDataset("p", ("a",), labels, plain)}, workers=1)
     assert found.mean == pytest.approx([0.2] * 3)
     assert found.std == [0, 0, 0]
 
@@ -60,7 +60,7 @@ def test_pixels_and_several_labels() -> None:
     pixels[1:] += np.arange(39, dtype=np.uint8)[:, None, None, None] + 1
     labels = np.zeros((40, 2), np.uint8)
     labels[:30, 0] = labels[20:, 1] = 1
-    found = check({"all": Pixels("p", ("a", "b"), labels, pixels)}, workers=2)
+    found = check({"all": ArrayDataset("p", ("a", "b"), labels, pixels)}, workers=2)
     assert found.classes == {"a": {"all": 30}, "b": {"all": 20}}
     assert found.modes == {"1 channels": 40}
     assert found.mean == pytest.approx([np.arange(40).mean() / 255])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.shelf import refusal
 from vitrail.config import InputError
-from vitrail.data.datasets.shards.tar import Member, read_members
+from vitrail.data.datasets.shards.tar_reader import Member, read_members
 
 FORMATS: list[Any] = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 

@@ -25,10 +25,10 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select, stat_files
+from vitrail.data.datasets.class_index import name_classes, number_labels
 from vitrail.data.datasets.filenames import Names
-from vitrail.data.datasets.numbering import name_classes, number_labels
 from vitrail.data.datasets.shards.patterns import is_address, list_shards, name_splits, place_of
-from vitrail.data.datasets.shards.tar import Member, read_members
+from vitrail.data.datasets.shards.tar_reader import Member, read_members
 from vitrail.data.split import SPLITS, choose, hold_out, spell
 from vitrail.download import MissingError, cache_folder, fetch
 from vitrail.text import printable, show

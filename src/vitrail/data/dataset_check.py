@@ -11,17 +11,23 @@ import multiprocessing
 import os
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import sqrt
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from vitrail.config import InputError
+from vitrail.console import show_progress
 from vitrail.data.dataset import ImageDataset, UnreadableImage
+from vitrail.data.datasets.open import notes, open_splits
+from vitrail.data.datasets.unreadable_list import list_others, write_rows, write_unreadable_list
 from vitrail.data.decoding.decode import LIMITS, ImageError, Limits, decode, read_header
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
 from vitrail.data.rng import shuffled
+from vitrail.result import Result, ResultTable
 
 CHUNK = 32  # images a worker looks at before it reports
 MEASURED = 1_000  # images that mean and std are taken from, drawn at random
@@ -29,7 +35,7 @@ ENOUGH = 1_000_000  # pixels of each that are measured; larger images are measur
 _ALONE = LoaderConfig(workers=1, kind="processes")
 
 
-class Look(NamedTuple):
+class ImageInfo(NamedTuple):
     """What one image turned out to be."""
 
     digest: bytes
@@ -44,8 +50,8 @@ class Look(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
-    """What a check found."""
+class DatasetCheck(Result):
+    """What a check of a dataset found."""
 
     images: int
     """Files that were looked at, good and bad."""
@@ -75,6 +81,72 @@ class Check:
     """Deviation of the pixels likewise."""
     measured: int
     """Images that mean and std were taken from."""
+    list: str | None = None
+    """The file that lists the unreadable images, if it was written."""
+    notes: tuple[str, ...] = ()
+    """What a person may want to know of the dataset, each in one line."""
+
+    def summary(self) -> Iterator[ResultTable | str]:
+        """Give the classes first, what is wrong last."""
+        yield from self.notes
+        rows = [(name, *(f"{n:,}" for n in each.values())) for name, each in self.classes.items()]
+        yield ResultTable(("class", *self.splits), rows)
+        kinds = Counter(bad["kind"] for bad in self.bad).most_common()
+        why = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
+        skipped = f", {len(self.bad):,} unreadable: {why}" if self.bad else ""
+        yield f"{self.images:,} files: {sum(self.splits.values()):,} good{skipped}"
+        for axis, (low, middle, high) in self.sizes.items():
+            yield f"{axis:9} {low:,} to {high:,} pixels, median {middle:,}"
+        yield f"kinds     {', '.join(f'{n:,} {mode}' for mode, n in self.modes.items())}"
+        yield f"largest class / smallest: {self.imbalance:.1f}"
+        mean, std = (" ".join(f"{v:.4f}" for v in values) for values in (self.mean, self.std))
+        yield f"mean      {mean}   std {std}   (of {self.measured:,} images)"
+        yield from _describe_groups("the same image in several splits", self.leaks)
+        yield from _describe_groups("the same image under several classes", self.conflicts)
+        yield from _describe_groups("the same image more than once in a split", self.duplicates)
+        yield from (f"no good image: {name}" for name in self.empty[:10])
+        yield from (f"unreadable: {bad['path']}: {bad['reason']}" for bad in self.bad[:10])
+        if len(self.bad) > 10:
+            yield f"and {len(self.bad) - 10:,} more; --out FILE.tsv lists them all"
+        if self.list:
+            yield f"{self.list}: {len(self.bad):,} files that training now skips"
+
+
+def _describe_groups(what: str, groups: Sequence[Sequence[str]]) -> Iterator[str]:
+    if groups:
+        shown = "; ".join(" = ".join(group[:3]) for group in groups[:3])
+        yield f"{what}: {len(groups):,}, such as {shown}"
+
+
+def check_data(
+    data: str,
+    *,
+    fix: bool = False,
+    out: Path | None = None,
+    max_pixels: int = LIMITS.pixels,
+    workers: int | None = None,
+) -> DatasetCheck:
+    """Check every image of a dataset: counts, unreadable files, duplicates, sizes, mean and std.
+
+    `fix` lists the unreadable files in the dataset's folder, so that training skips them; `out` is
+    a TSV file for them and the reasons. No image is moved or changed.
+    """
+    splits = open_splits(data)
+    limits = Limits(pixels=max_pixels)
+    with show_progress("checking", sum(map(len, splits.values()))) as report:
+        found = check(splits, limits=limits, workers=workers, report=report)
+    if out is not None:
+        columns = ("split", "path", "reason", "kind")
+        write_rows(out, columns, ([bad[column] for column in columns] for bad in found.bad))
+    written: Path | None = None
+    if fix:
+        root = next(iter(splits.values())).root
+        if root is None:
+            raise InputError(f"{data} has no folder to list unreadable files in; leave --fix out")
+        bad_here = {bad["path"]: bad["reason"] for bad in found.bad}
+        written = write_unreadable_list(root, list_others(root, splits.values()) | bad_here)
+    told = dict.fromkeys(note for dataset in splits.values() for note in notes(dataset))
+    return replace(found, list=str(written) if written else None, notes=tuple(told))
 
 
 class _Inspector:
@@ -85,12 +157,12 @@ class _Inspector:
     ) -> None:
         self._splits, self._measured, self._limits = splits, measured, limits
 
-    def look(self, task: tuple[str, range]) -> list[Look]:
+    def look(self, task: tuple[str, range]) -> list[ImageInfo]:
         _silence_decoders()
         split, indices = task
         return [self._look(self._splits[split], i, (split, i) in self._measured) for i in indices]
 
-    def _look(self, source: ImageDataset, index: int, measure: bool) -> Look:
+    def _look(self, source: ImageDataset, index: int, measure: bool) -> ImageInfo:
         try:
             content = source.read(index)
             if isinstance(content, np.ndarray):
@@ -109,9 +181,9 @@ class _Inspector:
         except OSError as error:
             reason = error.strerror or str(error)
             return _failed(UnreadableImage(source.where(index), reason, "unreadable"))
-        return Look(digest, shape, mode, _moments(pixels) if measure else None)
+        return ImageInfo(digest, shape, mode, _moments(pixels) if measure else None)
 
-    def crashed(self, split: str, index: int) -> Look:
+    def crashed(self, split: str, index: int) -> ImageInfo:
         where = self._splits[split].where(index)
         return _failed(UnreadableImage(where, "crashes the decoder", "crashes the decoder"))
 
@@ -123,8 +195,8 @@ def _silence_decoders() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def _failed(bad: UnreadableImage) -> Look:
-    return Look(b"", (0, 0), "", None, bad)
+def _failed(bad: UnreadableImage) -> ImageInfo:
+    return ImageInfo(b"", (0, 0), "", None, bad)
 
 
 def _moments(pixels: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -142,7 +214,7 @@ def check(
     limits: Limits = LIMITS,
     workers: int | None = None,
     report: Callable[[int], None] = lambda done: None,
-) -> Check:
+) -> DatasetCheck:
     """Look at every image of a set's splits; `report` is told how many are done."""
     measured = {
         (split, int(index))
@@ -155,7 +227,7 @@ def check(
         for split, source in splits.items()
         for start in range(0, len(source), CHUNK)
     ]
-    looks: dict[str, list[Look]] = {split: [] for split in splits}
+    looks: dict[str, list[ImageInfo]] = {split: [] for split in splits}
     done = 0
     config = LoaderConfig(workers=workers, kind="processes")
     for (split, _), found in zip(tasks, _look_at_all(inspector, tasks, config), strict=True):
@@ -167,7 +239,7 @@ def check(
 
 def _look_at_all(
     inspector: _Inspector, tasks: Sequence[tuple[str, range]], config: LoaderConfig
-) -> Iterator[list[Look]]:
+) -> Iterator[list[ImageInfo]]:
     """Run the tasks in worker processes; images of a chunk that kills them are tried alone."""
     waiting = deque(tasks)
     while waiting:
@@ -180,7 +252,7 @@ def _look_at_all(
             yield [_look_alone(inspector, split, index) for index in indices]
 
 
-def _look_alone(inspector: _Inspector, split: str, index: int) -> Look:
+def _look_alone(inspector: _Inspector, split: str, index: int) -> ImageInfo:
     try:
         ((look,),) = Loader(inspector.look, [(split, range(index, index + 1))], _ALONE)
     except WorkerError:
@@ -188,7 +260,9 @@ def _look_alone(inspector: _Inspector, split: str, index: int) -> Look:
     return look
 
 
-def _summarize(splits: Mapping[str, ImageDataset], looks: Mapping[str, list[Look]]) -> Check:
+def _summarize(
+    splits: Mapping[str, ImageDataset], looks: Mapping[str, list[ImageInfo]]
+) -> DatasetCheck:
     """Put what was seen of each image together."""
     good = {
         split: [i for i, look in enumerate(each) if not look.bad] for split, each in looks.items()
@@ -208,7 +282,7 @@ def _summarize(splits: Mapping[str, ImageDataset], looks: Mapping[str, list[Look
         for look in each
         if look.bad
     ]
-    return Check(
+    return DatasetCheck(
         images=sum(map(len, looks.values())),
         splits={split: len(indices) for split, indices in good.items()},
         classes={name: {split: counts[split].get(name, 0) for split in splits} for name in classes},
@@ -239,7 +313,7 @@ def _class_counts(source: ImageDataset, good: list[int]) -> dict[str, int]:
 
 
 def _same_images(
-    splits: Mapping[str, ImageDataset], looks: Mapping[str, list[Look]]
+    splits: Mapping[str, ImageDataset], looks: Mapping[str, list[ImageInfo]]
 ) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
     """Group files of the same bytes: within a split, between splits, under several classes."""
     groups: defaultdict[bytes, list[tuple[str, int]]] = defaultdict(list)

@@ -29,7 +29,7 @@ from tests.data.datasets.hub_sets import (
 )
 from tests.shelf import refusal
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.hub.hub import HubDataset, open_hub
+from vitrail.data.datasets.hub.hub_dataset import HubDataset, open_hub
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +205,7 @@ def test_threads_and_processes_read_the_same(tmp_path: Path) -> None:
 def test_files_on_the_hub_are_read_through_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     import fsspec
 
-    from vitrail.data.datasets.hub import hub
+    from vitrail.data.datasets.hub import hub_dataset as hub
 
     monkeypatch.setattr(fsspec, "open", lambda path, mode: BytesIO(f"{path} {mode}".encode()))
     for path in ("hf://datasets/o/n/1.png", "zip://1.png::hf://datasets/o/n/a.zip"):

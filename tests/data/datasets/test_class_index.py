@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.shelf import refusal
-from vitrail.data.datasets.numbering import Numbering, name_classes, number_labels
+from vitrail.data.datasets.class_index import ClassIndex, name_classes, number_labels
 
 
 @pytest.mark.parametrize(
@@ -59,12 +59,12 @@ def test_numbers() -> None:
 )
 def test_strangers(label: Any, said: str) -> None:
     classes = ["ant", "bee", "ox"]
-    assert refusal(Numbering(classes).number, label) == said
+    assert refusal(ClassIndex(classes).number, label) == said
     place = "row {}".format
     assert refusal(number_labels, [0, label], classes, place, several=False) == f"row 1: {said}"
     assert refusal(number_labels, [[], [label]], classes, place, several=True) == f"row 1: {said}"
 
 
 def test_a_flag_for_each_class_is_no_list_of_classes() -> None:
-    text = refusal(Numbering(["ant", "bee", "ox"]).row, [0, 1, 0])
+    text = refusal(ClassIndex(["ant", "bee", "ox"]).row, [0, 1, 0])
     assert text == "expected a list of classes, each once, got [0, 1, 0]"

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import ImageDataset, ImageStream, Streamed, select, stat_files
+from vitrail.data.dataset import ImageDataset, ImageStream, StreamItem, select, stat_files
+from vitrail.data.datasets.class_index import ClassIndex, name_classes, number_labels
 from vitrail.data.datasets.folder import read_file
 from vitrail.data.datasets.hub.hub_library import (
     HubName,
@@ -28,7 +29,6 @@ from vitrail.data.datasets.hub.hub_library import (
     parse_name,
     quiet,
 )
-from vitrail.data.datasets.numbering import Numbering, name_classes, number_labels
 from vitrail.data.rng import words
 from vitrail.data.split import choose, hold_out, spell
 from vitrail.text import printable, quoted
@@ -101,11 +101,11 @@ class HubStream(ImageStream):
         super().__init__(name, columns.classes, multilabel=columns.multilabel, length=length)
         self._rows, self._columns, self._buffer = rows, columns, buffer
 
-    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[Streamed]:
+    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[StreamItem]:
         """Give an epoch's images from a position on; those before it are read and dropped."""
         # A seed for each epoch: set_epoch would leave the files in one order if some are skipped.
         own = int(words(seed, "order", epoch, np.zeros(1), range(1))[0, 0])
-        numbering = Numbering(self.classes)
+        numbering = ClassIndex(self.classes)
         with in_one_line(self.name):
             rows = self._rows.shuffle(seed=own, buffer_size=self._buffer).skip(start)
             for position, row in enumerate(rows, start):
@@ -121,7 +121,7 @@ class HubStream(ImageStream):
                     content = _content(image)
                 except FileNotFoundError:
                     content = b""  # which the decoder will count as a bad image
-                yield Streamed(content, number, where, path)
+                yield StreamItem(content, number, where, path)
 
 
 def open_hub(rest: str, split: str, *, seed: int = 0) -> ImageDataset | ImageStream:

@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitrail.config import InputError
-from vitrail.data.dataset import Pixels, select
-from vitrail.data.datasets.bad_list import (
-    BAD_LIST,
-    Remaining,
-    leave_out_bad,
-    read_bad_list,
-    write_bad_list,
-)
+from vitrail.data.dataset import ArrayDataset, select
 from vitrail.data.datasets.folder import open_folder
+from vitrail.data.datasets.unreadable_list import (
+    UNREADABLE_LIST,
+    FilteredDataset,
+    leave_out_unreadable,
+    read_unreadable_list,
+    write_unreadable_list,
+)
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=12)
 
@@ -27,14 +27,14 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=12)
 @given(st.dictionaries(ANY_TEXT.filter(bool), ANY_TEXT))
 def test_any_name_and_reason_come_back(rows: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        write_bad_list(Path(folder), rows)
-        assert read_bad_list(Path(folder)) == rows
-        assert os.listdir(folder) == ([BAD_LIST] if rows else [])
+        write_unreadable_list(Path(folder), rows)
+        assert read_unreadable_list(Path(folder)) == rows
+        assert os.listdir(folder) == ([UNREADABLE_LIST] if rows else [])
 
 
 def test_the_list_is_plain_tab_separated_text(tmp_path: Path) -> None:
-    path = write_bad_list(tmp_path, {"b/2\n.jpg": "truncated", "a/1.jpg": "not a\timage"})
-    assert path == tmp_path / BAD_LIST
+    path = write_unreadable_list(tmp_path, {"b/2\n.jpg": "truncated", "a/1.jpg": "not a\timage"})
+    assert path == tmp_path / UNREADABLE_LIST
     rows = [
         b"path\treason",
         rb"a/1.jpg" + b"\t" + rb"not a\timage",
@@ -45,8 +45,8 @@ def test_the_list_is_plain_tab_separated_text(tmp_path: Path) -> None:
 
 def test_a_list_that_people_edited(tmp_path: Path) -> None:
     text = "\ufeffpath\treason\r\ncats/1.jpg\tblurred\r\n\r\ncats/2.jpg\r\ncats/3.jpg\ta\tb"
-    (tmp_path / BAD_LIST).write_bytes(text.encode())
-    assert read_bad_list(tmp_path) == {
+    (tmp_path / UNREADABLE_LIST).write_bytes(text.encode())
+    assert read_unreadable_list(tmp_path) == {
         "cats/1.jpg": "blurred", "cats/2.jpg": "", "cats/3.jpg": "a\tb"
     }  # fmt: skip
 
@@ -60,34 +60,34 @@ def test_a_list_that_people_edited(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_list_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
-    (tmp_path / BAD_LIST).write_bytes(content)
+    (tmp_path / UNREADABLE_LIST).write_bytes(content)
     with pytest.raises(InputError) as caught:
-        read_bad_list(tmp_path)
-    assert str(caught.value) == f"{tmp_path / BAD_LIST}: {problem}"
+        read_unreadable_list(tmp_path)
+    assert str(caught.value) == f"{tmp_path / UNREADABLE_LIST}: {problem}"
 
 
 def test_a_failed_write_leaves_the_old_list(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_bad_list(tmp_path, {"a": "old"})
+    write_unreadable_list(tmp_path, {"a": "old"})
 
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
-        InputError, match=r"vitrail-bad.tsv: cannot be written: No space left on devic"
+        InputError, match=r"vitrail-unreadable.tsv: cannot be written: No space left on devic"
     ):
-        write_bad_list(tmp_path, {"b": "new"})
-    assert read_bad_list(tmp_path) == {"a": "old"}
-    assert os.listdir(tmp_path) == [BAD_LIST]
+        write_unreadable_list(tmp_path, {"b": "new"})
+    assert read_unreadable_list(tmp_path) == {"a": "old"}
+    assert os.listdir(tmp_path) == [UNREADABLE_LIST]
 
 
 def test_no_rows_remove_the_list(tmp_path: Path) -> None:
-    write_bad_list(tmp_path, {"a": "old"})
-    write_bad_list(tmp_path, {})
+    write_unreadable_list(tmp_path, {"a": "old"})
+    write_unreadable_list(tmp_path, {})
     assert os.listdir(tmp_path) == []
-    write_bad_list(tmp_path, {})
+    write_unreadable_list(tmp_path, {})
 
 
 def test_bad_images_are_left_out(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_bad_images_are_left_out(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
     whole = open_folder(tmp_path, "all")
-    assert leave_out_bad(whole) is whole
-    write_bad_list(tmp_path, {r"a/2\n": "cut off", "b/1": "cut off", "gone": "was bad"})
-    left = leave_out_bad(whole)
-    assert isinstance(left, Remaining)
+    assert leave_out_unreadable(whole) is whole
+    write_unreadable_list(tmp_path, {r"a/2\n": "cut off", "b/1": "cut off", "gone": "was bad"})
+    left = leave_out_unreadable(whole)
+    assert isinstance(left, FilteredDataset)
     assert [left.where(index) for index in range(len(left))] == ["a/1", "b/2"]
     assert [left.read(index) for index in range(len(left))] == [b"a/1", b"b/2"]
     assert left.labels.tolist() == [0, 1]
@@ -106,9 +106,9 @@ def test_bad_images_are_left_out(tmp_path: Path) -> None:
     assert left.skipped == 2
     assert (left.name, left.root, left.classes) == (whole.name, tmp_path, ("a", "b"))
     part = select(whole, np.array([3, 0]))
-    assert leave_out_bad(part) is part, "none of these is on the list"
+    assert leave_out_unreadable(part) is part, "none of these is on the list"
 
 
 def test_a_set_without_a_folder_has_no_list() -> None:
-    pixels = Pixels("p", ["a"], np.zeros(2, np.int64), np.zeros((2, 1, 1, 3), np.uint8))
-    assert leave_out_bad(pixels) is pixels
+    pixels = ArrayDataset("p", ["a"], np.zeros(2, np.int64), np.zeros((2, 1, 1, 3), np.uint8))
+    assert leave_out_unreadable(pixels) is pixels
