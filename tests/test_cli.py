@@ -219,3 +219,41 @@ def test_threads_sleep_while_they_wait_unless_told_otherwise(
         monkeypatch.setenv("OMP_WAIT_POLICY", given)
     run(capsys, "--version")
     assert os.environ["OMP_WAIT_POLICY"] == found
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--learning-rate", "1"], "unknown option --learning-rate; did you mean --lr?"),
+        (["--weight_decay=1"], "unknown option --weight_decay; did you mean --optim.weight-decay?"),
+        (["--batch-size", "8"], "unknown option --batch-size; did you mean --batch?"),
+        (["--num-epochs", "8"], "unknown option --num-epochs; did you mean --epochs?"),
+        (["--workers", "8"], "unknown option --workers; did you mean --loader.workers?"),
+        (["--bf16"], "unknown option --bf16; did you mean --precision bfloat16?"),
+        (["--lr", "1e"], "--lr: expected a number, got '1e'"),
+        (["--steps", "a"], "--steps: expected a whole number, got 'a'"),
+        (["--out", ""], "--out is empty; name a folder, or . for this one"),
+        (["--out="], "--out is empty; name a folder, or . for this one"),
+    ],
+)
+def test_flags_of_other_libraries_and_wrong_values_lead_to_ours(
+    flags: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "digits", "--out", "run", *flags])
+    assert stop.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_error_of_the_system_gets_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(given: list[str]) -> None:
+        raise OSError(24, "Too many open files", "a.jpg")
+
+    monkeypatch.setattr(sys.modules["vitrail.cli.main"], "_run", fail)
+    with pytest.raises(SystemExit) as stop:
+        main([])
+    assert stop.value.code == 1
+    expected = "vitrail: a.jpg: Too many open files; raise the limit with ulimit -n\n"
+    assert capsys.readouterr().err == expected

@@ -183,11 +183,11 @@ def test_only_a_recipes_own_warmup_is_shortened(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--optim.momentun", "0.9"], "'optim.momentun'; did you mean 'optim.momentum'?"),
-        (["--optim.lr", "much"], "optim.lr: expected float, got 'much'"),
+        (["--optim.lr", "much"], "optim.lr: expected a number, got 'much'"),
         (["--bach", "3"], "unknown option --bach; did you mean '--batch'"),
         (["--epoch", "3"], "unknown option --epoch; did you mean '--epochs'"),
         (["--settings", "3"], "unknown option --settings"),
-        (["--ema"], "ema: expected float, got 'true'"),
+        (["--ema"], "ema: expected a number, got 'true'"),
         (["--batch", "0"], "batch is at least 1, not 0"),
         (["--steps", "3", "--epochs", "2"], "give --steps or --epochs, not both"),
         (["--steps", "0"], "a run of 0 steps has no step"),
@@ -236,7 +236,7 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path: Path, capsys: Capture) -> 
     code, _, err = run(capsys, *arguments)
     assert code == 2
     assert err.startswith(f"vitrail: {file}: unknown key 'optim.momentun'")
-    assert "model: expected str, got 5" in err
+    assert "model: expected text, got 5" in err
 
 
 @pytest.mark.parametrize(

@@ -338,7 +338,10 @@ def _name(kind: Any) -> str:
         return _either(map(repr if get_origin(kind) is Literal else _name, get_args(kind)))
     if _is_config(kind):
         return f"keys and values ({', '.join(_kinds(kind))})"
-    names = {NoneType: "null", Duration: _A_DURATION}
+    if get_origin(kind) is tuple:
+        return "a list" if Ellipsis in get_args(kind) else f"a list of {len(get_args(kind))}"
+    names = {NoneType: "null", Duration: _A_DURATION, int: "a whole number", float: "a number"}
+    names |= {str: "text", bool: "true or false", Path: "a path"}
     return names.get(kind) or (kind.__name__ if isinstance(kind, type) else str(kind))
 
 

@@ -29,6 +29,7 @@ from vitrail.cli.evaluate import compare, evaluate
 from vitrail.cli.features import embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models
+from vitrail.cli.options import OTHER_NAMES
 from vitrail.cli.soup import soup
 from vitrail.cli.train import MORE, CommonFlags, finetune, train
 from vitrail.cli.vtab import vtab
@@ -36,6 +37,7 @@ from vitrail.cli.weights import convert, weights_list, weights_show
 from vitrail.config import InputError, suggest
 from vitrail.console import print_line
 from vitrail.signals import Stopped
+from vitrail.text import printable
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "models": models,
@@ -71,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Before torch comes: threads that spin while they wait for each other took 2.5 times as long
     # for training beside other work on two cores, and no less than sleeping ones on idle cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="backslashreplace")  # what a terminal's encoding lacks
     try:
@@ -82,11 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _give_up_stdout()
         sys.exit(1)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno is None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"vitrail: {where}{error.strerror}\n")
-        _give_up_stdout()
+        where = f"{printable(str(error.filename))}: " if error.filename else ""
+        more = "; raise the limit with ulimit -n" if error.errno == errno.EMFILE else ""
+        sys.stderr.write(f"vitrail: {where}{error.strerror}{more}\n")
+        if error.errno == errno.ENOSPC:
+            _give_up_stdout()
         sys.exit(1)
     except (Stopped, KeyboardInterrupt) as stop:
         sys.stderr.write(f"vitrail: {stop if str(stop) else 'interrupted'}\n")
@@ -159,6 +166,9 @@ def _overview() -> str:
 def _parse(name: str, arguments: list[str]) -> Callable[[], None]:
     """Read a command's arguments to a call that is still to be made."""
     command, more = COMMANDS[name], {}
+    for flag, value in itertools.pairwise([*arguments, None]):
+        if flag == "--out=" or (flag == "--out" and value == ""):
+            raise InputError("--out is empty; name a folder, or . for this one")
     # What the source says of an option on several lines is one text; tyro would break it there.
     command.__doc__ = re.sub(r"\n {8}", " ", inspect.cleandoc(command.__doc__ or ""))
     open_ended = "settings" in inspect.signature(command).parameters
@@ -205,6 +215,8 @@ def _split_settings(
         if not flag.startswith("--") or path in own:
             left.append(argument)
             continue
+        if path in OTHER_NAMES:
+            raise InputError(f"unknown option {flag}; did you mean {OTHER_NAMES[path]}?")
         if not equals:
             text = "true" if not waiting or waiting[-1].startswith("--") else waiting.pop()
         settings.append((path, text))
@@ -215,5 +227,11 @@ def _one_line(box: str) -> str:
     """Flatten the parser's framed message: its first section, and what the user may have meant."""
     lines = [line.strip("│ ") for line in box.splitlines() if line[:1] not in "╭╰"]
     first = " ".join(itertools.takewhile(lambda line: not line.startswith("─"), lines))
+    whole = " ".join(" ".join(lines).split())
+    wrong = re.search(r"Error parsing (--\S+): .*?(INT|FLOAT).*? from \['(.*?)'\]", whole)
+    wrong = wrong or re.search(r"Error parsing (--\S+): .*?to (int|float).*?: '(.*?)'", whole)
+    if wrong:
+        kind = "a whole number" if wrong[2].lower() == "int" else "a number"
+        return f"{wrong[1]}: expected {kind}, got '{wrong[3]}'"
     meant = lines.index("Perhaps you meant:") + 1 if "Perhaps you meant:" in lines else None
     return first if meant is None else f"{first}; perhaps you meant {lines[meant]}"

@@ -142,8 +142,20 @@ def _from_run(rest: str, cache: Path | None) -> Resolved:
         raise InputError(f"no run folder {rest!r}{_neighbors(Path(rest))}")
     found = _model_folder(folder)
     if found is None:
-        raise InputError(f"{folder} is no run folder: it holds no model.json yet")
+        raise InputError(_describe_unfinished(folder) or f"{folder} holds no model.json")
     return Resolved(f"run:{rest}", found, {}, {}, None)
+
+
+def _describe_unfinished(folder: Path) -> str | None:
+    """Say how far a run got that has no model yet; None if the folder is not a run's."""
+    if not (folder / "run.json").is_file():
+        return None
+    said = "stopped before its first save"
+    for manifest in sorted(folder.glob("checkpoints/step-*/manifest.json")):
+        with suppress(OSError, ValueError, LookupError):
+            data = json.loads(manifest.read_text())
+            said = f"stopped at step {data['step']:,} of {data['metadata']['total']:,}"
+    return f"{folder} has no model yet: {said}; run the same command to continue"
 
 
 def _local(path: Path, source: str) -> Resolved:
@@ -154,6 +166,8 @@ def _local(path: Path, source: str) -> Resolved:
         model = _model_folder(folder)
         if model is not None:
             return Resolved(source, model, {}, {}, None)
+        if unfinished := _describe_unfinished(folder):
+            raise InputError(unfinished)
         path, hub_like = _weights_in(folder), True
     if not path.is_file():
         raise InputError(f"{path} is neither a file nor a folder")

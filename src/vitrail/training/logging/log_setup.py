@@ -10,6 +10,13 @@ from contextlib import contextmanager, suppress
 from vitrail.config import InputError
 
 log = logging.getLogger("vitrail")
+_FORM = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+
+
+def format_log(text: str) -> str:
+    """Write a line as the log's file has it, with the time."""
+    record = log.makeRecord(log.name, logging.INFO, "", 0, text, (), None)
+    return _FORM.format(record)
 
 
 @contextmanager
@@ -19,8 +26,7 @@ def log_to(write: Callable[[str], None]) -> Iterator[None]:
     Who shows the log on stderr already is left to do so. An exception that ends the block is
     written too, with its traceback unless it is a person's mistake or wish.
     """
-    form = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
-    kept = _Sink(write, form)
+    kept = _Sink(write, _FORM)
     sinks = [kept] if _is_shown() else [kept, _Sink(_say, _Plain())]
     level = log.level
     if level == logging.NOTSET:

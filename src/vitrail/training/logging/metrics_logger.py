@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -22,14 +23,15 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.training.logging.json_lines import JSONLines, format_row
-from vitrail.training.logging.log_setup import log_to
+from vitrail.training.logging.log_setup import format_log, log_to
 from vitrail.training.logging.loggers import Logger, open_logger
-from vitrail.training.logging.progress import ProgressState, open_progress
+from vitrail.training.logging.progress import LinePrinter, ProgressState, describe, open_progress
 from vitrail.training.logging.throughput import ThroughputMeter, ThroughputWindow, peak_memory
 
 METRICS = "metrics.jsonl"
 SPEED = "speed.jsonl"
 LOG = "log.txt"
+ACCURACIES = ("val/top1", "val/top5")
 
 log = logging.getLogger("vitrail")
 
@@ -81,6 +83,7 @@ class MetricsLogger:
         record = JSONLines(folder / LOG)
         stack.callback(record.close)
         stack.enter_context(log_to(record.append))
+        self._append_log = record.append
         if saved is not None:
             _restore(folder / METRICS, saved)
         upto = self._step or -1
@@ -98,7 +101,9 @@ class MetricsLogger:
         self._shown_gauge = ThroughputWindow(self._pace, self._display.span)
         self._next_show = -math.inf
         self._start: tuple[int, float] | None = None
-        self._loss, self._loss_step = math.nan, self._step
+        self._losses: deque[tuple[float, int]] = deque(maxlen=self._display.span)
+        self._loss: tuple[float | Tensor, int] = 0.0, 0  # summed since the last reading, and steps
+        self._next_line = -math.inf
 
     def train(
         self, step: int, values: Mapping[str, float | Tensor], *, images: int, waited: float
@@ -113,6 +118,8 @@ class MetricsLogger:
             return
         now = time.perf_counter()
         self._pace.step(now, images, waited)
+        if (loss := values.get("train/loss")) is not None:
+            self._loss = self._loss[0] + loss, self._loss[1] + 1
         if self._start is None:
             self._start = step, now
         writes = self._every and (step % self._every == 0 or step in (1, self._total))
@@ -120,7 +127,6 @@ class MetricsLogger:
         if not (writes or shows):
             return
         numbers = _read(values)
-        self._smooth(step, numbers.get("train/loss"))
         if writes:
             self._write(step, numbers, self._measure(step))
         if shows:
@@ -132,7 +138,7 @@ class MetricsLogger:
             return
         numbers = _read(values)
         self._write(step, numbers)
-        shown = "  ".join(f"{name} {_format(value)}" for name, value in numbers.items())
+        shown = "  ".join(_format(name, value) for name, value in numbers.items())
         log.info("step %s/%s  %s", f"{step:,}", f"{self._total:,}", shown)
         self._pace.skip(time.perf_counter())
 
@@ -182,11 +188,12 @@ class MetricsLogger:
         self._speed.append(format_row(step, {"time": time.time(), **row}))
         return row
 
-    def _smooth(self, step: int, loss: float | None) -> None:
-        if loss is not None:
-            old = self._loss if math.isfinite(self._loss) else loss
-            keep = 0.98 ** (step - self._loss_step)
-            self._loss, self._loss_step = keep * old + (1 - keep) * loss, step
+    def _mean_loss(self) -> float | None:
+        """Return the mean loss since the last line; on a terminal, over the last ten seconds."""
+        self._losses.append((float(self._loss[0]), self._loss[1]))
+        self._loss = 0.0, 0
+        sums, steps = zip(*self._losses, strict=True)
+        return sum(sums) / sum(steps) if sum(steps) else None
 
     def _show(self, step: int, numbers: dict[str, float], now: float) -> None:
         self._next_show = now + self._display.period
@@ -194,7 +201,7 @@ class MetricsLogger:
             step=step,
             total=self._total,
             epoch=numbers.get("epoch"),
-            loss=self._loss if "train/loss" in numbers else None,
+            loss=self._mean_loss(),
             lr=numbers.get("lr"),
             speed=self._shown_gauge.read(),
             memory=peak_memory(),
@@ -204,6 +211,9 @@ class MetricsLogger:
             self._display.show(figures)
         except OSError:  # the terminal has gone, the run stays
             self._next_show = math.inf
+        if now >= self._next_line or step == self._total:
+            self._next_line = now + LinePrinter.period
+            self._append_log(format_log(describe(figures)))
 
     def _guess_left(self, step: int, now: float) -> float | None:
         """Guess the seconds to the end, evaluations and saves included."""
@@ -273,5 +283,8 @@ def _read(values: Mapping[str, float | Tensor]) -> dict[str, float]:
     }
 
 
-def _format(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:#.4g}"
+def _format(name: str, value: float) -> str:
+    if name in ACCURACIES:
+        return f"{name.replace('/top', ' top-')} {value:.2%}"
+    shown = f"{value:,}" if isinstance(value, int) else f"{value:#.4g}"
+    return f"{name.replace('/', ' ')} {shown}"

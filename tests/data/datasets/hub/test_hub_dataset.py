@@ -269,7 +269,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("phtos", "HF_HUB_OFFLINE"),
         ("./phtos", "no folder phtos; did you mean 'photos'?"),
         ("photos,strem=true", "hf:photos,strem=true: unknown key 'strem'; did you mean 'stream'?"),
-        ("photos,stream=maybe", "stream: expected bool, got 'maybe'"),
+        ("photos,stream=maybe", "stream: expected true or false, got 'maybe'"),
         ("photos,buffer=0", "at least 1"),
         ("photos,classes=-1", "at least 1"),
         ("photos,trust_remote_code=true", "unknown key 'trust_remote_code'"),
