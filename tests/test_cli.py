@@ -12,7 +12,7 @@ import pytest
 import vitrail
 from tests.commands import run
 from tests.material import ROOT
-from vitrail.cli import COMMANDS
+from vitrail.cli import COMMANDS, main
 from vitrail.config import Duration
 from vitrail.models import NAMES, parse
 from vitrail.models.cost.total import cost_of
