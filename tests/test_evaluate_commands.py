@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -355,3 +356,79 @@ def test_bad_comparisons_are_one_line(
     code, _, err = run(capsys, "compare", "--data", str(photos), *command, *CPU)
     assert code == 2
     assert problem in err.splitlines()[-1]
+
+
+def test_a_run_is_evaluated_on_what_it_held_out(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As README has it: a folder in one piece, of which the run held a quarter out."""
+    from vitrail.config import from_dict, read_file
+    from vitrail.run import TrainConfig
+    from vitrail.training.run_data import open_run_data
+
+    monkeypatch.chdir(tmp_path)
+    for name in CLASSES:
+        write_images(tmp_path / "more" / name, broken=False)
+    (tmp_path / "photos").mkdir()
+    for number, name in enumerate(CLASSES):
+        (tmp_path / "photos" / name).mkdir()
+        for place, file in enumerate(sorted((tmp_path / "more" / name).rglob("*.png"))):
+            file.rename(tmp_path / "photos" / name / f"{number}-{place}.png")
+    options = ("--steps", "1", "--batch", "4", "--hold-out", "0.25", "--out", "runs/photos", *CPU)
+    model = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"
+    code, _, err = run(capsys, "train", "photos", "--model", model, *options)
+    assert code == 0, err
+    config = from_dict(TrainConfig, read_file(tmp_path / "runs" / "photos" / "config.yaml"))
+    held_out = open_run_data(config, "val")
+    assert 0 < len(held_out) < 39
+    for split in ((), ("--split", "val")):
+        found = evaluated(capsys, "runs/photos", f"{tmp_path}/photos/", *split)
+        assert found["images"] == len(held_out)
+        assert "images that the run held out" in found["notes"][0]
+    code, _, err = run(capsys, "evaluate", "runs/photos", "photos", "--split", "test", *CPU)
+    assert code == 2
+    assert "it has train, val" in err
+    assert "leave --split out to evaluate on held-out images" in err
+
+
+def test_names_that_are_not_utf8_are_escaped(
+    capsys: Capture, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    names = tuple(os.fsdecode(name) for name in (b"a", b"b\xff", b"c"))
+    data = write_images(tmp_path / "photos", names, broken=False)
+    plain = save_tiny(tmp_path / "plain", None)
+    out = tmp_path / "report"
+    found = evaluated(capsys, str(plain), str(data), "--split", "all", "--out", str(out))
+    assert found["images"] == 13
+    rows = list(csv.DictReader((out / "classes.csv").read_text("utf-8").splitlines()))
+    assert [row["class"] for row in rows] == ["a", r"b\xff", "c"]
+    for suffix in ("parquet", "npy", "safetensors"):
+        file = tmp_path / f"features.{suffix}"
+        code, _, err = run(capsys, "embed", str(plain), str(data), "--out", str(file), *CPU)
+        assert (code, err) == (0, "")
+    table = list(csv.DictReader((tmp_path / "features.rows.csv").read_text("utf-8").splitlines()))
+    assert {row["class"] for row in table} == {"a", r"b\xff", "c"}
+
+
+def test_models_of_one_architecture_have_columns_of_their_own(
+    capsys: Capture, tmp_path: Path, photos: Path
+) -> None:
+    one, two = save_tiny(tmp_path / "run-small"), save_tiny(tmp_path / "run-large", seed=1)
+    command = (str(one), str(two), "--data", str(photos), "--shots")
+    code, said, _ = run(capsys, "compare", *command, *CPU)
+    assert code == 0
+    assert "1: ViT/4@8 small" in said
+    assert "2: ViT/4@8 large" in said
+
+
+def test_functions_take_objects(photos: Path, model: Path) -> None:
+    import vitrail
+
+    loaded, dataset = load(str(model)), open_data(str(photos), split="all")
+    assert isinstance(dataset, ImageDataset)
+    by_text = vitrail.evaluate(model, str(photos), split="all", device="cpu")
+    by_object = vitrail.evaluate(loaded, dataset, device="cpu")
+    assert by_object.metrics() == by_text.metrics()
+    assert by_object.dataset == by_text.dataset
+    assert "<table>" in (by_text._repr_html_() or "")

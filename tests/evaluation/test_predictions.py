@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import average_precision_score, log_loss, top_k_accuracy_score
+from sklearn.metrics import average_precision_score, f1_score, log_loss, top_k_accuracy_score
 
 from tests.evaluation.test_accuracy import CPU, TINY, Table, batches_of
 from tests.shelf import refusal
@@ -185,3 +185,34 @@ def test_predictions_that_are_no_numbers_are_refused() -> None:
     logits[3, 2] = np.nan
     text = refusal(predictions_of, logits, LABELS, ClassMatching(np.arange(CLASSES)))
     assert "outputs for 1 of 40 images are NaN or infinite" in text
+
+
+def test_a_sigmoid_model_is_scored_with_sigmoid() -> None:
+    """Its confidence is the sigmoid of the best logit, its loss binary and summed over classes."""
+    batches, model = batches_of(LABELS, 9), Table(torch.from_numpy(LOGITS))
+    matching = ClassMatching(np.arange(CLASSES))
+    found = join_predictions(
+        predict_batches(model, batches, TINY, matching, device=CPU, activation="sigmoid")
+    )
+    plain = predictions_of(LOGITS, LABELS, matching)
+    np.testing.assert_array_equal(found.top, plain.top)
+    chances = 1 / (1 + np.exp(-LOGITS.astype(np.float64)))
+    np.testing.assert_allclose(found.confidence, chances.max(1), atol=1e-6)
+    own = np.eye(CLASSES)[LABELS]
+    losses = -(own * np.log(chances) + (1 - own) * np.log(1 - chances)).sum(1)
+    np.testing.assert_allclose(found.losses, losses, atol=1e-5)
+
+
+def test_labels_are_counted_from_their_thresholds_on() -> None:
+    labels = (np.random.default_rng(4).uniform(size=(COUNT, CLASSES)) < 0.3).astype(np.uint8)
+    predictions = predictions_of(LOGITS, labels, ClassMatching(np.arange(CLASSES)))
+    levels = np.linspace(0.2, 0.8, CLASSES)
+    result = score_predictions(predictions, dataset_of(labels), thresholds=levels, resamples=20)
+    predicted = 1 / (1 + np.exp(-LOGITS.astype(np.float64))) > levels
+    assert result.macro_f1 is not None
+    assert result.micro_f1 is not None
+    assert result.macro_f1.value == pytest.approx(f1_score(labels, predicted, average="macro"))
+    assert result.micro_f1.value == pytest.approx(f1_score(labels, predicted, average="micro"))
+    assert [each.threshold for each in result.classes] == levels.tolist()
+    assert result.to_dict()["macro_f1"] == result.macro_f1.value
+    assert result.top1.value == pytest.approx((predicted == labels).mean())

@@ -8,12 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from sklearn.metrics import average_precision_score
+from sklearn.metrics import average_precision_score, f1_score
 from sklearn.metrics import confusion_matrix as peer_confusion
 
 from vitrail.evaluation.calibration import calibrate
 from vitrail.evaluation.intervals import Estimate, bootstrap, mean, wilson
-from vitrail.evaluation.scores import average_precision, confusion_matrix, list_confusion
+from vitrail.evaluation.scores import (
+    average_precision,
+    choose_thresholds,
+    confusion_matrix,
+    f1,
+    list_confusion,
+)
 from vitrail.evaluation.significance import mcnemar, paired_test
 
 few = settings(max_examples=50, deadline=None)
@@ -169,3 +175,31 @@ def test_the_paired_bootstrap_is_scipys() -> None:
     assert found.difference.high == pytest.approx(peer.high, abs=0.004)
     same = paired_test(first, first)
     assert (same.exact, same.midp, same.difference) == (1, 1, (0, 0, 0))
+
+
+def test_f1_is_scikit_learns() -> None:
+    generator = np.random.default_rng(3)
+    predicted, labels = generator.uniform(size=(2, 50, 4)) < 0.4
+    labels[:, 3] = False
+    found = f1(predicted, labels, np.ones(50))
+    peers = f1_score(labels[:, :3], predicted[:, :3], average=None)
+    np.testing.assert_allclose(found, [*peers, np.nan])
+    more = [np.concatenate([each, each[:9]]) for each in (predicted, labels)]
+    twice = f1(*more, np.ones(59))
+    np.testing.assert_allclose(f1(predicted, labels, np.where(np.arange(50) < 9, 2.0, 1.0)), twice)
+
+
+def test_thresholds_give_the_best_f1_of_all() -> None:
+    generator = np.random.default_rng(4)
+    labels = generator.uniform(size=(60, 3)) < 0.3
+    labels[:, 2] = False
+    logits = generator.normal(size=(60, 3)) + 2 * labels - 3  # 0.5 would be far too high
+    levels = choose_thresholds(logits, labels)
+    chosen = f1(logits > np.log(levels / (1 - levels)), labels, np.ones(60))
+    for number in (0, 1):
+        cuts = [-np.inf, *logits[:, number]]
+        each = [f1_score(labels[:, number], logits[:, number] > cut) for cut in cuts]
+        assert chosen[number] == pytest.approx(max(each))
+    assert levels[2] == 0.5
+    clear = choose_thresholds(np.array([[4.0], [4.0], [-4.0]]), np.array([[1], [1], [0]]))
+    assert clear == pytest.approx([0.5])

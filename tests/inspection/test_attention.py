@@ -211,12 +211,20 @@ def test_rollout_of_no_attention_but_to_oneself_stays_where_it_was() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
-        ("plain", {"method": "rolout"}, "no attention mask 'rolout'; there are: rollout, gradi"),
+        ("plain", {"method": "rolout"}, "unknown method 'rolout'; expected one of rollout, gradi"),
         ("plain", {"method": "raw", "layer": 7}, "has no attention layer 7"),
-        ("plain", {"method": "gradient", "target": 5}, "no class 5; the model has 0 to 4"),
+        (
+            "plain",
+            {"method": "gradient", "target": 5},
+            "target class 5 does not exist; expected 0 to 4",
+        ),
         ("plain", {"method": "gradient", "target": [1]}, "1 target classes for 2 images"),
-        (f"{MODELS['plain']},classes=0", {"method": "gradient"}, "has no head, so no class"),
-        ("BiT-R50x1@32,stages=1,width=32", {}, "has no patches; take a ViT"),
+        (
+            f"{MODELS['plain']},classes=0",
+            {"method": "gradient"},
+            "so there is no class",
+        ),
+        ("BiT-R50x1@32,stages=1,width=32", {}, "has no patches; use a ViT"),
     ],
 )
 def test_bad_requests_are_refused(name: str, options: dict[str, Any], said: str) -> None:

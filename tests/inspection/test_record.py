@@ -321,7 +321,7 @@ def test_nothing_stays_behind_after_an_exception() -> None:
         ({"tokens": [-4]}, "has no block -4"),
         ({"attention": [0], "heads": [3]}, "has no head 3; it has 3"),
         ({"attention": "last"}, "layers are numbers or 'all', not 'last'"),
-        ({"heads": [0]}, "heads and rows are of attention layers; say which: attention='all'"),
+        ({"heads": [0]}, "heads, rows and each require attention, for example attention='all'"),
     ],
 )
 def test_what_is_out_of_range_is_refused(asked: dict[str, Any], said: str) -> None:
@@ -338,7 +338,7 @@ def test_a_tape_says_what_it_holds() -> None:
     model = make("plain")
     with torch.no_grad(), record(model, attention=[1]) as tape:
         said = refusal(tape.attention.__getitem__, 1)
-        assert said.endswith("it holds nothing: no image has run")
+        assert said.endswith("it holds nothing: the model was not called")
         model(images(model))
     assert torch.equal(tape.attention[-2], tape.attention[1])
     assert refusal(tape.attention.__getitem__, 0).endswith("it holds those of 1")

@@ -84,7 +84,7 @@ def test_otsu_is_the_best_of_all_thresholds() -> None:
 
 def test_colors_of_what_is_no_grid_are_refused() -> None:
     said = refusal(patch_colors, torch.randn(1, 17, 8), (4, 4))
-    assert said == "17 tokens are no 4 x 4 grid; leave out the class token and registers"
+    assert said == "17 tokens are not a 4 x 4 grid; leave out the class token and registers"
     said = refusal(patch_colors, torch.randn(1, 16, 8), (4, 4), threshold=1.0)
     assert "only 0 patches are foreground" in said
 

@@ -74,6 +74,9 @@ def test_a_bit_is_reported_as_far_as_it_goes(place: Path, tmp_path: Path, capsys
         (["vit", "--data", "digits", "--count", "0"], "count must be at least 1, got 0"),
         (["vit", "a.png", "--against", "none"], "none"),
         (["none", "a.png"], "none"),
+        (["vit", "x" * 256], "File name too long"),
+        (["x" * 256, "a.png"], "xxx"),
+        (["vit", "a.png", "--device", "tpu"], "unknown device 'tpu'"),
     ],
 )
 def test_bad_input_gets_one_line_and_leaves_nothing(
@@ -91,6 +94,15 @@ def test_bad_input_gets_one_line_and_leaves_nothing(
     assert message in err
     assert err.count("\n") == 1
     assert not out.exists()
+
+
+def test_an_empty_out_is_not_the_current_folder(
+    place: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = (str(place / "vit"), str(place / "a.png"), "--out", "")
+    assert run(capsys, "inspect", *arguments)[0] == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_in_the_way_is_named(place: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -17,7 +17,7 @@ def inspect(
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")],
     images: Images = (),
     *,
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR")],
+    out: Annotated[str, tyro.conf.arg(metavar="DIR")],
     data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
     split: Annotated[str | None, tyro.conf.arg(metavar="S")] = None,
     layers: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="N …")] = None,

@@ -21,7 +21,7 @@ from vitrail.data.datasets.open import Data
 from vitrail.distributed import process_group
 from vitrail.evaluation.class_matching import ClassMap, read_map
 from vitrail.evaluation.dataset_predictions import Predictions, join_predictions, predict_dataset
-from vitrail.evaluation.evaluate import BATCH, check_head, open_matched
+from vitrail.evaluation.evaluate import BATCH, check_head, map_thresholds, open_matched
 from vitrail.evaluation.evaluation_result import EvaluationResult, score_predictions
 from vitrail.evaluation.features.extract import extract
 from vitrail.evaluation.features.feature_store import features_folder
@@ -245,7 +245,8 @@ def _evaluate(
             loaded.model, batches, matching, device=device, activation=loaded.activation
         )
     )
-    return predictions, score_predictions(predictions, dataset), notes
+    thresholds = map_thresholds(loaded, matching, dataset)
+    return predictions, score_predictions(predictions, dataset, thresholds=thresholds), notes
 
 
 def compare_predictions(

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.batches import EvalBatches
@@ -81,7 +83,8 @@ def evaluate(
         if processes.count > 1:
             processes.check_same({"images": len(dataset), "hash": dataset.fingerprint()})
         predictions = _predict(loaded, dataset, matching, processes, batch, engine, device, workers)
-        result = score_predictions(predictions, dataset, real=real_labels)
+        thresholds = map_thresholds(loaded, matching, dataset)
+        result = score_predictions(predictions, dataset, real=real_labels, thresholds=thresholds)
         result = replace(
             result,
             model=name_model(model),
@@ -127,9 +130,20 @@ def open_matched(
         dataset, notes = open_images(data, split, models)
         matching = match_classes(dataset, loaded.classes, outputs, classes)
     notes += (*notes_of(dataset), *matching.notes)
+    if dataset.multilabel and loaded.activation == "softmax":
+        notes += ("the model was trained with softmax: one class per image, not several labels",)
     if loaded.preprocess is None:
         notes += ("the weights do not say how images are preprocessed: the paper's way is used",)
     return dataset, matching, notes
+
+
+def map_thresholds(
+    loaded: LoadedModel, matching: ClassMatching, dataset: ImageDataset
+) -> np.ndarray | None:
+    """Give the model's thresholds in the order of the data's classes, if they are needed."""
+    if loaded.thresholds is None or not dataset.multilabel:
+        return None
+    return np.array(loaded.thresholds)[matching.outputs(len(dataset.classes))]
 
 
 def _predict(

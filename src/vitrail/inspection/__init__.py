@@ -1,4 +1,4 @@
-"""Look inside a model: arrays in, arrays out; only plots.py draws."""
+"""Measure what happens inside a model: arrays in, arrays out; plotting draws them."""
 
 from vitrail.inspection.record import Chunk as Chunk
 from vitrail.inspection.record import Tape as Tape

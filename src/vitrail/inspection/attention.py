@@ -1,4 +1,4 @@
-"""Where the answer comes from: attention followed back to the patches (Figure 6, Appendix D.8)."""
+"""Attention followed from the output back to the patches (Figure 6, Appendix D.8)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Method = Literal["rollout", "gradient", "raw"]
 
 @dataclass(frozen=True, eq=False)
 class Masks(Drawable):
-    """How much each patch counts, for some images."""
+    """How much each patch matters, for some images."""
 
     values: np.ndarray
     """(images, rows, columns), or by head (images, heads, rows, columns); not scaled."""
@@ -74,16 +74,16 @@ def attention_masks(
     layer: int = -1,
     target: int | Sequence[int] | None = None,
 ) -> Masks:
-    """Say how much each patch of images x (batch, channels, height, width) counts.
+    """Compute how much each patch of images x (batch, channels, height, width) matters.
 
     `rollout` multiplies all layers' attention, the mean of their heads and the identity for the
-    residual. `gradient` weighs it first by what the class `target` (the most likely unless given)
-    would gain from more of it. `raw` is what the class token attends to in one `layer`; where the
-    head reads the patches themselves, their mean or what attention pooling takes of them.
+    residual. `gradient` first weights it by the gradient of the class `target` (by default the
+    predicted one). `raw` is the attention of the class token in one `layer`; without a class token,
+    that of the patches, weighted as the pooling weights them.
     """
     if method not in get_args(Method):
         known = ", ".join(get_args(Method))
-        raise InputError(f"no attention mask {method!r}; there are: {known}"
+        raise InputError(f"unknown method {method!r}; expected one of {known}"
                          f"{suggest(method, get_args(Method))}")  # fmt: skip
     inner = find_model(model)
     grid = patches_of(inner, x)
@@ -102,7 +102,7 @@ def attention_masks(
 
 
 def rollout(maps: Sequence[Tensor], read: Tensor) -> Tensor:
-    """Follow what is read (…, tokens) back through layers' attention to their first input.
+    """Follow weights of the output tokens (…, tokens) back through layers to their first input.
 
     Maps (…, tokens, tokens) are the layers', the first one first. To each the identity is added,
     for the residual, and its rows made to add up to one.
@@ -120,7 +120,7 @@ def _follow(weights: Tensor, read: Tensor) -> Tensor:
 def attention_maps(
     model: nn.Module, x: Tensor, *, layers: Layers = "all", by_head: bool = False
 ) -> tuple[list[Tensor], Tensor]:
-    """Give layers' attention and what the head reads: (batch, tokens, tokens), (batch, tokens).
+    """Return layers' attention (batch, tokens, tokens) and the pooling weights (batch, tokens).
 
     Attention is the mean of the heads, or by head (batch, heads, tokens, tokens).
     """
@@ -138,13 +138,15 @@ def attention_maps(
 def gradient_maps(
     model: ViT, x: Tensor, *, target: int | Sequence[int] | None = None, by_head: bool = False
 ) -> tuple[list[Tensor], Tensor]:
-    """Give all layers' attention as `attention_maps` does, weighted by the target's gradient.
+    """Return all layers' attention like `attention_maps`, weighted by the target's gradient.
 
     Weights whose growth would lower the target's logit count as zero. The fused kernel keeps no
     weights, but their gradient is a product of the values and the gradient of what it gave.
     """
     if model.spec.classes == 0:
-        raise InputError(f"{model.spec.name} has no head, so no class to take the gradient of")
+        raise InputError(
+            f"{model.spec.name} has no head, so there is no class to take the gradient of"
+        )
     found: list[Attended] = []
     pooling: list[Tensor] = []
     layers = range(len(attention_layers(model)))
@@ -206,7 +208,7 @@ class _Sums:
 
 
 def _read(model: ViT, like: Tensor, pooling: Tensor | None) -> Tensor:
-    """Say how much the head reads of each token (batch, tokens)."""
+    """Return the weight of each token (batch, tokens) in what the head gets."""
     read, prefix = like.new_zeros(len(like), like.shape[-1]), model.spec.prefix
     if pooling is not None:
         read[:, prefix:] = pooling.mean(1)
@@ -218,14 +220,14 @@ def _read(model: ViT, like: Tensor, pooling: Tensor | None) -> Tensor:
 
 
 def _targets(logits: Tensor, target: int | Sequence[int] | None) -> Tensor:
-    """Give a class for each image, the most likely one unless others are asked for."""
+    """Return a class for each image: the given one, or the predicted one."""
     count, classes = logits.shape
     if target is None:
         return logits.argmax(1)
     asked = [target] * count if isinstance(target, int) else list(target)
     wrong = [number for number in asked if not 0 <= number < classes]
     if wrong:
-        raise InputError(f"there is no class {wrong[0]}; the model has 0 to {classes - 1}")
+        raise InputError(f"target class {wrong[0]} does not exist; expected 0 to {classes - 1}")
     if len(asked) != count:
         raise InputError(f"{len(asked)} target classes for {count} images; give one or {count}")
     return torch.tensor(asked, device=logits.device)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class AttentionDistance(Drawable):
-    """How far each head of each layer looks, averaged over images."""
+    """The mean attention distance of each head, averaged over images."""
 
     pixels: np.ndarray
     """(layers, heads), in pixels of the model's input."""
@@ -49,14 +49,16 @@ class AttentionDistance(Drawable):
 def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> AttentionDistance:
     """Average how far a patch's attention reaches, over all patches of images.
 
-    Batches are what the model takes. A distance is Euclidean, between the patches' centers, and
-    weighted by attention, of which the class token and registers have no part: what patches give
-    to each other adds up to one.
+    Batches are the model's input. The distance is Euclidean, between the patches' centers, and
+    weighted by attention. The class token and registers are left out: attention is normalized
+    over the patches.
     """
     inner = find_model(model)
     sites, name = attention_layers(inner), inner.spec.name
     if not sites:
-        raise InputError(f"{name} has no attention, so no attention distance; take a ViT or hybrid")
+        raise InputError(
+            f"{name} has no attention, so no attention distance; use a ViT or a hybrid"
+        )
     prefix = 0 if isinstance(inner, BiT) else inner.spec.prefix
     sums = torch.zeros(len(sites), sites[0].heads, dtype=torch.float64)
     tables: dict[tuple[Size, Size], Tensor] = {}
@@ -80,12 +82,12 @@ def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> Attention
             model(batch)
             images += len(batch)
     if not images:
-        raise InputError("there is no image to measure attention on; give at least one")
+        raise InputError("no images to measure attention on; give at least one")
     return AttentionDistance((sums / images).numpy(), images, name)
 
 
 def grid_distances(grid: Size, steps: tuple[float, float] = (1.0, 1.0)) -> Tensor:
-    """Give the distance of each cell of a grid from each other (cells, cells), in pixels."""
+    """Return the distance between all cells of a grid (cells, cells), in pixels."""
     down, across = (torch.arange(side) * step for side, step in zip(grid, steps, strict=True))
     places = torch.cartesian_prod(down.double(), across.double())
     return torch.cdist(places, places, compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,4 +1,4 @@
-"""What a model looks for in a patch, and what it knows of places (Figures 7 and 10)."""
+"""Filters of the patch embedding, and similarity of position embeddings (Figures 7 and 10)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Filters(Drawable):
     tiles: np.ndarray
     """(count, height, width, 3) from 0 to 1, the strongest component first; 0.5 is zero."""
     variance: np.ndarray
-    """Part of the filters' variance (count,) that each stands for."""
+    """Fraction of the filters' variance (count,) that each explains."""
 
     def draw(self) -> Plot:
         """Draw the tiles, as in Figure 7 left."""
@@ -57,7 +57,7 @@ class PositionSimilarity(Drawable):
 def embedding_filters(model: nn.Module, count: int = 28) -> Filters:
     """Find the principal components of the patch embedding's filters (Figure 7 left shows 28).
 
-    Of a hybrid and a BiT, they are those of the root's 7x7 convolution: it is what sees pixels.
+    For a hybrid and a BiT, they are those of the first 7x7 convolution.
     """
     inner = find_model(model)
     if isinstance(inner, BiT):
@@ -77,13 +77,13 @@ def embedding_filters(model: nn.Module, count: int = 28) -> Filters:
 
 
 def principal_components(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Give the first principal components (count, size) of rows (rows, size), of norm 1.
+    """Return the first principal components (count, size) of rows (rows, size), of norm 1.
 
-    Also gives the part of the variance that each stands for. Of its two directions, a component
-    has the one whose largest number is positive.
+    Also returns the fraction of the variance that each explains. The sign of a component is such
+    that its largest number is positive.
     """
-    centerd = rows - rows.mean(0)
-    _, strengths, basis = torch.linalg.svd(centerd, full_matrices=False)
+    centered = rows - rows.mean(0)
+    _, strengths, basis = torch.linalg.svd(centered, full_matrices=False)
     basis = basis[:count]
     largest = basis.gather(1, basis.abs().argmax(1, keepdim=True))
     variance = strengths.square()

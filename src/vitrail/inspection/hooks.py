@@ -1,8 +1,7 @@
-"""Where a model can be listened to: its attention layers and its blocks.
+"""Hooks on a model's attention layers and blocks, which change nothing.
 
-Hooks listen and change nothing. A compiled model runs as it was compiled, and is then run once
-more without its compiled code, for the hooks to hear: inside that they would not be called, or
-would be compiled into it and stay there.
+A compiled model runs as it was compiled, and then once more without its compiled code, for the
+hooks: in compiled code they would not be called, or would be compiled in and stay there.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Layers = Sequence[int] | Literal["all"]
 
 @dataclass(frozen=True)
 class Attended:
-    """What one attention layer computed its weights from, and what it gave.
+    """The inputs and outputs of one attention layer.
 
     A line is what attends to itself: a whole image, or with axial attention a row or a column.
     """
@@ -52,7 +51,7 @@ class Attended:
 
 
 def find_model(module: nn.Module) -> ViT | BiT:
-    """Give the model that a module is or, compiled or wrapped, holds."""
+    """Return the model that a module is or, compiled or wrapped, contains."""
     for part in module.modules():
         if isinstance(part, Model):
             assert isinstance(part, ViT | BiT)
@@ -94,7 +93,7 @@ def listening(
     pooled: Callable[[Tensor, Tensor], None] | None = None,
     eagerly: bool = False,
 ) -> Iterator[None]:
-    """Tell of each run's attention layers, block outputs and pooling's query and key.
+    """Call back with each forward pass's attention, block outputs, and pooling's query and key.
 
     Nothing stays behind, however the context ends. With `eagerly`, compiled code does not run at
     all, and the caller calls `forward`.
@@ -130,7 +129,7 @@ def listening(
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Run a module as evaluation does, without noise or gradients; its parts stay as they were."""
+    """Run a module in eval mode without gradients, and restore its mode afterwards."""
     training = [part for part in module.modules() if part.training]
     try:
         for part in training:
@@ -223,7 +222,7 @@ def _hear_pooling(
 
 
 def patches_of(model: ViT | BiT, x: Tensor) -> Size:
-    """Say the grid of patches that images (batch, channels, height, width) are cut into."""
+    """Return the grid of patches of images (batch, channels, height, width)."""
     if isinstance(model, BiT):
-        raise InputError(f"{model.spec.name} has no patches; take a ViT, a hybrid or an AxialViT")
+        raise InputError(f"{model.spec.name} has no patches; use a ViT, a hybrid or an AxialViT")
     return x.shape[2] // model.spec.stride[0], x.shape[3] // model.spec.stride[1]

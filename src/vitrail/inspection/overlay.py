@@ -1,4 +1,4 @@
-"""Masks brought back onto the images they were made of, whatever part of them the model saw."""
+"""Attention masks placed back onto the original images, however these were cropped."""
 
 from __future__ import annotations
 

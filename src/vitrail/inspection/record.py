@@ -1,7 +1,7 @@
-"""A tape of what a model computes, while it runs as it always does.
+"""Record what a model computes, while it runs as usual.
 
-The fused kernel never shows its weights, so those that are asked for are computed once more, from
-the queries and keys that it was given: for some layers, heads or rows, a few images at a time.
+The fused attention kernel never returns its weights, so the requested ones are computed again from
+its queries and keys: for some layers, heads or rows, a few images at a time.
 """
 
 from __future__ import annotations
@@ -52,12 +52,14 @@ class _Recorded(dict[int, Tensor]):
     def __missing__(self, layer: int) -> Tensor:
         if -self.count <= layer < 0 and layer + self.count in self:
             return self[layer + self.count]
-        have = f"those of {', '.join(map(str, self))}" if self else "nothing: no image has run"
+        have = (
+            f"those of {', '.join(map(str, self))}" if self else "nothing: the model was not called"
+        )
         raise InputError(f"the tape has no {self.what} of layer {layer}; it holds {have}")
 
 
 class Tape:
-    """What the last call of a model left: detached, and on the model's device."""
+    """What the last forward pass recorded: detached, and on the model's device."""
 
     def __init__(self, model: ViT | BiT) -> None:
         self.attention = _Recorded("attention", len(attention_layers(model)))
@@ -79,7 +81,7 @@ def record(
     rows: Sequence[int] | None = None,
     each: Callable[[Chunk], None] | None = None,
 ) -> Iterator[Tape]:
-    """Record what the layers that are asked for compute, as long as the context lasts.
+    """Record attention and block outputs of the given layers, inside a `with` block.
 
     The model may be compiled, in half precision or under autocast, and its outputs do not change
     by a bit. `rows` are query tokens (0 is the class token). With `each`, attention is not kept
@@ -93,7 +95,7 @@ def record(
             f"{name} has no attention to record; its blocks' outputs can be: tokens='all'"
         )
     if attention is None and not (heads is rows is each is None):
-        raise InputError("heads and rows are of attention layers; say which: attention='all'")
+        raise InputError("heads, rows and each require attention, for example attention='all'")
     layers = choose_layers(attention, len(sites), "attention layer", name)
     chosen = None if heads is None else choose_layers(heads, sites[0].heads, "head", name)
     tape = Tape(inner)

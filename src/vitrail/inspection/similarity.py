@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class LayerSimilarity(Drawable):
-    """How similar what the layers of two models say of the same images is."""
+    """How similar the layers of two models are on the same images."""
 
     cka: np.ndarray
     """(layers of the first, layers of the second); 1 is the same up to rotation and scale."""
@@ -45,7 +45,7 @@ def compare_layers(
     """Compare all blocks' outputs on the same images, at least four in each batch.
 
     A batch is what both models take, or a pair where they take images of different sizes. All
-    of an image's tokens together are what a layer says of it.
+    tokens of an image together are its features.
     """
     both: Tensor | float = 0.0
     own: list[Tensor | float] = [0.0, 0.0]

@@ -1,4 +1,4 @@
-"""What tokens hold: colors of patches, neighbors of images, norms, answers by layer."""
+"""Features of tokens: colors of patches, norms, predictions by layer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class PatchColors:
 
 @dataclass(frozen=True, eq=False)
 class TokenNorms(Drawable):
-    """How long each token is after each layer; a few of a large ViT stand out."""
+    """The norm of each token after each layer; in a large ViT a few stand out."""
 
     norms: np.ndarray
     """(layers, images, tokens), the tokens before the patches first."""
@@ -66,9 +66,9 @@ class TokenNorms(Drawable):
         return draw_norms(self.norms, self.prefix)
 
     def outliers(self, times: float = 4.0, layer: int = -1) -> np.ndarray:
-        """Say which patches (images, rows, columns) are longer than so many times the median.
+        """Find the patches (images, rows, columns) with norms above `times` the median.
 
-        They are the patches that a model keeps notes in; registers cure it (arXiv 2309.16588).
+        The model stores global information in them; registers remove them (arXiv 2309.16588).
         """
         patches = self.norms[layer][:, self.prefix :]
         found = patches > times * np.median(patches)
@@ -77,7 +77,7 @@ class TokenNorms(Drawable):
 
 @dataclass(frozen=True, eq=False)
 class LogitLens(Drawable):
-    """What the model would answer after each layer."""
+    """What the model would predict after each layer."""
 
     logits: np.ndarray
     """(layers, images, classes); the last layer's are the model's own."""
@@ -106,8 +106,8 @@ def patch_colors(tokens: Tensor, grid: Size, *, threshold: Threshold = "otsu") -
     """
     images, patches, _ = tokens.shape
     if patches != grid[0] * grid[1]:
-        raise InputError(f"{patches} tokens are no {grid[0]} x {grid[1]} grid; leave out the class "
-                         "token and registers")  # fmt: skip
+        said = f"{patches} tokens are not a {grid[0]} x {grid[1]} grid"
+        raise InputError(f"{said}; leave out the class token and registers")
     rows = tokens.detach().cpu().double().flatten(0, 1)
     front = torch.ones(len(rows), dtype=torch.bool)
     if threshold is not None:
@@ -137,7 +137,7 @@ def _foreground_scores(rows: Tensor, grid: Size) -> Tensor:
 
 
 def otsu(values: Tensor) -> float:
-    """Give the threshold that parts values into the two groups with the least variance inside."""
+    """Return the threshold that splits values into two groups of least variance."""
     ordered = values.flatten().double().sort().values
     count = len(ordered)
     below = torch.arange(1, count, dtype=torch.float64)
@@ -150,7 +150,7 @@ def otsu(values: Tensor) -> float:
 
 @torch.no_grad()
 def patch_tokens(model: nn.Module, x: Tensor, *, layer: int = -1) -> tuple[Tensor, Size]:
-    """Give the patch tokens (batch, patches, width) after a block, and their grid.
+    """Return the patch tokens (batch, patches, width) after a block, and their grid.
 
     The last block's are those that the head's norm has passed, as `tokens` of a model gives them.
     """
@@ -167,7 +167,7 @@ def patch_tokens(model: nn.Module, x: Tensor, *, layer: int = -1) -> tuple[Tenso
 
 @torch.no_grad()
 def token_norms(model: nn.Module, x: Tensor) -> TokenNorms:
-    """Measure the length of each token after each block."""
+    """Measure the norm of each token after each block."""
     inner = find_model(model)
     grid = patches_of(inner, x)
     with evaluating(model), record(model, tokens="all") as tape:
@@ -178,7 +178,7 @@ def token_norms(model: nn.Module, x: Tensor) -> TokenNorms:
 
 @torch.no_grad()
 def logit_lens(model: nn.Module, x: Tensor, classes: Sequence[str] | None = None) -> LogitLens:
-    """Give what the last norm and the head make of each block's output."""
+    """Apply the last norm and the head to each block's output (logit lens)."""
     inner = find_model(model)
     spec = inner.spec
     if isinstance(inner, BiT):

@@ -148,6 +148,8 @@ def inspect(
     `layers` are those whose heads are drawn; `against` is a second model, on the same images;
     `image` another input size. With `out`, page, numbers and figures are written there.
     """
+    if out == "":
+        raise InputError("--out must name a folder, got ''")
     given = [images] if is_one(images) else list(images)
     size = parse_size(image) if isinstance(image, str) else image
     chosen: dict[str, Any] = {"data": data, "split": split, "count": count, "device": device}

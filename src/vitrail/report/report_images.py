@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,14 +62,14 @@ def read_images(images: Iterable[ImageLike], preprocess: Preprocess) -> list[Rep
     for number, image in enumerate(images):
         path = Path(image) if isinstance(image, str | Path) else None
         where = f"image {number}" if path is None else show(path)
-        if path is not None and path.is_dir():
+        if path is not None and os.path.isdir(path):
             raise InputError(f"{where} is a folder; give images, or --data {where}")
         try:
             content = read_content(image, preprocess.channels)
             name = where if path is None else path.name
             found.append(prepare_image(content, preprocess, name))
         except ImageError as error:
-            near = "" if path is None or path.exists() else neighbors(path)
+            near = "" if path is None or os.path.exists(path) else neighbors(path)
             raise InputError(f"{where}: {error}{near}") from None
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -152,6 +153,6 @@ def find_run(model: str | Path | LoadedModel | Model[Any]) -> Path | None:
         return None
     folder = expand(str(model).removeprefix("run:"))
     for place in (folder, folder.parent):
-        if (place / METRICS).is_file() and (place / CONFIG).is_file():
+        if os.path.isfile(place / METRICS) and os.path.isfile(place / CONFIG):
             return place
     return None
