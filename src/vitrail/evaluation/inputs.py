@@ -47,7 +47,7 @@ def open_images(
     for model in models:
         if (config := _read_run(model)) is None or not _same_data(config.data, data):
             continue
-        if not (config.val or config.hold_out):
+        if not (config.val_split or config.hold_out):
             continue
         if split not in (None, "val", "train"):
             break
