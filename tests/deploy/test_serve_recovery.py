@@ -161,7 +161,7 @@ def test_the_largest_image_costs_less_than_300_megabytes() -> None:
 import io, resource
 from PIL import Image
 from vitrail.data.transforms.apply import eval_image
-from vitrail.data.transforms.preprocess import plain_preprocess
+from vitrail.data.transforms.preprocess import Preprocess
 
 def encode(side):
     stream = io.BytesIO()
@@ -171,7 +171,8 @@ def encode(side):
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
-rule = plain_preprocess((224, 224), 3)
+half = (0.5,) * 3
+rule = Preprocess(size=(224, 224), mean=half, std=half, interpolation="bicubic", fit="crop")
 eval_image(encode(64), rule)
 before, data = peak(), open(__import__("sys").argv[1], "rb").read()
 eval_image(data, rule)
