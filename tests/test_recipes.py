@@ -13,6 +13,7 @@ from vitrail.data.transforms.augment import AUGMENTS
 from vitrail.models import parse
 from vitrail.recipes import RECIPES, TRANSFERS, apply_recipe, shorten_warmup
 from vitrail.run import TrainConfig
+from vitrail.training.schedule import rate_at
 
 IMAGENET, IMAGENET21K, JFT = 1_281_167, 14_197_122, 303_000_000  # images
 
@@ -150,6 +151,13 @@ def test_deit_is_its_table_9() -> None:
     assert (config.augment.mixup, config.augment.cutmix) == (0.8, 1.0)
     assert config.repeats == 3
     assert parse(config.model) == parse("ViT-S/16,stochastic_depth=0.1")
+
+
+def test_simmim_is_its_config_for_vit_b() -> None:
+    config = RECIPES["simmim"](TrainConfig(data="d", model="ViT-B/16", out=Path("o")))
+    assert parse(config.model) == parse("ViT-B/16,stochastic_depth=0.1")
+    plan = config.schedule.plan(total=800, images=2048, batch=2048)  # one step an epoch
+    assert [rate_at(step, plan) for step in (10, 699, 700, 799)] == pytest.approx([1, 1, 0.1, 0.1])
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -168,6 +168,15 @@ def test_a_model_is_named_on_the_line_before_the_file(tmp_path: Path) -> None:
     assert config.data == "digits"
 
 
+@pytest.mark.parametrize("recipe", ["finetune:pets", "finetune"])
+def test_a_size_that_is_given_wins_over_the_recipes(tmp_path: Path, recipe: str) -> None:
+    """Also the usual 224, which a model's name leaves out."""
+    for image, expected in ((None, 384), ("224", 224), ("448", 448)):
+        flags = CommonFlags(out=tmp_path, image=image)
+        config = resolve("digits", flags, model="ViT-B/16", recipe=recipe)
+        assert parse(config.model).image == (expected, expected)
+
+
 def test_only_a_recipes_own_warmup_is_shortened(tmp_path: Path) -> None:
     def warmup(*settings: tuple[str, str], epochs: float | None = None) -> Duration:
         flags = CommonFlags(out=tmp_path, epochs=epochs, steps=None if epochs else 200)

@@ -184,6 +184,11 @@ def test_stochastic_depth_drops_whole_images_and_keeps_the_mean() -> None:
     assert torch.equal(layer.eval()(torch.ones(4, 3)), torch.ones(4, 3))
 
 
+def test_a_single_block_has_all_of_stochastic_depth() -> None:
+    model = build("ViT/4@8,depth=1,width=8,heads=2,mlp=8,stochastic_depth=0.5")
+    assert {m.rate for m in model.modules() if isinstance(m, StochasticDepth)} == {0.5}
+
+
 def test_stochastic_depth_grows_linearly_with_depth() -> None:
     model = build("ViT/8@16,depth=5,width=12,heads=3,mlp=20,stochastic_depth=0.4")
     rates = [m.rate for m in model.modules() if isinstance(m, StochasticDepth)]

@@ -31,13 +31,18 @@ def test_half_of_the_free_memory_is_for_activations(
     """All images if they fit, or else a power of two."""
     cost = cost_of(SPEC)
     each = cost.checkpointed_bytes if checkpointing else cost.activation_bytes
-    monkeypatch.setattr(memory, "_free_memory", lambda device: 2 * fit * each)
+    monkeypatch.setattr(memory, "available_memory", lambda: 2 * fit * each)
     found = choose_micro(SPEC, most=most, checkpointing=checkpointing, device=CPU)
     assert found == expected
 
 
-def test_free_memory_is_a_plausible_number() -> None:
-    assert 1e7 < memory._free_memory(CPU) < 1e14
+def test_processes_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = parse("ViT-H/14@1792")  # of which no machine holds a thousand
+    found = []
+    for processes in ("1", "8"):
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+        found.append(choose_micro(spec, most=1 << 20, checkpointing=True, device=CPU))
+    assert found[1] <= max(1, found[0] // 4)
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,25 @@ def test_it_rises_linearly_then_never_again(plan: LRSchedule) -> None:
     assert all(next <= rate + 1e-12 for rate, next in pairwise(after))
 
 
+def test_multistep_falls_to_a_tenth_at_each_milestone() -> None:
+    half = ScheduleConfig(
+        kind="multistep",
+        milestones=(Duration(50, "%"), Duration(9, "epochs")),
+        warmup=Duration(2, "steps"),
+    )
+    plan = half.plan(total=20, images=8, batch=4)
+    assert plan.milestones == (10, 18)
+    rates = [rate_at(step, plan) for step in (1, 2, 9, 10, 17, 18, 20)]
+    assert rates == pytest.approx([0.5, 1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+@pytest.mark.parametrize("kind", ["multistep", "cosine"])
+def test_milestones_and_multistep_go_together(kind: Decay) -> None:
+    milestones = () if kind == "multistep" else (Duration(1, "epochs"),)
+    with pytest.raises(InputError, match="require each other"):
+        ScheduleConfig(kind=kind, milestones=milestones)
+
+
 @given(plans())
 def test_it_ends_where_it_should(plan: LRSchedule) -> None:
     end = rate_at(plan.total, plan)

@@ -171,7 +171,7 @@ def _check_file(config: TrainConfig, file: dict[str, Any], path: Path | None) ->
 
 def _name_model(model: str, weights: str | None, image: str | None) -> str:
     """Say which model is trained, and at which resolution."""
-    from vitrail.models.names import parse, parse_size
+    from vitrail.models.names import at_size, parse_size
 
     if not model and weights is None:
         raise InputError("no model; give --model, such as ViT-S/16, or a --config that names one")
@@ -179,7 +179,7 @@ def _name_model(model: str, weights: str | None, image: str | None) -> str:
         from vitrail.weights.load import read_checkpoint
 
         model = read_checkpoint(weights or "", hashed=False).spec.name
-    return str(replace(parse(model), image=parse_size(image))) if image else model
+    return at_size(model, parse_size(image)) if image else model
 
 
 def _daily_settings(flags: CommonFlags) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Literal
 
 from vitrail.config import InputError, from_dict, suggest
@@ -139,6 +139,18 @@ def parse_size(text: str, name: str | None = None) -> Size:
         raise InputError(f"{where}{text!r} is not a size; write 384, or 384x512 (height x width)")
     height, _, width = text.partition("x")
     return int(height), int(width or height)
+
+
+def at_size(name: str, size: Size) -> str:
+    """Name a model at a resolution, said even where the grammar would leave it out.
+
+    Recipes set the resolution of a name that does not say one.
+    """
+    printed = print_name(replace(parse(name), image=size))
+    base, comma, options = printed.partition(",")
+    if "@" not in base:
+        base += f"@{_print_value(size, square=True)}"
+    return base + comma + options
 
 
 def _read_value(field: str, text: str) -> Any:

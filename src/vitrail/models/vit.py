@@ -36,8 +36,9 @@ class ViT(Model[ViTSpec]):
         self.dropout = Dropout(spec.dropout)
         self.pre_norm = nn.LayerNorm(spec.width, spec.norm_eps) if spec.pre_norm else nn.Identity()
         kind = AxialBlock if spec.attention == "axial" else Block
-        last = max(spec.depth - 1, 1)
-        rates = [spec.stochastic_depth * layer / last for layer in range(spec.depth)]
+        # From 0 in the first block to the whole in the last; a single block is the last one.
+        rates = [spec.stochastic_depth * n / max(spec.depth - 1, 1) for n in range(spec.depth)]
+        rates = rates if spec.depth > 1 else [spec.stochastic_depth]
         self.blocks = nn.ModuleList(kind(spec, rate) for rate in rates)
         self.norm = nn.LayerNorm(spec.width, spec.norm_eps)
         self.pooling = AttentionPool(spec) if spec.pool == "map" else None

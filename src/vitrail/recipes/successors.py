@@ -105,6 +105,7 @@ def simmim(config: TrainConfig) -> TrainConfig:
     mask = MaskConfig(ratio=0.6, masked=1.0, replaced=0.0, unit=max(1, 32 // patch))  # Table 1
     return replace(
         config,
+        model=add_options(config.model, stochastic_depth=0.1),  # its code, for ViT-B
         task="masked-patches",
         mim=MIMConfig(mask=mask, target="pixels", distance="absolute"),  # section 3.4
         length=Duration(800, "epochs"),  # section 4.1
@@ -113,7 +114,11 @@ def simmim(config: TrainConfig) -> TrainConfig:
         optim=OptimConfig(
             lr=1e-4 * 2048 / 512, betas=(0.9, 0.999), weight_decay=0.05, clip=5.0
         ),  # its code
-        schedule=ScheduleConfig(warmup=Duration(10, "epochs")),  # section 4.1
+        schedule=ScheduleConfig(
+            kind="multistep",  # its code, for ViT-B: epoch 700 of 800
+            milestones=(Duration(87.5, "%"),),
+            warmup=Duration(10, "epochs"),  # section 4.1
+        ),
         eval_every=Duration(5, "%"),
         save_every=Duration(1, "%"),
     )

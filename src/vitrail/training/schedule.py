@@ -8,7 +8,7 @@ from typing import Literal
 
 from vitrail.config import Duration, InputError
 
-Decay = Literal["cosine", "linear", "constant", "rsqrt"]
+Decay = Literal["cosine", "linear", "constant", "rsqrt", "multistep"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +17,8 @@ class ScheduleConfig:
 
     kind: Decay = "cosine"
     """How it falls after the warm-up; `rsqrt` falls without knowing the end (arXiv 2106.04560)."""
+    milestones: tuple[Duration, ...] = ()
+    """When `multistep` falls, each time to a tenth of what it was."""
     warmup: Duration = field(default=Duration(5, "%"))
     """How long it rises, linearly from 0 (500 steps in the official fine-tuning)."""
     final: float = 0.0
@@ -29,6 +31,8 @@ class ScheduleConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.final <= 1:
             raise InputError(f"final is a part of the learning rate from 0 to 1, not {self.final}")
+        if bool(self.milestones) != (self.kind == "multistep"):
+            raise InputError("schedule.kind multistep and schedule.milestones require each other")
 
     def plan(self, *, total: int, images: int, batch: int) -> LRSchedule:
         """Count in steps, for a run of `total` steps of `batch` images out of `images`."""
@@ -37,7 +41,12 @@ class ScheduleConfig:
             name: duration.steps(images=images, batch=batch, total=total)
             for name, duration in durations.items()
         }
-        return LRSchedule(kind=self.kind, final=self.final, total=total, **steps)
+        milestones = tuple(
+            each.steps(images=images, batch=batch, total=total) for each in self.milestones
+        )
+        return LRSchedule(
+            kind=self.kind, final=self.final, total=total, milestones=milestones, **steps
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +59,7 @@ class LRSchedule:
     final: float = 0.0
     cooldown: int = 0
     timescale: int = 10_000
+    milestones: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.warmup + self.cooldown > self.total:
@@ -79,6 +89,8 @@ def rate_at(step: int, plan: LRSchedule) -> float:
             rate = 1 / math.sqrt(1 + decaying / plan.timescale)
         case "constant":
             rate = 1.0
+        case "multistep":
+            rate = 0.1 ** sum(step >= milestone for milestone in plan.milestones)
     if step < plan.warmup:
         rate *= step / plan.warmup
     if plan.total - step < plan.cooldown:

@@ -19,8 +19,7 @@ from vitrail.console import log_line
 from vitrail.evaluation.evaluate import evaluate
 from vitrail.evaluation.intervals import Estimate, wilson
 from vitrail.files import write_whole
-from vitrail.models import parse
-from vitrail.models.names import parse_size
+from vitrail.models.names import at_size, parse_size
 from vitrail.models.spec import Size
 from vitrail.recipes import finetune, shorten_warmup
 from vitrail.result import Result, ResultTable
@@ -165,7 +164,7 @@ def vtab(
     )
     chosen = _choose(tasks)
     spec = read_checkpoint(model, hashed=False).spec
-    name = str(replace(parse(spec.name), image=size)) if size else spec.name
+    name = at_size(spec.name, size) if size else spec.name
     results = []
     for number, task in enumerate(chosen, 1):
         place = find_task(task, data)

@@ -183,8 +183,8 @@ def test_what_is_wrong_is_said_in_one_line(place: Path, capsys: pytest.CaptureFi
 def test_a_model_that_overflows_is_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = build(MODEL, classes=2)
     with torch.no_grad():
-        model.norm.weight[0] = 3e38
-        model.norm.bias[0] = 3e38
+        model.get_parameter("norm.weight")[0] = 3e38
+        model.get_parameter("norm.bias")[0] = 3e38
     bundle = Checkpoint(spec=model.spec, tensors=dict(model.state_dict()), preprocess=HALF)
     save_folder(bundle, place / "large")
     assert "are NaN or infinite, the first is" in refused(capsys, "knn", "large", "photos")
