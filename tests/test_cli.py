@@ -74,7 +74,7 @@ def test_describe_keeps_the_names_own_classes(capsys: pytest.CaptureFixture[str]
         (["describe"], "NAME"),
         (["describe", "ViT-B/16", "--bach", "3"], "perhaps you meant --batch"),
         (["describe", "ViT-B/16", "--batch", "q"], "--batch"),
-        (["describe", "ViT-B/16", "--batch", "0"], "--batch is at least 1, not 0"),
+        (["describe", "ViT-B/16", "--batch", "0"], "--batch must be at least 1, got 0"),
         (["describe", "ViT-B/16", "--image", "100"], "does not split into 16x16 patches"),
         (["describe", "ViT-B/16", "--image", "a"], "'a' is not a size"),
         (["describe", "ViT-B/16", "--classes", "-3"], "classes is at least 0, not -3"),
@@ -146,7 +146,7 @@ def test_demo_trains_transfers_and_compares(
 
 def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.findall(r"```\n\$ vitrail (.*?)\n(.*?)```", readme, flags=re.DOTALL)
+    shown = re.findall(r"```console\n\$ vitrail (.*?)\n(.*?)```", readme, flags=re.DOTALL)
     assert shown
     for command, text in shown:
         _, out, _ = run(capsys, *command.split())

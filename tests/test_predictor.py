@@ -35,7 +35,7 @@ from vitrail.predictor.images import find_images
 from vitrail.predictor.last_block import LastBlock, prune_last_block
 from vitrail.predictor.prediction_files import csv_writer
 from vitrail.weights.checkpoint import Checkpoint, save_folder
-from vitrail.weights.load import LoadedModel
+from vitrail.weights.loaded import LoadedModel
 
 NAMES = ("cat", "dog", "hen", "owl", "pig", "rat", "yak")
 PREPROCESS = Preprocess(

@@ -30,7 +30,8 @@ from vitrail.training.loop import Trainer
 from vitrail.training.optim import OptimConfig
 from vitrail.training.peft import TuneConfig
 from vitrail.training.train_config import PreprocessConfig
-from vitrail.weights.load import LoadedModel, load
+from vitrail.weights.load import load
+from vitrail.weights.loaded import LoadedModel
 
 CPU = torch.device("cpu")
 LEARNS: dict[str, Any] = {

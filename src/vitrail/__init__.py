@@ -28,12 +28,17 @@ if TYPE_CHECKING:
     from vitrail.evaluation.probes.linear_probe import probe as probe
     from vitrail.inspection import record as record
     from vitrail.models import build as build
+    from vitrail.models.cost.total import describe as describe
     from vitrail.predictor import Predictor as Predictor
     from vitrail.report import inspect as inspect
     from vitrail.run import TrainConfig as TrainConfig
     from vitrail.run import train as train
     from vitrail.vtab1k import vtab as vtab
+    from vitrail.weights.convert import convert as convert
+    from vitrail.weights.convert import to_state_dict as to_state_dict
     from vitrail.weights.load import load as load
+    from vitrail.weights.load import show_weights as show_weights
+    from vitrail.weights.loaded import save as save
 
 _LAZY = {
     "inspect": "vitrail.report",
@@ -58,7 +63,12 @@ _LAZY = {
     "probe": "vitrail.evaluation.probes.linear_probe",
     "vtab": "vitrail.vtab1k",
     "build": "vitrail.models",
+    "convert": "vitrail.weights.convert",
+    "describe": "vitrail.models.cost.total",
     "load": "vitrail.weights.load",
+    "save": "vitrail.weights.loaded",
+    "show_weights": "vitrail.weights.load",
+    "to_state_dict": "vitrail.weights.convert",
     "Predictor": "vitrail.predictor",
     "train": "vitrail.run",
     "TrainConfig": "vitrail.run",

@@ -15,7 +15,8 @@ from vitrail.evaluation.dataset_predictions import ClassMatching, join_predictio
 from vitrail.evaluation.engine_ray import encode_on_ray, predict_on_ray
 from vitrail.evaluation.evaluate import open_matched
 from vitrail.evaluation.features.extract import extract
-from vitrail.weights.load import LoadedModel, load
+from vitrail.weights.load import load
+from vitrail.weights.loaded import LoadedModel
 
 ray = pytest.importorskip("ray")
 CPU = torch.device("cpu")

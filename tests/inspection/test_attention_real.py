@@ -17,7 +17,8 @@ from vitrail.inspection.embeddings import position_similarity
 from vitrail.inspection.overlay import place_mask, seen_part
 from vitrail.inspection.token_features import token_norms
 from vitrail.plotting.tiles import stretch
-from vitrail.weights.load import LoadedModel, load
+from vitrail.weights.load import load
+from vitrail.weights.loaded import LoadedModel
 
 WEIGHTS = REAL_WEIGHTS
 IMAGES = PETS / "test"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
 from vitrail.cli.options import Json
-from vitrail.config import InputError
-from vitrail.console import new_table, print_json, print_line, print_renderable
-
-if TYPE_CHECKING:
-    from vitrail.models.cost.total import Cost
+from vitrail.console import new_table, print_json, print_renderable
+from vitrail.result import print_result
 
 
 def models(*, json: Json = False) -> None:
@@ -56,47 +52,6 @@ def describe(
         image: The images' size, 384 or 384x512; the name's own unless given.
         batch: Images in a training step, for the memory.
     """
-    from dataclasses import replace
+    from vitrail.models.cost.total import describe as cost_of
 
-    from vitrail.models.cost.total import cost_of
-    from vitrail.models.names import parse, parse_size
-
-    if batch < 1:
-        raise InputError(f"--batch is at least 1, not {batch}")
-    spec = parse(name)
-    spec = spec if classes is None else replace(spec, classes=classes)
-    cost = cost_of(spec, image=parse_size(image) if image else None, batch=batch)
-    if json:
-        print_json(asdict(cost))
-    else:
-        _print_cost(cost)
-
-
-def _print_cost(cost: Cost) -> None:
-    """Print a model's layers and totals."""
-    table = new_table("layer", "output", "parameters", "MMACs", "kept MiB")
-    for row in cost.rows:
-        layer = row.layer if row.repeats == 1 else f"{row.layer} x {row.repeats}"
-        kept = 4 * (cost.batch * row.kept + row.kept_once) / 2**20
-        shape = " x ".join(map(str, row.output))
-        table.add_row(layer, shape, f"{row.parameters:,}", f"{row.macs / 1e6:,.1f}", f"{kept:,.1f}")
-    print_renderable(table)
-    height, width = cost.image
-    print_line(
-        f"{cost.name}, {cost.classes} classes, {height}x{width} images, {cost.tokens} tokens"
-    )
-    print_line(f"parameters  {cost.parameters:,} ({_bytes(cost.parameter_bytes)} as float32)")
-    print_line(f"forward     {cost.macs / 1e9:.3f} GMACs an image ({cost.flops / 1e9:.3f} GFLOPs)")
-    print_line(f"training    {cost.training_flops / 1e9:.3f} GFLOPs an image, forward and backward")
-    state, kept = _bytes(cost.training_state_bytes), _bytes(cost.activation_bytes)
-    print_line(f"memory      {state} weights, gradients and Adam; {kept} activations at batch "
-           f"{cost.batch} ({_bytes(cost.checkpointed_bytes)} with checkpointing)")  # fmt: skip
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+    print_result(cost_of(name, classes=classes, image=image, batch=batch), json=json)

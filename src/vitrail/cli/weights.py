@@ -10,6 +10,7 @@ import tyro
 
 from vitrail.cli.options import Json
 from vitrail.console import new_table, print_json, print_line, print_renderable
+from vitrail.result import print_result
 
 
 def convert(
@@ -32,13 +33,7 @@ def convert(
     """
     from vitrail.weights.convert import convert as write
 
-    written = write(source, out, to, model=model)
-    if json:
-        print_json({**asdict(written), "files": [str(file) for file in written.files]})
-        return
-    for file in written.files:
-        print_line(str(file))
-    print_line(f"{written.format}: logits differ from the source's by {written.max_difference:.1e}")
+    print_result(write(source, out, to, model=model), json=json)
 
 
 def weights_show(

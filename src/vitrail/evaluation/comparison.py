@@ -33,7 +33,8 @@ from vitrail.models.cost.total import cost_of
 from vitrail.models.names import parse_size
 from vitrail.models.spec import Size
 from vitrail.result import Result, ResultTable, plain_fields
-from vitrail.weights.load import AnyModel, LoadedModel, as_loaded
+from vitrail.weights.load import as_loaded
+from vitrail.weights.loaded import AnyModel, LoadedModel
 
 _ROUNDS = 7
 """Times that each model's speed is measured, in turn with the others."""

@@ -24,7 +24,7 @@ from vitrail.data.batches import EvalBatches
 from vitrail.evaluation.dataset_predictions import ClassMatching, Predictions, predict_batches
 from vitrail.evaluation.features.extract import Engine
 from vitrail.weights.checkpoint import Activation
-from vitrail.weights.load import LoadedModel
+from vitrail.weights.loaded import LoadedModel
 
 R = TypeVar("R")
 _STORE = 200_000_000  # bytes of shared memory, of a cluster that is started here

@@ -35,7 +35,8 @@ from vitrail.evaluation.imagenet_subsets import open_subset
 from vitrail.evaluation.inputs import name_data, name_model, open_images, preprocess_of
 from vitrail.models.names import parse_size
 from vitrail.models.spec import Size
-from vitrail.weights.load import AnyModel, LoadedModel, as_loaded
+from vitrail.weights.load import as_loaded
+from vitrail.weights.loaded import AnyModel, LoadedModel
 
 BATCH = 64
 """Images in a forward pass; another number changes the last digits."""

@@ -15,7 +15,7 @@ from vitrail.text import expand
 from vitrail.training.checkpoints.run_folder import CONFIG
 from vitrail.training.run_data import open_run_data
 from vitrail.training.train_config import TrainConfig
-from vitrail.weights.load import AnyModel, LoadedModel
+from vitrail.weights.loaded import AnyModel, LoadedModel
 
 
 def name_model(model: AnyModel) -> str:

@@ -29,7 +29,8 @@ from vitrail.predictor.images import ImageLike, is_one, preprocess_image, read_c
 from vitrail.predictor.last_block import inference_copy
 from vitrail.predictor.predictions import ClassScore, ModelOutput, Prediction, rank
 from vitrail.weights.checkpoint import Activation
-from vitrail.weights.load import LoadedModel, load
+from vitrail.weights.load import load
+from vitrail.weights.loaded import LoadedModel
 
 if TYPE_CHECKING:
     from vitrail.inspection.attention import Method

@@ -32,7 +32,7 @@ from vitrail.report.mistakes import show_mistakes
 from vitrail.report.report_inputs import ReportInputs, find_run, open_inputs
 from vitrail.report.run_sections import RunSummary, read_run, show_run
 from vitrail.result import Result
-from vitrail.weights.load import LoadedModel
+from vitrail.weights.loaded import LoadedModel
 
 PAGE, NUMBERS, FIGURES = "report.html", "report.json", "figures"
 

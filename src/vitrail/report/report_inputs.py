@@ -28,7 +28,8 @@ from vitrail.text import expand
 from vitrail.training.checkpoints.run_folder import CONFIG
 from vitrail.training.logging.metrics_logger import METRICS
 from vitrail.training.run_data import open_run_data
-from vitrail.weights.load import LoadedModel, load
+from vitrail.weights.load import load
+from vitrail.weights.loaded import LoadedModel
 
 BATCH = 16
 """Images that go through a model at once, and that are enough for norms."""

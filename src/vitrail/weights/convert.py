@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from vitrail.config import InputError, suggest
 from vitrail.files import permit, sync
-from vitrail.models import BiTSpec, ViTSpec, spec_to_dict
+from vitrail.models import BiT, BiTSpec, ViT, ViTSpec, spec_to_dict
+from vitrail.result import Result
 from vitrail.weights.checkpoint import Checkpoint, save_folder, separate
 from vitrail.weights.formats.bigvision import BIGVISION
 from vitrail.weights.formats.bit_tf import BIT_TF
@@ -31,22 +32,29 @@ from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.timm.timm_config import write_config as write_timm_config
 from vitrail.weights.formats.torchvision import TORCHVISION
 from vitrail.weights.load import SPEC_KEY, read_checkpoint
+from vitrail.weights.loaded import LoadedModel, as_checkpoint
 
 TOLERANCE = 1e-5
 """Largest difference of the logits, as a part of the largest logit."""
 
 
 @dataclass(frozen=True)
-class ConversionResult:
+class ConversionResult(Result):
     """What was written, and how far its logits are from the source's."""
 
     format: str
     files: tuple[Path, ...]
     max_difference: float
 
+    def summary(self) -> Iterator[str]:
+        """Name the files, then say how near their logits are."""
+        yield from map(str, self.files)
+        yield f"{self.format}: logits differ from the source's by {self.max_difference:.1e}"
 
-def convert(source: str, out: Path, to: str, *, model: str | None = None) -> ConversionResult:
+
+def convert(source: str, out: str | Path, to: str, *, model: str | None = None) -> ConversionResult:
     """Write a source in another format; what does not give the same logits is not left behind."""
+    out = Path(out)
     if to not in WRITERS:
         raise InputError(f"no format {to!r}; there are: {', '.join(WRITERS)}{suggest(to, WRITERS)}")
     if not out.resolve().name:
@@ -112,6 +120,21 @@ def compare_logits(first: Checkpoint, second: Checkpoint) -> float:
         raise InputError(f"{first.spec} and {second.spec} have outputs of other sizes")
     parts = [(x - y).abs().max() / x.abs().max().clamp_min(1e-30) for x, y in pairs]
     return torch.stack(parts).max().item()  # as python's max does not, it keeps NaN
+
+
+def to_state_dict(model: LoadedModel | ViT | BiT, format: str) -> Tensors:
+    """Give a model's weights under another project's names: timm, hf, torchvision or google."""
+    checkpoint = as_checkpoint(model)
+    theirs = {
+        "timm": TIMM,
+        "hf": format_for(checkpoint.spec),
+        "torchvision": TORCHVISION,
+        "google": GOOGLE,
+    }
+    if format not in theirs:
+        hint = suggest(format, theirs)
+        raise InputError(f"no format {format!r}; there are: {', '.join(theirs)}{hint}")
+    return _tensors(checkpoint, theirs[format])
 
 
 def _tensors(checkpoint: Checkpoint, format: Format) -> Tensors:

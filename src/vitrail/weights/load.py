@@ -6,8 +6,9 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +16,10 @@ from torch import Tensor
 
 from vitrail.config import InputError, to_dict
 from vitrail.data import Preprocess
-from vitrail.models import BiT, Spec, ViT, parse, spec_from_dict
+from vitrail.models import Spec, parse, spec_from_dict
 from vitrail.models.spec import Size, ViTSpec
 from vitrail.weights.adapt import adapt_checkpoint
 from vitrail.weights.checkpoint import (
-    Activation,
     Checkpoint,
     Provenance,
     check_size,
@@ -35,6 +35,7 @@ from vitrail.weights.files.tensor_files import (
 from vitrail.weights.formats.format import Format
 from vitrail.weights.formats.keymap import Tensors, read_table
 from vitrail.weights.formats.known_formats import FORMATS, read_classes, read_preprocess
+from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint
 from vitrail.weights.sources import Resolved, resolve
 from vitrail.weights.transfer import HeadMode
 
@@ -42,28 +43,10 @@ SPEC_KEY = "vitrail.spec"
 """Where files that we write in a peer's format also say the spec, for what the peer can't."""
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model that is ready to use, and what came with its weights."""
-
-    model: ViT | BiT
-    classes: tuple[str, ...] | None
-    preprocess: Preprocess | None
-    provenance: Provenance | None
-    activation: Activation = "softmax"
-    """What makes probabilities of the model's logits."""
-    thresholds: tuple[float, ...] | None = None
-    """For each output of a sigmoid model, the probability from which on an image has the label."""
-
-
-AnyModel = str | os.PathLike[str] | LoadedModel | ViT | BiT
-"""What a function takes as a model: text (a run or model folder, a source of weights), a loaded
-model, or a bare one, whose classes and preprocessing nobody knows."""
-
-
 def load(
-    source: str,
+    source: str | os.PathLike[str] | Mapping[str, Tensor],
     *,
+    format: str | None = None,
     model: str | None = None,
     classes: int | None = None,
     image: Size | None = None,
@@ -73,10 +56,17 @@ def load(
 ) -> LoadedModel:
     """Load a model in eval mode, fitted to a new task where one is described.
 
+    The source is text, or a state dict in memory, whose `format` ("timm", "google", …) is
+    recognized unless it is given.
     `model` names what the source holds: it is checked, and says what shapes alone can't. A peer's
     file is not hashed for its provenance, which would take longer than loading it; `read` does.
     """
-    checkpoint = read_checkpoint(source, model=model, hashed=False)
+    if isinstance(source, str | os.PathLike):
+        if format is not None:
+            raise InputError("format is for a state dict; the format of a source is recognized")
+        checkpoint = read_checkpoint(os.fspath(source), model=model, hashed=False)
+    else:
+        checkpoint = _read_state_dict(source, format, model)
     asked = (classes, image, channels, patch)
     if any(value is not None for value in asked):
         checkpoint = adapt_checkpoint(
@@ -99,14 +89,33 @@ def as_loaded(model: AnyModel, *, image: Size | None = None) -> LoadedModel:
     loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, None, None, None)
     if image is None or image == loaded.model.spec.image:
         return loaded
-    bundle = Checkpoint(
-        spec=loaded.model.spec,
-        tensors=dict(loaded.model.state_dict()),
-        classes=loaded.classes,
-        preprocess=loaded.preprocess,
-    )
-    fitted = adapt_checkpoint(bundle, image=image)
+    fitted = adapt_checkpoint(as_checkpoint(loaded), image=image)
     return replace(loaded, model=fitted.build(), preprocess=fitted.preprocess)
+
+
+def _read_state_dict(
+    tensors: Mapping[str, Tensor], format: str | None, model: str | None
+) -> Checkpoint:
+    """Read a state dict that another project's model gave."""
+    known = {each.name: each for each in FORMATS}
+    if format is not None and format not in known:
+        raise InputError(f"no format {format!r}; there are: {', '.join(known)}")
+    file = WeightsFile(
+        path=Path("state dict"),
+        kind="torch",
+        shapes={name: tuple(tensor.shape) for name, tensor in tensors.items()},
+        dtypes={name: tensor.dtype for name, tensor in tensors.items()},
+        metadata={},
+        ignored=(),
+        load=lambda: dict(tensors),
+    )
+    found = Resolved("state dict", file.path, {}, {}, None)
+    checkpoint = read_weights(file, found, model=model, hashed=False)
+    assert checkpoint.provenance is not None
+    if format not in (None, checkpoint.provenance.format):
+        raise InputError(f"the state dict is in the format {checkpoint.provenance.format}, "
+                         f"not {format}")  # fmt: skip
+    return checkpoint
 
 
 def _cut_to_patches(

@@ -14,7 +14,8 @@ from vitrail.evaluation.features.extract import BATCH, Engine, Features, check_p
 from vitrail.evaluation.features.feature_kinds import parse_feature_kind
 from vitrail.evaluation.features.feature_store import features_folder
 from vitrail.evaluation.inputs import preprocess_of
-from vitrail.weights.load import AnyModel, LoadedModel, as_loaded
+from vitrail.weights.load import as_loaded
+from vitrail.weights.loaded import AnyModel, LoadedModel
 
 
 class FeatureOptions(TypedDict, total=False):

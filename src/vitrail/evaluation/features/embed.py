@@ -14,7 +14,8 @@ from vitrail.evaluation.features.feature_kinds import parse_feature_kind
 from vitrail.evaluation.inputs import name_data, name_model
 from vitrail.models.weight_hash import hash_weights
 from vitrail.result import Result, plain_fields
-from vitrail.weights.load import AnyModel, as_loaded
+from vitrail.weights.load import as_loaded
+from vitrail.weights.loaded import AnyModel
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from vitrail.evaluation.probes.probe_result import EvaluatedFeatures, evaluated_
 from vitrail.evaluation.probes.ridge import Ridge
 from vitrail.result import ResultTable
 from vitrail.text import quoted
-from vitrail.weights.load import AnyModel
+from vitrail.weights.loaded import AnyModel
 
 L2 = 2.0**10
 """The value of the paper's code."""

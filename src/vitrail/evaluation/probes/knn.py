@@ -19,7 +19,7 @@ from vitrail.evaluation.features.neighbors import nearest
 from vitrail.evaluation.probes.holdout import hold_out
 from vitrail.evaluation.probes.probe_result import EvaluatedFeatures, evaluated_features
 from vitrail.result import ResultTable
-from vitrail.weights.load import AnyModel
+from vitrail.weights.loaded import AnyModel
 
 K = (1, 5, 10, 20, 50, 100, 200)
 TEMPERATURE = 0.07

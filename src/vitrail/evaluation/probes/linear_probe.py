@@ -26,7 +26,7 @@ from vitrail.evaluation.features.extract import Features, check_pair
 from vitrail.evaluation.probes.holdout import hold_out
 from vitrail.evaluation.probes.probe_result import EvaluatedFeatures, evaluated_features
 from vitrail.result import ResultTable
-from vitrail.weights.load import AnyModel
+from vitrail.weights.loaded import AnyModel
 
 DECAYS = tuple(10.0**power for power in range(1, -7, -1))
 RATES = tuple(m * 10.0**power for power in range(-4, 1) for m in (1, 2, 5))

@@ -11,7 +11,7 @@ from vitrail.evaluation.features.compute import FeatureOptions
 from vitrail.evaluation.features.extract import Features
 from vitrail.evaluation.inputs import name_data, name_model
 from vitrail.result import Result
-from vitrail.weights.load import AnyModel
+from vitrail.weights.loaded import AnyModel
 
 
 @dataclass(frozen=True, kw_only=True)

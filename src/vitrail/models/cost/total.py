@@ -8,18 +8,22 @@ training step costs three forward passes (Table 6 of the paper fits this).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from vitrail.config import InputError
 from vitrail.models.cost.resnet_rows import resnet_rows
 from vitrail.models.cost.rows import Row
 from vitrail.models.cost.vit_rows import vit_rows
+from vitrail.models.names import parse, parse_size
 from vitrail.models.spec import BiTSpec, Size, Spec
+from vitrail.result import Result, ResultTable
 
 FLOAT = 4  # bytes of a float32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cost:
+class Cost(Result):
     """A model's cost: bytes at float32, activations for the whole batch, the rest for an image."""
 
     name: str
@@ -40,6 +44,46 @@ class Cost:
     checkpointed_bytes: int
     """The same with gradient checkpointing: the blocks' inputs, and the insides of one."""
     rows: tuple[Row, ...]
+
+    def summary(self) -> Iterator[ResultTable | str]:
+        """Show the layers, then the totals."""
+        rows = []
+        for row in self.rows:
+            layer = row.layer if row.repeats == 1 else f"{row.layer} x {row.repeats}"
+            kept = FLOAT * (self.batch * row.kept + row.kept_once) / 2**20
+            numbers = f"{row.parameters:,}", f"{row.macs / 1e6:,.1f}", f"{kept:,.1f}"
+            rows.append((layer, " x ".join(map(str, row.output)), *numbers))
+        yield ResultTable(("layer", "output", "parameters", "MMACs", "kept MiB"), rows)
+        height, width = self.image
+        yield f"{self.name}, {self.classes} classes, {height}x{width} images, {self.tokens} tokens"
+        yield f"parameters  {self.parameters:,} ({_bytes(self.parameter_bytes)} as float32)"
+        yield f"forward     {self.macs / 1e9:.3f} GMACs an image ({self.flops / 1e9:.3f} GFLOPs)"
+        yield f"training    {self.training_flops / 1e9:.3f} GFLOPs an image, forward and backward"
+        state, kept = _bytes(self.training_state_bytes), _bytes(self.activation_bytes)
+        less = _bytes(self.checkpointed_bytes)
+        yield (
+            f"memory      {state} weights, gradients and Adam; {kept} activations at batch "
+            f"{self.batch} ({less} with checkpointing)"
+        )
+
+
+def describe(
+    model: str | Spec,
+    *,
+    classes: int | None = None,
+    image: str | Size | None = None,
+    batch: int = 1,
+) -> Cost:
+    """Say what a model costs, layer by layer, without building it.
+
+    `image` is another size than the name's, 384 or "384x512"; `batch` counts for the memory.
+    """
+    if batch < 1:
+        raise InputError(f"--batch must be at least 1, got {batch}")
+    spec = parse(model) if isinstance(model, str) else model
+    spec = spec if classes is None else replace(spec, classes=classes)
+    size = parse_size(image) if isinstance(image, str) else image
+    return cost_of(spec, image=size, batch=batch)
 
 
 def cost_of(spec: Spec, *, image: Size | None = None, batch: int = 1) -> Cost:
@@ -72,6 +116,15 @@ def cost_of(spec: Spec, *, image: Size | None = None, batch: int = 1) -> Cost:
 def training_exaflops(spec: Spec, *, images: int, epochs: float) -> float:
     """Give the compute of a training run in exaFLOPs, as Table 6 of the paper counts it."""
     return cost_of(spec).training_flops * images * epochs / 1e18
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
 
 
 def _rows(spec: Spec) -> tuple[Row, ...]:

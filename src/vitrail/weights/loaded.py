@@ -1,0 +1,61 @@
+"""A model with all that came with its weights, and how it is kept."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from vitrail.config import InputError
+from vitrail.data import Preprocess
+from vitrail.models import BiT, ViT, build
+from vitrail.weights.checkpoint import Activation, Checkpoint, Provenance, save_folder
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that is ready to use, and what came with its weights."""
+
+    model: ViT | BiT
+    classes: tuple[str, ...] | None
+    preprocess: Preprocess | None
+    provenance: Provenance | None
+    activation: Activation = "softmax"
+    """What makes probabilities of the model's logits."""
+    thresholds: tuple[float, ...] | None = None
+    """For each output of a sigmoid model, the probability from which on an image has the label."""
+
+
+AnyModel = str | os.PathLike[str] | LoadedModel | ViT | BiT
+"""What a function takes as a model: text (a run or model folder, a source of weights), a loaded
+model, or a bare one, whose classes and preprocessing nobody knows."""
+
+
+def as_checkpoint(model: LoadedModel | ViT | BiT) -> Checkpoint:
+    """Take all that is to be kept of a model, without a copy of its weights."""
+    loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, None, None, None)
+    spec, tensors = loaded.model.spec, dict(loaded.model.state_dict())
+    with torch.device("meta"):
+        wanted = build(spec).state_dict()
+    if {name: t.shape for name, t in wanted.items()} != {n: t.shape for n, t in tensors.items()}:
+        raise InputError(
+            f"the model has other parameters than a {spec.name}, perhaps a head of your own; "
+            "keep its state_dict() with torch.save"
+        )
+    return Checkpoint(
+        spec=spec,
+        tensors=tensors,
+        classes=loaded.classes,
+        preprocess=loaded.preprocess,
+        activation=loaded.activation,
+        thresholds=loaded.thresholds,
+        provenance=loaded.provenance,
+    )
+
+
+def save(model: LoadedModel | ViT | BiT, folder: str | os.PathLike[str]) -> Path:
+    """Write a model's folder, whole or not at all: what `load` and every command read."""
+    save_folder(as_checkpoint(model), Path(folder))
+    return Path(folder)
