@@ -28,6 +28,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # commands that run in this process may have set others
 
 
 @pytest.fixture(scope="session", params=["generated", "found"])

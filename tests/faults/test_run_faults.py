@@ -176,6 +176,7 @@ def names_of(config: TrainConfig, step: int) -> list[str]:
         session.preprocess,
         batch=config.batch,
         seed=config.seed,
+        mixed=False,
     )
     indices = batches[step - 1].indices.tolist()  # the first, partner of the second, is last
     return [session.train_set.where(index) for index in [indices[-1], *indices[1:-1]]]

@@ -126,7 +126,7 @@ def test_a_refused_run_leaves_nothing_and_takes_nothing(
 
 def test_no_readable_image_to_evaluate_on_is_an_error(tmp_path: Path) -> None:
     config = config_of(make_folder(tmp_path / "photos", val_bad=20), tmp_path / "run")
-    with pytest.raises(InputError, match=r"nothing to measure: 20 images, none of them readable"):
+    with pytest.raises(InputError, match=r"nothing to evaluate: none of 20 images can be read"):
         train(config)
 
 

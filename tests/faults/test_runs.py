@@ -75,8 +75,8 @@ MOMENTS: dict[str, tuple[object, str, int]] = {
     "first step": (Trainer, "step", 1),
     "save": (resume, "save_tensors", 2),
     "prune": (resume, "prune_checkpoints", 3),
-    "evaluation": (vitrail.run.objective, "measure", 2),
-    "last evaluation": (vitrail.run.objective, "measure", 3),
+    "evaluation": (vitrail.run.objective, "measure_accuracy", 2),
+    "last evaluation": (vitrail.run.objective, "measure_accuracy", 3),
     "after the last state": (Session, "_finish", 1),
     "model": (vitrail.run.session, "save_folder", 1),
     "result": (vitrail.run.session, "write_whole", 1),
@@ -118,9 +118,9 @@ STOPS: dict[str, tuple[tuple[object, str, int], int]] = {
     "between batches": ((Session, "_record", 5), 6),
     "in a step": ((Trainer, "_try_accumulate", 5), 5),
     "in the last step": ((Trainer, "_try_accumulate", 10), 10),
-    "before an evaluation": ((vitrail.run.objective, "measure", 1), 4),
+    "before an evaluation": ((vitrail.run.objective, "measure_accuracy", 1), 4),
     "in an evaluation": ((EvalBatches, "__getitem__", 2), 4),
-    "in the last evaluation": ((vitrail.run.objective, "measure", 3), 10),
+    "in the last evaluation": ((vitrail.run.objective, "measure_accuracy", 3), 10),
     "in a save": ((resume, "save_tensors", 2), 7),
 }
 """Where a signal comes, and the step that is saved."""
@@ -192,8 +192,9 @@ def test_a_second_signal_ends_at_once(
 def test_a_signal_after_the_last_step_lets_the_run_finish(
     tmp_path: Path, peace: dict[str, str]
 ) -> None:
+    """The model is written with each of the four checkpoints, and once more at the end."""
     out = tmp_path / "run"
-    assert disturb(toy(out), vitrail.run.session, "save_folder", 1, signal.SIGTERM) == Ended(0)
+    assert disturb(toy(out), vitrail.run.session, "save_folder", 5, signal.SIGTERM) == Ended(0)
     assert print_of(out) == peace
 
 

@@ -67,7 +67,8 @@ def taught(teacher: Path, config: TrainConfig) -> np.ndarray:
     source = open_data("digits", split="train")
     assert isinstance(source, ImageDataset)
     half = Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,), interpolation="bilinear", fit="stretch")
-    batch = TrainBatches(source, PLAIN, half, batch=config.batch, seed=config.seed)[0]
+    batches = TrainBatches(source, PLAIN, half, batch=config.batch, seed=config.seed, mixed=False)
+    batch = batches[0]
     assert batch.mix is not None
     assert loaded.preprocess is not None
     inputs = normalize(batch.images, loaded.preprocess, device=torch.device("cpu"))
