@@ -182,10 +182,10 @@ def test_f1_is_scikit_learns() -> None:
     predicted, labels = generator.uniform(size=(2, 50, 4)) < 0.4
     labels[:, 3] = False
     found = f1(predicted, labels, np.ones(50))
-    peers = f1_score(labels[:, :3], predicted[:, :3], average=None)
+    peers = [f1_score(labels[:, each], predicted[:, each]) for each in range(3)]
     np.testing.assert_allclose(found, [*peers, np.nan])
-    more = [np.concatenate([each, each[:9]]) for each in (predicted, labels)]
-    twice = f1(*more, np.ones(59))
+    more, also = (np.concatenate([each, each[:9]]) for each in (predicted, labels))
+    twice = f1(more, also, np.ones(59))
     np.testing.assert_allclose(f1(predicted, labels, np.where(np.arange(50) < 9, 2.0, 1.0)), twice)
 
 
