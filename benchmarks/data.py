@@ -39,7 +39,7 @@ from torch import Tensor
 from vitrail.data.rng import CounterRNG
 from vitrail.data.transforms.apply import normalize, train_image, train_pixels
 from vitrail.data.transforms.augment import Augment
-from vitrail.data.transforms.geometry import area_box
+from vitrail.data.transforms.geometry import random_box
 from vitrail.data.transforms.preprocess import Preprocess
 
 Step = Callable[[], Tensor]
@@ -255,7 +255,7 @@ def compare(case: str, files: list[bytes], epochs: int = 4) -> Difference:
             ours = train_image(file, TORCHVISIONS, preprocess, CounterRNG(0, "image", epoch, index))
             image, draws = _open(file), CounterRNG(0, "image", epoch, index)
             flip = draws.uniform()[0] < TORCHVISIONS.flip
-            top, left, height, width = area_box(draws, image.height, image.width, AREA, RATIO)
+            top, left, height, width = random_box(draws, image.height, image.width, TORCHVISIONS)
             part = image.crop((left, top, left + width, top + height))
             theirs = np.asarray(part.resize((224, 224), Image.Resampling.BILINEAR))
             theirs = theirs[:, ::-1] if flip else theirs

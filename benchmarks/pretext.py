@@ -26,13 +26,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from vitrail.models import ViT, build, parse
-from vitrail.models.pretraining.masked import (
-    DecoderConfig,
-    MaskedAutoencoder,
-    MaskedViT,
-    encoder_spec,
-)
-from vitrail.models.pretraining.masking import MaskConfig, sample_masking
+from vitrail.models.pretraining.masked import MaskedAutoencoder, MaskedViT
+from vitrail.models.pretraining.masking import sample_masking
+from vitrail.models.pretraining.mim import DecoderConfig, MaskConfig, encoder_spec
 from vitrail.models.pretraining.patch_targets import make_targets, patchify, prediction_loss
 
 FULL = "classification"

@@ -44,8 +44,8 @@ from vitrail.distributed import process_group
 from vitrail.evaluation.features.extract import Features, extract
 from vitrail.evaluation.probes.fewshot import fit_shots
 from vitrail.models import Model, ViT, parse
-from vitrail.models.pretraining.masked import DecoderConfig, encoder_spec
-from vitrail.run import Session, TrainConfig, train
+from vitrail.models.pretraining.mim import DecoderConfig, encoder_spec
+from vitrail.run import TrainConfig, TrainingRun, train
 from vitrail.signals import Signals
 
 CORES = 2
@@ -195,11 +195,11 @@ def take_steps(config: TrainConfig) -> Iterator[float]:
     plain = default_preprocess(spec.image, spec.channels)
     source = open_source(config.data, "train")
     with process_group(None) as processes:
-        session = Session(replace(config, length=Duration(1000, "steps")), processes)
+        session = TrainingRun(replace(config, length=Duration(1000, "steps")), processes)
         batches = TrainBatches(
             source, config.augment, plain, batch=config.batch, seed=config.seed, mixed=False
         )
-        for step in range(session.rhythm.total):
+        for step in range(session.intervals.total):
             yield session.trainer.step(step, batches[step], Signals()).loss
 
 

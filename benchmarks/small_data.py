@@ -44,9 +44,9 @@ from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import process_group
 from vitrail.evaluation.accuracy import measure_accuracy
-from vitrail.run import Session, TrainConfig, train
+from vitrail.run import TrainConfig, TrainingRun, train
 from vitrail.signals import Signals
-from vitrail.training.schedule import LRSchedule, rate_at
+from vitrail.training.optimization.schedule import LRSchedule, rate_at
 
 CORES = 2
 MODEL = "Hybrid/1@32,stages=2-2,depth=4,width=192,heads=3,mlp=384,pool=gap"
@@ -190,12 +190,12 @@ def our_config(data: str, steps: int, seed: int, out: Path) -> TrainConfig:
 def our_steps(config: TrainConfig) -> Iterator[float]:
     """Take steps as `vitrail.training` does."""
     with process_group(None) as processes:
-        session = Session(config, processes)
+        session = TrainingRun(config, processes)
         pixels = open_pixels(config.data, "train")
         batches = TrainBatches(
             pixels, config.augment, INPUTS, batch=config.batch, seed=config.seed, mixed=False
         )
-        for step in range(session.rhythm.total):
+        for step in range(session.intervals.total):
             yield session.trainer.step(step, batches[step], Signals()).loss
 
 

@@ -26,9 +26,9 @@ from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.distributed import process_group
 from vitrail.models import parse
 from vitrail.models.spec import ViTSpec
-from vitrail.run import Session, TrainConfig
+from vitrail.run import TrainConfig, TrainingRun
 from vitrail.signals import Signals
-from vitrail.training.optim import OptimConfig
+from vitrail.training.optimization.optim import OptimConfig
 
 Turn = Callable[[], None]
 """Take a turn's steps, and leave nothing behind that runs on."""
@@ -97,11 +97,11 @@ def prepare_ours(case: Case, folder: Path) -> Turn:
     """Build our loop: the trainer and the loader of a run."""
     config = our_config(case, folder, folder / "run", 10**6)
     with process_group(None) as processes:
-        session = Session(config, processes)
+        session = TrainingRun(config, processes)
     source = session.train_set
     assert isinstance(source, ImageDataset)
     batches = TrainBatches(
-        source, config.augment, session.preprocess, batch=case.batch, seed=0, mixed=False
+        source, config.augment, session.task.preprocess, batch=case.batch, seed=0, mixed=False
     )
     steps, signals = count(), Signals()
 

@@ -1,6 +1,7 @@
 """What all tests share: one thread (they run side by side), a fixed seed, and what slow means."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -26,9 +27,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _seed() -> Iterator[None]:
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # commands that run in this process may have set others
+    yield
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert count == 1, "a function did not restore torch's number of threads"
 
 
 @pytest.fixture(scope="session", params=["generated", "found"])

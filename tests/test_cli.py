@@ -16,6 +16,7 @@ from vitrail.cli import COMMANDS, main
 from vitrail.config import Duration
 from vitrail.models import NAMES, parse
 from vitrail.models.cost.total import cost_of
+from vitrail.training.train_config import TrainConfig
 
 
 def test_models_lists_all_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,7 +58,7 @@ def test_describe_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert "block x 12" in out
     assert "86,567,656 (330.2 MiB as float32)" in out
-    assert "17.564 GMACs an image (35.128 GFLOPs)" in out
+    assert "17.564 GMACs per image (35.128 GFLOPs)" in out
     kept = cost_of(parse("ViT-B/16"), batch=8).activation_bytes / 2**20
     assert f"{kept:.1f} MiB activations at batch 8" in out
 
@@ -77,7 +78,7 @@ def test_describe_keeps_the_names_own_classes(capsys: pytest.CaptureFixture[str]
         (["describe", "ViT-B/16", "--batch", "0"], "--batch must be at least 1, got 0"),
         (["describe", "ViT-B/16", "--image", "100"], "does not split into 16x16 patches"),
         (["describe", "ViT-B/16", "--image", "a"], "'a' is not a size"),
-        (["describe", "ViT-B/16", "--classes", "-3"], "classes is at least 0, not -3"),
+        (["describe", "ViT-B/16", "--classes", "-3"], "classes must be at least 0, got -3"),
         (["descrbe"], "unknown command 'descrbe'; did you mean 'describe'?"),
         (["xyz"], "there are: models, describe, convert"),
         (["data"], "'data' is the first word of: data check, data fetch, data list, data show"),
@@ -111,6 +112,7 @@ def test_each_command_has_help_with_an_example(
     code, out, _ = run(capsys, command, "--help")
     assert code == 0
     assert f"Example: vitrail {command}" in out
+    assert not re.search(r"\bNone\b|default: \)", out)
 
 
 def test_help_breaks_lines_where_they_are_full(
@@ -132,7 +134,7 @@ def test_demo_trains_transfers_and_compares(
     monkeypatch.setattr("vitrail.demonstration._STEPS", Duration(3, "steps"))
     monkeypatch.setattr("vitrail.demonstration._FEW", Duration(2, "steps"))
     code, out, err = run(capsys, "demo", "--out", str(tmp_path), "--json")
-    rows = json.loads(out)
+    rows = json.loads(out)["runs"]
     assert code == 0
     assert [row["steps"] for row in rows] == [3, 2, 2]
     assert [row["chance"] for row in rows] == [1 / 6, 0.1, 0.1]
@@ -229,6 +231,8 @@ def test_threads_sleep_while_they_wait_unless_told_otherwise(
         (["--batch-size", "8"], "unknown option --batch-size; did you mean --batch?"),
         (["--num-epochs", "8"], "unknown option --num-epochs; did you mean --epochs?"),
         (["--workers", "8"], "unknown option --workers; did you mean --loader.workers?"),
+        (["--freeze", "10"], "unknown option --freeze; did you mean --tune head (of finetune)?"),
+        (["--max-grad-norm=1"], "unknown option --max-grad-norm; did you mean --optim.clip?"),
         (["--bf16"], "unknown option --bf16; did you mean --precision bfloat16?"),
         (["--lr", "1e"], "--lr: expected a number, got '1e'"),
         (["--steps", "a"], "--steps: expected a whole number, got 'a'"),
@@ -243,6 +247,43 @@ def test_flags_of_other_libraries_and_wrong_values_lead_to_ours(
         main(["train", "digits", "--out", "run", *flags])
     assert stop.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["evaluate", "m", "d", "--batch-size=3"], "option --batch-size; did you mean --batch?"),
+        (["vtab", "m", "--data", "d", "--learning-rate", "1"], "did you mean --lr?"),
+        (["evaluate", "m", "d", "--num-workers", "3"], "perhaps you meant --workers N"),
+        (["evaluate", "m", "d", "--batch", "1e"], "--batch: expected a whole number, got '1e'"),
+        (["export", "m", "o", "--to", "onnx", "--max-changed", "1e"], "a number, got '1e'"),
+    ],
+)
+def test_other_commands_lead_to_their_flags_too(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["train", "finetune", "evaluate"])
+def test_torchrun_takes_no_flag_of_ours_for_its_own(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It refuses what may be short for several of its own, such as --log, among ours too."""
+    from torch.distributed.run import parse_args
+
+    _, out, _ = run(capsys, command, "--help")
+    flags = [*re.findall(r"--[a-z][a-z0-9-]*", out), *TrainConfig.__dataclass_fields__]
+    assert len(flags) > 30
+    for flag in flags:
+        given = f"--{flag.removeprefix('--').replace('_', '-')}"
+        parsed = parse_args(["-m", "vitrail", command, given, "1"])
+        assert parsed.training_script_args == [command, given, "1"]
+    parsed = parse_args(["-m", "--", "vitrail", command, "--log", "1"])
+    assert parsed.training_script_args == [command, "--log", "1"]
 
 
 def test_an_error_of_the_system_gets_one_line(

@@ -21,7 +21,7 @@ from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.transforms.apply import normalize
-from vitrail.evaluation.significance import mcnemar
+from vitrail.evaluation.metrics.significance import mcnemar
 from vitrail.models.cost.total import cost_of
 from vitrail.weights.checkpoint import save_folder
 from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
@@ -196,12 +196,20 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     capsys: Capture, photos: Path, model: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    for option, place in (("--out", "file/report"), ("--csv", "none/classes.csv")):
+    for option, place in (("--out", "file/report"), ("--csv", "file/classes.csv")):
         command = (str(model), str(photos), "--split", "all", option, str(tmp_path / place))
         code, _, err = run(capsys, "evaluate", *command, *CPU)
         assert code == 2
         assert err.count("\n") == 1
-        assert "cannot be" in err
+        assert f"cannot be written: {tmp_path / 'file'} is not a folder" in err
+    for option, place in (
+        ("--csv", "."),
+        ("--csv", str(tmp_path)),
+        ("--out", str(tmp_path / "file")),
+    ):
+        code, _, err = run(capsys, "evaluate", str(model), str(photos), option, place)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "name" in err
 
 
 def test_imagenets_test_sets_let_the_model_choose_among_their_classes_only(
@@ -274,6 +282,43 @@ def test_several_labels_per_image(capsys: Capture, photos: Path, tmp_path: Path)
     )
     assert code == 0
     assert "mAP" in said
+    assert "from a probability of 0.5 on" in said
+    models = (str(folder), str(folder), "--data", f"csv:{tmp_path / 'list.csv'}", "--split", "test")
+    code, said, err = run(capsys, "compare", *models, "--shots", "1", *CPU)
+    assert (code, said) == (2, "")
+    assert "several labels per image" in err
+    assert err.count("\n") == 1
+    code, said, _ = run(capsys, "compare", *models, *CPU, "--shots")
+    assert code == 0
+    shown = [
+        line.split()[0] for line in said.splitlines() if line.count(f"{found['map']:.2%}") == 2
+    ]
+    assert shown == ["mAP"]
+    assert "micro F1" in said
+    assert {row["threshold"] for row in found["classes"]} == {0.5}
+
+
+def test_thresholds_of_a_model_are_used(capsys: Capture, photos: Path, tmp_path: Path) -> None:
+    """In the order of the data's classes, which are not the model's."""
+    rows = [f"{photos}/a/{n}.png,{'a|b' if n % 2 else 'c'}" for n in range(4)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+    saved = read_checkpoint(str(save_tiny(tmp_path / "plain", ("c", "a", "b"))))
+    levels = (0.125, 0.0, 1.0)
+    save_folder(replace(saved, activation="sigmoid", thresholds=levels), tmp_path / "model")
+    command = (str(tmp_path / "model"), f"csv:{tmp_path / 'list.csv'}", "--split", "all")
+    found = evaluated(capsys, *command)
+    assert [(row["class"], row["threshold"]) for row in found["classes"]] == [
+        ("a", 0.0), ("b", 1.0), ("c", 0.125),
+    ]  # fmt: skip
+    assert found["classes"][0]["f1"] == pytest.approx(2 * 2 / (4 + 2))  # predicted always
+    assert found["classes"][1]["f1"] == 0.0  # predicted never
+    each = [row["f1"] for row in found["classes"]]
+    assert found["macro_f1"] == pytest.approx(np.mean(each))
+    code, said, _ = run(capsys, "evaluate", *command, *CPU)
+    assert code == 0
+    assert "where its probability reaches the model's threshold" in said
+    assert "macro F1" in said
+    assert "micro F1" in said
 
 
 def compared(capsys: Capture, *command: str) -> dict[str, Any]:
@@ -384,7 +429,7 @@ def test_a_run_is_evaluated_on_what_it_held_out(
     for split in ((), ("--split", "val")):
         found = evaluated(capsys, "runs/photos", f"{tmp_path}/photos/", *split)
         assert found["images"] == len(held_out)
-        assert "images that the run held out" in found["notes"][0]
+        assert "images that the run was validated on" in found["notes"][0]
     code, _, err = run(capsys, "evaluate", "runs/photos", "photos", "--split", "test", *CPU)
     assert code == 2
     assert "it has train, val" in err

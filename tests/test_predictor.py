@@ -27,7 +27,7 @@ from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.overlay import overlay
 from vitrail.models import ViT, build, parse
-from vitrail.models.layers import MLP
+from vitrail.models.layers.mlp import MLP
 from vitrail.predictor import BatchingConfig, Prediction, Predictor
 from vitrail.predictor.batching_config import default_batching
 from vitrail.predictor.fused import fuse
@@ -35,7 +35,7 @@ from vitrail.predictor.images import find_images
 from vitrail.predictor.last_block import LastBlock, prune_last_block
 from vitrail.predictor.prediction_files import csv_writer
 from vitrail.weights.checkpoint import Checkpoint, save_folder
-from vitrail.weights.loaded import LoadedModel
+from vitrail.weights.loaded import LoadedModel, save
 
 NAMES = ("cat", "dog", "hen", "owl", "pig", "rat", "yak")
 PREPROCESS = Preprocess(
@@ -103,16 +103,50 @@ def test_a_sigmoid_model_has_sigmoids_and_thresholds() -> None:
     several = Predictor(replace(make(), activation="sigmoid", thresholds=limits))
     (top,) = several.rank(torch.tensor([[4.0, 4.0, -4.0, -9, -9, -9, -9]]), top=3)
     high, low = 1 / (1 + math.exp(-4)), 1 / (1 + math.exp(4))
-    assert [score.probability for score in top] == pytest.approx([high, high, low], rel=1e-6)
-    assert [score.predicted for score in top] == [True, False, True]
+    assert [score.index for score in top] == [0, 2, 1]  # the predicted ones first
+    assert [score.probability for score in top] == pytest.approx([high, low, high], rel=1e-6)
+    assert [score.predicted for score in top] == [True, True, False]
     assert top[0].to_dict() == {
         "index": 0, "label": "cat", "probability": top[0].probability, "predicted": True
     }  # fmt: skip
-    plain = Predictor(replace(make(), activation="sigmoid"))
-    (top,) = plain.rank(torch.tensor([[0.1, -0.1, -4.0, -9, -9, -9, -9]]), top=2)
-    assert [score.predicted for score in top] == [True, False]
     again = several.with_engine(None, several.batching)
     assert (again.activation, again.thresholds) == ("sigmoid", limits)
+
+
+def test_a_sigmoid_model_without_thresholds_predicts_from_one_half_on() -> None:
+    plain = Predictor(replace(make(), activation="sigmoid"))
+    (top,) = plain.rank(torch.tensor([[0.0, -0.1, -4.0, -9, -9, -9, -9]]), top=2)
+    assert [(score.probability >= 0.5, score.predicted) for score in top] == [
+        (True, True), (False, False)
+    ]  # fmt: skip
+
+
+def test_no_label_of_a_sigmoid_model_is_cut_off() -> None:
+    several = Predictor(replace(make(), activation="sigmoid"))
+    (top,) = several.rank(torch.tensor([[1.0, 3.0, 2.0, -9, -9, -9, -9]]), top=1)
+    assert [score.index for score in top] == [1, 2, 0]
+    found = Prediction("a.png", top)
+    assert found.labels == tuple(score.label for score in top)
+    assert list(found.to_dict()) == ["path", "labels", "top"]
+    (none,) = several.rank(torch.full((1, 7), -5.0), top=2)
+    assert len(none) == 2
+    assert Prediction("a.png", none).to_dict()["labels"] == []
+
+
+def test_a_softmax_model_has_one_label(predictor: Predictor) -> None:
+    (top,) = predictor.rank(torch.tensor([[1.0, 3.0, 2.0, 0, 0, 0, 0]]), top=2)
+    found = Prediction("a.png", top)
+    assert found.labels == (found.label,)
+    assert list(found.to_dict()) == ["path", "top"]
+
+
+def test_logits_agree_if_they_lead_to_the_same_prediction(predictor: Predictor) -> None:
+    first = torch.tensor([[4.0, 3, 1, 0, 0, 0, 0], [4.0, 3, -1, -2, -2, -2, -2]])
+    second = torch.tensor([[4.0, 3, 2, 0, 0, 0, 0], [3.0, 4, -1, -2, -2, -2, -2]])
+    assert predictor.same_predictions(first, second).tolist() == [True, False]
+    limits = (0.5, 0.5, 0.8, 0.5, 0.5, 0.5, 0.5)  # between the two of the first image
+    several = Predictor(replace(make(), activation="sigmoid", thresholds=limits))
+    assert several.same_predictions(first, second).tolist() == [False, True]
 
 
 def test_classes_without_names_are_numbered() -> None:
@@ -288,6 +322,9 @@ FUSED = (
     "", ",activation=gelu", ",activation=quick-gelu", ",activation=swiglu", ",qkv_bias=false",
     ",pool=map", ",pool=gap,registers=2", ",layer_scale=0.5,qk_norm=true",
     ",position=relative,position_at=shared", ",attention=axial,pool=gap,position=learned-2d",
+    ",rotary=axial,key_bias=false,sub_norm=both,activation=swiglu", ",norm=rms,norm_place=post",
+    ",position=relative-2d,position_at=every-layer", ",patch_norm=true,dense_bias=false",
+    ",rotary=mixed,last_norm=pooled,pool=map,unpooled_class_token=true,pool_prefix=true",
 )  # fmt: skip
 
 
@@ -305,7 +342,9 @@ def test_fused_layers_are_the_models(more: str) -> None:
 SHORTENED = [
     ("", True), (",qkv_bias=false,registers=2", True), (",distilled=true", True),
     (",layer_scale=0.5,position_at=every-layer", True), (",pool=gap", False),
-    (",qk_norm=true", False), (",position=relative,position_at=shared", False),
+    (",qk_norm=true", False), (",rotary=axial", False), (",key_bias=false", False),
+    (",sub_norm=both", False), (",sub_norm=mlp,norm_place=post,last_norm=pooled", True),
+    (",position=relative,position_at=shared", False),
 ]  # fmt: skip
 
 
@@ -477,6 +516,30 @@ def test_command_writes_tables(folder: Path, capsys: pytest.CaptureFixture[str])
     assert left == {"model", "images", "a.csv", "a.parquet"}
 
 
+def test_command_gives_the_labels_of_a_multi_label_model(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    several = replace(make(), activation="sigmoid", thresholds=(0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 1.0))
+    save(several, folder / "several")
+    command = ["predict", str(folder / "several"), str(folder / "images" / "a.png")]
+    main([*command, "--top", "3", "--json"])
+    row = json.loads(capsys.readouterr().out)
+    assert (sorted(row["labels"]), len(row["top"])) == (["cat", "dog"], 3)
+    assert [score["label"] for score in row["top"]][:2] == row["labels"]
+    main([*command, "--top", "1"])
+    out = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert out[1] == ["image", "class", "probability", "predicted"]
+    assert [line[-1] for line in out[3:5]] == ["yes", "yes"]
+    files = ["--csv", str(folder / "a.csv"), "--parquet", str(folder / "a.parquet")]
+    main([*command, "--top", "3", *files])
+    with (folder / "a.csv").open(newline="") as file:
+        flags = {each["label"]: each["predicted"] for each in csv.DictReader(file)}
+    assert [flags["cat"], flags["dog"], [*flags.values()][2]] == ["true", "true", "false"]
+    (table,) = parquet.read_table(folder / "a.parquet").to_pylist()
+    assert [score["predicted"] for score in table["top"]] == [True, True, False]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -487,7 +550,7 @@ def test_command_writes_tables(folder: Path, capsys: pytest.CaptureFixture[str])
         (["MODEL", "IMAGES", "--csv", "a", "--parquet", "a"], "are both a; give two names"),
         (["MODEL", "IMAGES", "--device", "warp"], "unknown device 'warp'"),
         (["MODEL", "IMAGES", "--csv", "/proc/none/a.csv"], "cannot be written"),
-        (["MODEL", "IMAGES", "--csv", "IMAGES"], "is a folder"),
+        (["MODEL", "IMAGES", "--csv", "IMAGES"], "is an existing folder"),
         (["none", "IMAGES"], "no file or folder 'none'"),
     ],
 )

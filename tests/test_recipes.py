@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from vitrail import recipes
-from vitrail.config import Duration, InputError
+from vitrail.config import Duration, InputError, merge
 from vitrail.data.transforms.augment import AUGMENTS
 from vitrail.models import parse
 from vitrail.recipes import RECIPES, TRANSFERS, apply_recipe, shorten_warmup
 from vitrail.run import TrainConfig
-from vitrail.training.schedule import rate_at
+from vitrail.training.optimization.schedule import rate_at
 
 IMAGENET, IMAGENET21K, JFT = 1_281_167, 14_197_122, 303_000_000  # images
 
@@ -63,6 +63,21 @@ def field(config: TrainConfig, name: str) -> Any:
     return getattr(parse(config.model), name)
 
 
+@pytest.mark.parametrize(
+    ("mode", "optim"),
+    [("all", ("sgd", 0.01)), ("head", ("adamw", 5e-3)), ("last", ("adamw", 1e-3)),
+     ("lora", ("adamw", 5e-3))],
+)  # fmt: skip
+def test_each_tuning_mode_has_its_optimizer(mode: str, optim: tuple[str, float]) -> None:
+    """LoRA at SGD's 0.01 learned nothing but the head in a short run."""
+    changes = ({"batch": 8, "tune": {"mode": mode}}, {"optim": {"clip": 2.0}})
+    config = apply_recipe(begin(), "finetune-default", *changes)
+    assert (config.optim.kind, config.optim.lr) == optim
+    assert (config.tune.mode, config.batch) == (mode, 64)
+    changed = merge(config, *changes, {"optim": {"lr": 0.5}})
+    assert (changed.optim.kind, changed.optim.lr, changed.optim.clip) == (optim[0], 0.5, 2.0)
+
+
 @pytest.mark.parametrize("row", rows(TABLE_3), ids=" ".join)
 def test_pretraining_is_table_3(row: list[str]) -> None:
     model, data, epochs, lr, decay, weight_decay, dropout = row
@@ -73,7 +88,7 @@ def test_pretraining_is_table_3(row: list[str]) -> None:
     assert config.optim.clip == (1.0 if data == "imagenet" else None)
     assert config.schedule.kind == decay
     assert (config.batch, config.schedule.warmup) == (4096, Duration(10_000, "steps"))
-    assert config.loss.kind == ("softmax" if data == "imagenet" else "sigmoid")
+    assert config.loss.kind == (None if data == "imagenet" else "sigmoid")  # None: as the data
     assert parse(config.model).image == (224, 224)
     if "ViT" in model:
         assert field(config, "dropout") == float(dropout)
@@ -97,13 +112,14 @@ def test_finetuning_is_table_4(row: list[str]) -> None:
 
 
 def test_finetuning_resolution() -> None:
-    assert recipes.finetune(begin("ViT-L/16@512")).model == "ViT-L/16@512"
-    assert recipes.finetune(begin("ViT-H/14")).model == "ViT-H/14@518"
-    assert recipes.finetune(begin("BiT-R50x1")).model == "BiT-R50x1@384"
+    assert recipes.paper_finetune(begin("ViT-L/16@512")).model == "ViT-L/16@512"
+    assert recipes.paper_finetune(begin("ViT-H/14")).model == "ViT-H/14@518"
+    assert recipes.paper_finetune(begin("BiT-R50x1")).model == "BiT-R50x1@384"
 
 
 def test_finetuning_warms_up_as_the_official_code_where_the_run_is_long() -> None:
-    steps = {data: recipes.finetune(begin(), data).schedule.warmup.amount for data in TRANSFERS}
+    found = {data: recipes.paper_finetune(begin(), data) for data in TRANSFERS}
+    steps = {data: config.schedule.warmup.amount for data, config in found.items()}
     assert steps["imagenet"] == steps["cifar10"] == 500
     assert (steps["vtab"], steps["pets"]) == (125, 25)
 

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from vitrail.result import Result, ResultTable, print_result, to_plain
+from vitrail.text import to_json
 
 
 class Estimate(NamedTuple):
@@ -102,3 +103,13 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(out) == {"images": 3, "top1": 0.5, "classes": [], "folder": None}
     print_result(Listed("cat"))
     assert "cat" in capsys.readouterr().out
+
+
+def test_json_of_names_that_are_not_utf8_is_read_by_everybody() -> None:
+    names = {"d\udce9": ["d\udce9", "caf\u00e9", "\U0001f408", "a\\b"], "n": 0.5}
+    text = to_json(names)
+    text.encode()
+    assert json.loads(text) == {"d\\xe9": ["d\\xe9", "caf\u00e9", "\U0001f408", "a\\b"], "n": 0.5}
+    assert to_json({"cat": ["\U0001f408"]}) == json.dumps({"cat": ["\U0001f408"]})
+    with pytest.raises(ValueError, match="JSON"):
+        to_json([float("nan")])

@@ -15,10 +15,11 @@ from vitrail.config import InputError
 from vitrail.data.dataset import ArrayDataset, ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.decoding.decode import decode
-from vitrail.evaluation.intervals import Estimate
+from vitrail.evaluation.metrics.intervals import Estimate
 from vitrail.models import build
-from vitrail.vtab1k import GROUPS, TASKS, TaskResult, VTABConfig, VTABResult, vtab
-from vitrail.vtab1k.benchmark import configure
+from vitrail.run import TrainConfig
+from vitrail.vtab1k import GROUPS, TASKS, TaskResult, VTABResult, vtab
+from vitrail.vtab1k.benchmark import configure_tasks
 from vitrail.vtab1k.task_images import find_task, open_task, write_list
 from vitrail.weights.checkpoint import Checkpoint, save_folder
 
@@ -78,13 +79,13 @@ def test_the_tasks_are_those_of_the_papers_table_9() -> None:
 
 
 def test_the_settings_are_table_4s() -> None:
-    config = configure("csv:x", "file:w", "ViT-B/16", Path("o"), VTABConfig())
+    given = TrainConfig(data="x", model="ViT-B/16", weights="file:w", out=Path("o"), val_split="")
+    config = configure_tasks(given, steps=None, lr=None, batch=None, images=1_000)
     assert config.model == "ViT-B/16@384"
     assert str(config.length) == "2_500 steps"
     assert (config.batch, config.optim.lr, config.optim.kind) == (512, 0.01, "sgd")
     assert (config.optim.momentum, config.optim.weight_decay, config.val_split) == (0.9, 0.0, "")
-    settings = VTABConfig(steps=10, lr=0.5, batch=4)
-    small = configure("csv:x", "file:w", "ViT-B/16", Path("o"), settings)
+    small = configure_tasks(given, steps=10, lr=0.5, batch=4, images=1_000)
     assert (str(small.length), small.optim.lr, small.batch) == ("10 steps", 0.5, 4)
     assert str(small.schedule.warmup) == "5 %"
 
@@ -174,7 +175,7 @@ def test_what_is_on_disk_is_run_and_the_rest_is_named(
     assert kitti.top1.value <= 0.8  # one image is of a class that nobody could learn
     assert svhn.top1 is None
     assert "9 images, fewer than 20" in svhn.why
-    assert found["sun397"].why == f"expected {data / 'sun397'} or a .csv list"
+    assert found["sun397"].why == "no folder or list in DIR has its images"
     assert score.run() == (2, 19)
     assert said == ["3 of 19: DTD", "7 of 19: SVHN", "17 of 19: KITTI-Distance"]
     with monkeypatch.context() as patch:  # a second call has nothing left to do
@@ -213,4 +214,7 @@ def test_bad_input_is_one_line(model: Path, tmp_path: Path) -> None:
     assert "expected one with a folder for each task" in text
     (tmp_path / "empty").mkdir()
     text = refusal(vtab, str(model), tmp_path / "empty", out=tmp_path / "o", tasks=["dtd"])
-    assert "has no VTAB task that can be run (dtd: expected" in text
+    assert (
+        "has no VTAB task that can be run (dtd: no folder or list in DIR has its images); expected"
+        in text
+    )

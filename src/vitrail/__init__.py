@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from vitrail.data.transforms.apply import normalize as normalize
     from vitrail.data.transforms.preprocess import Preprocess as Preprocess
     from vitrail.data.transforms.preprocess import default_preprocess as default_preprocess
+    from vitrail.demonstration import demo as demo
     from vitrail.deploy.backends.bench import bench as bench
     from vitrail.deploy.exporting.export import export as export
     from vitrail.deploy.predict import predict as predict
@@ -26,13 +27,26 @@ if TYPE_CHECKING:
     from vitrail.evaluation.probes.fewshot import fewshot as fewshot
     from vitrail.evaluation.probes.knn import knn as knn
     from vitrail.evaluation.probes.linear_probe import probe as probe
+    from vitrail.evaluation.zeroshot import zeroshot as zeroshot
     from vitrail.inspection import record as record
+    from vitrail.model_soup import soup as soup
     from vitrail.models import build as build
     from vitrail.models.cost.total import describe as describe
     from vitrail.predictor import Predictor as Predictor
     from vitrail.report import inspect as inspect
-    from vitrail.run import TrainConfig as TrainConfig
+    from vitrail.report.choice_page import choose as choose
+    from vitrail.run import finetune as finetune
     from vitrail.run import train as train
+    from vitrail.run_estimate import estimate as estimate
+    from vitrail.run_estimate import estimate_finetuning as estimate_finetuning
+    from vitrail.run_settings import configure as configure
+    from vitrail.studies.engine.sweep import sweep as sweep
+    from vitrail.studies.engine.sweep_plan import FewShot as FewShot
+    from vitrail.studies.engine.sweep_plan import Sweep as Sweep
+    from vitrail.studies.reproduce import reproduce as reproduce
+    from vitrail.training.callbacks import Callback as Callback
+    from vitrail.training.task import Task as Task
+    from vitrail.training.train_config import TrainConfig as TrainConfig
     from vitrail.vtab1k import vtab as vtab
     from vitrail.weights.convert import convert as convert
     from vitrail.weights.convert import to_state_dict as to_state_dict
@@ -42,6 +56,7 @@ if TYPE_CHECKING:
 
 _LAZY = {
     "inspect": "vitrail.report",
+    "choose": "vitrail.report.choice_page",
     "record": "vitrail.inspection",
     "bench": "vitrail.deploy.backends.bench",
     "export": "vitrail.deploy.exporting.export",
@@ -61,6 +76,8 @@ _LAZY = {
     "fewshot": "vitrail.evaluation.probes.fewshot",
     "knn": "vitrail.evaluation.probes.knn",
     "probe": "vitrail.evaluation.probes.linear_probe",
+    "zeroshot": "vitrail.evaluation.zeroshot",
+    "soup": "vitrail.model_soup",
     "vtab": "vitrail.vtab1k",
     "build": "vitrail.models",
     "convert": "vitrail.weights.convert",
@@ -71,7 +88,18 @@ _LAZY = {
     "to_state_dict": "vitrail.weights.convert",
     "Predictor": "vitrail.predictor",
     "train": "vitrail.run",
-    "TrainConfig": "vitrail.run",
+    "finetune": "vitrail.run",
+    "configure": "vitrail.run_settings",
+    "estimate": "vitrail.run_estimate",
+    "estimate_finetuning": "vitrail.run_estimate",
+    "demo": "vitrail.demonstration",
+    "reproduce": "vitrail.studies.reproduce",
+    "sweep": "vitrail.studies.engine.sweep",
+    "Sweep": "vitrail.studies.engine.sweep_plan",
+    "FewShot": "vitrail.studies.engine.sweep_plan",
+    "TrainConfig": "vitrail.training.train_config",
+    "Task": "vitrail.training.task",
+    "Callback": "vitrail.training.callbacks",
 }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
+
+from vitrail.text import to_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +37,7 @@ def print_renderable(shown: Any) -> None:
 
 def print_json(value: Any) -> None:
     """Print plain data as one line of JSON."""
-    print_line(json.dumps(value))
+    print_line(to_json(value))
 
 
 def print_line(text: str) -> None:

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -88,6 +88,17 @@ class Processes:
     def sum(self, *values: Tensor | float) -> list[float]:
         """Add numbers up over all processes, in float64."""
         return self._reduce(values, dist.ReduceOp.SUM)
+
+    def sum_on_device(self, tensors: Sequence[Tensor], *numbers: float) -> Tensor:
+        """Add scalars and numbers up over all processes, without waiting for the device."""
+        place = self._meeting if self.count > 1 else self.device
+        dtype = torch.float32 if place.type == "mps" else torch.float64
+        scalars = torch.stack([tensor.detach().to(dtype) for tensor in tensors]).to(place)
+        given = torch.tensor(numbers, dtype=dtype).to(place, non_blocking=True)
+        summed = torch.cat([scalars, given])
+        if self.count > 1:
+            dist.all_reduce(summed)
+        return summed
 
     def least(self, value: float) -> float:
         """Give the least of all processes' numbers."""

@@ -1,8 +1,8 @@
-"""Files from the network: into a cache, resumed, verified, by one process at a time.
+"""Download files into a cache: resumed, verified, by one process at a time.
 
-A download is `NAME.part` until it is whole and verified; beside it `NAME.lock` keeps other
-processes waiting and holds what the server said of the file, so that a later call knows whether it
-may go on where this one stopped.
+A download is `NAME.part` until it is complete and verified; beside it `NAME.lock` makes other
+processes wait and holds the server's description of the file, so that a later call knows whether it
+can resume.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from urllib.request import Request, urlopen
 from vitrail.config import InputError
 
 CHUNK = 1 << 20
-TIMEOUT = 10.0  # seconds without a byte after which a connection is given up
-ATTEMPTS = 4  # tries in a row that may bring nothing new
-PAUSE = 0.5  # seconds before the second try; doubled before each further one
+TIMEOUT = 10.0  # seconds without a byte after which a connection is closed
+ATTEMPTS = 4  # attempts in a row without progress
+PAUSE = 0.5  # seconds before the second attempt; doubled before each further one
 
-Report = Callable[[int, int | None], None]  # told the bytes that are there, and all there will be
+Report = Callable[[int, int | None], None]  # called with the bytes so far and in total
 
 
 class MissingError(InputError):
-    """Who should have a file answers, and has none of that name."""
+    """The server answers, but does not have the file."""
 
 
 class _Again(Exception):
-    """The connection failed in a way that another try may mend."""
+    """The connection failed; another attempt may succeed."""
 
 
 class _Failed(Exception):
-    """The network failed; the user may know another way to the file."""
+    """The network failed; the user may get the file in another way."""
 
 
 def cache_folder() -> Path:
-    """Say where downloads are kept: $VITRAIL_CACHE, or `vitrail` in the user's cache folder."""
+    """Return the folder of downloads: $VITRAIL_CACHE, or `vitrail` in the user's cache folder."""
     if own := os.environ.get("VITRAIL_CACHE"):
         return Path(own).expanduser()
     shared = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG rules say that a relative path there counts as none.
+    # A relative path is to be ignored, by the XDG specification.
     return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "vitrail"
 
 
 def fetch(url: str, target: Path, *, size: int | None = None, sha256: str | None = None) -> Path:
-    """Download a file unless it is there already, and verify it either way.
+    """Download a file unless it exists, and verify it either way.
 
-    Size and hash are checked where they are known; a size that the server states always is.
+    Size and hash are checked if given; the size that the server states always is.
     """
     if not url.startswith(("https://", "http://")):
         raise InputError(f"expected an https:// address, got {url!r}")
@@ -72,7 +72,7 @@ def fetch(url: str, target: Path, *, size: int | None = None, sha256: str | None
                         raise InputError(f"{url}: {problem}; it was not kept, try again")
                     _put(part, target)
                     return target
-        if problem := _problem(target, size, sha256):  # it may be the user's: not replaced
+        if problem := _problem(target, size, sha256):  # may be the user's own file: not replaced
             raise InputError(f"{target}: {problem}; remove it to have it downloaded again")
     except OSError as error:
         hint = "free some space, or set VITRAIL_CACHE to another folder"
@@ -83,7 +83,7 @@ def fetch(url: str, target: Path, *, size: int | None = None, sha256: str | None
 
 
 def _problem(path: Path, size: int | None, sha256: str | None) -> str:
-    """Say what is wrong with a file, or nothing."""
+    """Describe what is wrong with a file; empty if nothing is."""
     actual = path.stat().st_size
     if size is not None and actual != size:
         return f"expected {size:,} bytes, got {actual:,}"
@@ -97,7 +97,7 @@ def _problem(path: Path, size: int | None, sha256: str | None) -> str:
 
 @contextmanager
 def _locked(part: Path) -> Iterator[IO[str]]:
-    """Wait until no other process fetches the file, and keep others waiting."""
+    """Wait until no other process downloads the file, and make others wait."""
     import fcntl  # here, because Windows has none and needs the rest of the package
 
     path = part.with_suffix(".lock")
@@ -105,18 +105,18 @@ def _locked(part: Path) -> Iterator[IO[str]]:
         with path.open("a+", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if os.fstat(lock.fileno()).st_nlink == 0:
-                continue  # its last holder was done and has removed it
+                continue  # its last holder has removed it
             try:
                 yield lock
             finally:
-                if not part.exists() or part.stat().st_size == 0:  # nothing to go on with
+                if not part.exists() or part.stat().st_size == 0:  # nothing to resume
                     part.unlink(missing_ok=True)
                     path.unlink()
             return
 
 
 def _put(part: Path, target: Path) -> None:
-    """Rename a whole file into place, so that a power cut leaves the old state or the new."""
+    """Rename a complete file into place, durably."""
     os.replace(part, target)
     folder = os.open(target.parent, os.O_RDONLY)
     os.fsync(folder)
@@ -124,7 +124,7 @@ def _put(part: Path, target: Path) -> None:
 
 
 def _download(url: str, part: Path, lock: IO[str], size: int | None) -> None:
-    """Bring the partial file to its whole length, over as many connections as it takes."""
+    """Complete the partial file, over as many connections as it takes."""
     failures, most = 0, part.stat().st_size if part.exists() else 0
     while True:
         try:
@@ -143,12 +143,12 @@ def _download(url: str, part: Path, lock: IO[str], size: int | None) -> None:
 
 
 def _receive(url: str, file: IO[bytes], lock: IO[str], size: int | None, report: Report) -> None:
-    """Read from one connection to the file's end; go on behind what is there where that fits."""
+    """Read from one connection to the file's end; resume if the file on the server is the same."""
     there = file.tell()
     lock.seek(0)
     known = lock.read()
     if there and known.endswith(f" {there}"):
-        return  # whole already: the last process stopped between the last byte and the rename
+        return  # complete: the last process stopped between the last byte and the rename
     with _open(url, there if known else 0, begun=there > 0) as answer:
         status, headers = answer.status, answer.headers
         start, total = _extent(status, headers)
@@ -173,14 +173,14 @@ def _receive(url: str, file: IO[bytes], lock: IO[str], size: int | None, report:
 
 
 def _forget(file: IO[bytes], lock: IO[str]) -> None:
-    """Begin again from nothing."""
+    """Start again from nothing."""
     file.truncate(0)
     file.seek(0)
     lock.truncate(0)
 
 
 def _open(url: str, start: int, *, begun: bool) -> Any:
-    """Ask for a file from a byte on; refuse what no second try would mend."""
+    """Request a file from a byte on; raise InputError where another attempt would not help."""
     request = Request(url, headers={"User-Agent": "vitrail", "Accept-Encoding": "identity"})
     if start:
         request.add_header("Range", f"bytes={start}-")
@@ -188,14 +188,14 @@ def _open(url: str, start: int, *, begun: bool) -> Any:
         return urlopen(request, timeout=TIMEOUT)
     except HTTPError as error:
         error.close()
-        if error.code == 416 and start:  # the file ends before: it is another, shorter one now
+        if error.code == 416 and start:  # the file is another, shorter one now
             return _open(url, 0, begun=begun)
         if error.code in (408, 425, 429) or error.code >= 500:
             raise _Again(f"the server answers {error.code} {error.reason}") from None
         kind = MissingError if error.code in (403, 404, 410) else InputError
         raise kind(f"{url}: the server answers {error.code} {error.reason}") from None
     except URLError as error:
-        if begun:  # the network was there a moment ago
+        if begun:  # the network worked a moment ago
             raise _Again(f"the connection failed ({_reason(error)})") from None
         raise _Failed(_unreachable(url, error)) from None
     except (OSError, HTTPException) as error:
@@ -213,7 +213,7 @@ def _reason(error: Exception) -> str:
 
 
 def _extent(status: int, headers: HTTPMessage) -> tuple[int, int | None]:
-    """Read where an answer starts, and how long the whole file is if the server says so."""
+    """Return where a response starts, and the length of the whole file if the server says so."""
     with suppress(ValueError, AttributeError):  # no header, or none that says so
         if status != 206:
             return 0, int(headers.get("Content-Length", ""))
@@ -230,7 +230,7 @@ def _read(answer: Any) -> bytes:
 
 
 def _check_space(file: IO[bytes], needed: int) -> None:
-    """Refuse a file that the disk has no room for, before an hour of download."""
+    """Check that the disk has space for a file, before an hour of download."""
     free = shutil.disk_usage(os.path.dirname(file.name)).free
     if needed > free:
         space = f"{needed / 1e6:,.0f} MB needed, {free / 1e6:,.0f} MB free"
@@ -239,7 +239,7 @@ def _check_space(file: IO[bytes], needed: int) -> None:
 
 @contextmanager
 def _progress(name: str) -> Iterator[Report]:
-    """Show a bar on a terminal's stderr, and nothing elsewhere."""
+    """Show a progress bar on stderr if it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda there, total: None
         return
@@ -255,15 +255,15 @@ def _progress(name: str) -> Iterator[Report]:
 def fetch_from_hub(
     repository: str, name: str, *, revision: str | None = None, cache: Path | None = None
 ) -> Path | None:
-    """Fetch one file of a Hugging Face repository; None where the repository has no such file.
+    """Download one file of a Hugging Face repository; None if the repository does not have it.
 
-    What is in the hub's own cache (or in `cache`) is taken from there without asking the network.
+    Files in the hub's own cache (or in `cache`) are used without asking the network.
     """
     try:
         import huggingface_hub as hub
         from huggingface_hub import constants, errors
     except ImportError:
-        raise InputError("hf: and timm: need a package more: pip install 'vitrail[hub]'") from None
+        raise InputError("hf: and timm: need another package: pip install 'vitrail[hub]'") from None
     where = f"{repository}@{revision}" if revision else repository
     place = {"revision": revision, "cache_dir": cache}
     offline = constants.HF_HUB_OFFLINE
@@ -272,7 +272,7 @@ def fetch_from_hub(
         if cached is not None:
             return Path(cached) if isinstance(cached, str) else None
         if not offline:
-            # Because the hub's library tries for 24 s without a network.
+            # The hub's library tries for 24 s if there is no network.
             knock(constants.ENDPOINT, otherwise="write file:FOLDER")
         return Path(hub.hf_hub_download(repository, name, **place))
     except InputError:
@@ -291,7 +291,7 @@ def fetch_from_hub(
 
 
 def knock(address: str, *, otherwise: str) -> None:
-    """Refuse at once when a host cannot be reached; any answer of it will do.
+    """Raise InputError at once if a host cannot be reached; any response will do.
 
     `otherwise` says what to do without it.
     """

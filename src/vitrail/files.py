@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, then moved into it."""
+"""Atomic writes: a file is written beside its place, then moved into it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from vitrail.config import InputError
@@ -16,7 +16,7 @@ from vitrail.config import InputError
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file whole, or not at all.
 
-    What a kill leaves behind has one name, which the next writing takes again.
+    What a killed process leaves behind has a fixed name, which the next write reuses.
     """
     part = path.with_name(f".{path.name}.new")
     try:
@@ -32,44 +32,116 @@ def write_whole(path: Path, content: str | bytes) -> None:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
 
+def check_writable(path: Path, *, folder: bool = False) -> None:
+    """Refuse a file, or a folder, that can't be written, before hours of work; make nothing."""
+    if not path.name and not folder:
+        raise InputError(f"expected the name of a file to write, got {str(path)!r}")
+    if path.exists() and path.is_dir() != folder:
+        raise InputError(f"{path} is a {'file' if folder else 'folder'}; choose another name")
+    there = next(
+        each for each in (path / "_" if folder else path).absolute().parents if each.exists()
+    )
+    if not there.is_dir():
+        raise InputError(f"{path} cannot be written: {there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"{path} cannot be written: {there} is not writable")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, unless they are there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made: {error.strerror}") from None
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a name beside a path to write a file to, or to make a folder; then it is the path's.
+    """Yield a path to write a file or a folder to, which then replaces `path`.
 
-    It ends as the path does. A file that was there stays until then, and for good if anything
-    fails; a folder that was there is refused.
+    It has the same suffix. An existing file is kept if anything fails; an existing folder is
+    refused.
     """
     if path.is_dir():
-        raise InputError(f"{path} is a folder that is there already; choose another name")
+        raise InputError(f"{path} is an existing folder; choose another name")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
-    try:
-        part = beside / path.name
-        yield part
-        for file in (part, *part.rglob("*")) if part.is_dir() else (part,):
-            sync(file)
-        part.replace(path)
-        sync(path.parent)
+        with temporary_folder(".vitrail-", path.parent) as beside:
+            part = beside / path.name
+            yield part
+            for file in (part, *part.rglob("*")) if part.is_dir() else (part,):
+                permit(file)  # as safetensors does not
+                sync(file)
+            part.replace(path)
+            sync(path.parent)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"{path}: cannot be written: {reason}") from None
+
+
+@contextmanager
+def temporary_folder(prefix: str, parent: Path) -> Iterator[Path]:
+    """Make a folder for the block, and remove those that killed processes left with this prefix.
+
+    Each is locked by the process that uses it, and the system releases the lock when that ends.
+    """
+    for path in parent.glob(f"{prefix}????????"):
+        with suppress(OSError), lock_folder(path, wait=False) as locked:
+            if locked:
+                shutil.rmtree(path)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(lock_folder(folder))
+            except FileNotFoundError:  # another process removed it before it was locked
+                continue
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            yield folder
+            return
+
+
+@contextmanager
+def lock_folder(folder: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Lock a folder, and tell whether that is possible here.
+
+    OSError if it is gone or, without `wait`, if another process has locked it.
+    """
+    try:
+        import fcntl  # here, because Windows has none
+    except ImportError:
+        yield False
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        os.stat(folder)  # it may have been removed meanwhile
+        yield True
     finally:
-        with suppress(OSError):
-            shutil.rmtree(beside)
+        os.close(handle)
+
+
+@contextmanager
+def utf8_path(path: Path) -> Iterator[str]:
+    """Name an existing file for a library that takes UTF-8 only: by its path, or by /dev/fd."""
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        with path.open("rb") as file:
+            yield f"/dev/fd/{file.fileno()}"
+    else:
+        yield os.fspath(path)
 
 
 def permit(path: Path) -> None:
-    """Give a file or folder that was made for its maker alone the rights that are usual."""
+    """Give a private file or folder the permissions that the umask allows."""
     mask = os.umask(0)  # which can't be read otherwise
     os.umask(mask)
     path.chmod((0o777 if path.is_dir() else 0o666) & ~mask)
 
 
 def sync(path: Path) -> None:
-    """Bring a file or the entries of a folder on disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

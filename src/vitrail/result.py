@@ -7,7 +7,6 @@ to print (an array of features, a figure): it stays out of `to_dict` and of the 
 from __future__ import annotations
 
 import html
-import json as json_module
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitrail.console import new_table, print_json, print_renderable
-from vitrail.text import printable
+from vitrail.text import displayable, to_json
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -55,20 +54,22 @@ class Result:
         parts = []
         for part in self.summary():
             if isinstance(part, str):
-                parts.append(Text(_clean(part)))
+                parts.append(Text(displayable(part)))
                 continue
             table = new_table(*part.columns, justify=part.justify)
             table.show_header = any(part.columns)
             for row in part.rows:
                 # Text, not str: in a class's name [red] is not a color, :cat: not an emoji.
-                table.add_row(*(Text(_clean(cell)) for cell in row))
+                table.add_row(*(Text(displayable(cell)) for cell in row))
             parts.append(table)
         return Group(*parts)
 
     def _repr_html_(self) -> str | None:
         """Show the summary in a notebook."""
         return "\n".join(
-            f"<p>{html.escape(_clean(part))}</p>" if isinstance(part, str) else _write_html(part)
+            f"<p>{html.escape(displayable(part))}</p>"
+            if isinstance(part, str)
+            else _write_html(part)
             for part in self.summary()
         )
 
@@ -115,7 +116,7 @@ def to_plain(value: Any) -> Any:
 
 def write_json(result: Result) -> str:
     """Write a result as a JSON file's text."""
-    return json_module.dumps(result.to_dict(), indent=1) + "\n"
+    return to_json(result.to_dict(), indent=1) + "\n"
 
 
 def _is_scalar(value: Any) -> bool:
@@ -130,18 +131,13 @@ def _show(value: float | str) -> str:
     return f"{value:.4g}" if isinstance(value, float) else value
 
 
-def _clean(text: str) -> str:
-    r"""Escape what would break a line or a terminal; a backslash may be such an escape already."""
-    return "".join(each if each == "\\" else printable(each) for each in text)
-
-
 def _write_html(table: ResultTable) -> str:
     """Write a table as HTML, its columns aligned as on the console."""
 
     def row(tag: str, cells: Sequence[str]) -> str:
         sides = ["left"] + [table.justify] * (len(cells) - 1)
         return "".join(
-            f'<{tag} style="text-align:{side}">{html.escape(_clean(cell))}</{tag}>'
+            f'<{tag} style="text-align:{side}">{html.escape(displayable(cell))}</{tag}>'
             for side, cell in zip(sides, cells, strict=True)
         )
 

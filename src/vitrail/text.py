@@ -1,14 +1,16 @@
-"""Text for people: names of files, whatever bytes a disk holds, on one line of a message.
+"""Names of files in messages: any bytes, on one line.
 
-Inside the house a name that is not UTF-8 is text with surrogates, as os.fsdecode makes it.
+A name that is not UTF-8 is text with surrogates, as os.fsdecode makes it.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from vitrail.config import suggest
 
@@ -27,13 +29,18 @@ def printable(name: str) -> str:
     return _UNSAFE.sub(_escape, name)
 
 
+def displayable(text: str) -> str:
+    r"""Escape what would break a line or a terminal; a backslash may be such an escape already."""
+    return "".join(each if each == "\\" else printable(each) for each in text)
+
+
 def original(text: str) -> str:
     """Read back the name that `printable` wrote."""
     return _ESCAPE.sub(_character, text)
 
 
 def encodable(name: str) -> str:
-    """Give a name for a file of UTF-8 text: as it is, or `printable` where it is not UTF-8."""
+    """Return a name for a UTF-8 file: unchanged, or `printable` if it is not UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -41,20 +48,48 @@ def encodable(name: str) -> str:
     return name
 
 
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Write plain data as JSON that every reader takes: names that are not UTF-8 are `printable`.
+
+    NaN and infinity, which JSON lacks, are a ValueError.
+    """
+    text = json.dumps(value, indent=indent, allow_nan=False)
+    # Only a surrogate is written so, alone or as half of a character beyond the first 65,536.
+    if "\\ud" in text:
+        text = json.dumps(_make_encodable(value), indent=indent)
+    return text
+
+
+def _make_encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, dict):
+        return {_make_encodable(key): _make_encodable(item) for key, item in value.items()}
+    return [_make_encodable(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def expand(text: str) -> Path:
-    """Make a path of text, in which ~ may be a user's home."""
+    """Make a path of text; ~ is the user's home."""
     with suppress(RuntimeError):  # there is no such user
         return Path(text).expanduser()
     return Path(text)
 
 
+def show_duration(seconds: float) -> str:
+    """Write a time: 45 s, 12.0 minutes, 3.5 hours."""
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
 def show(path: Path) -> str:
-    """Write a path into a message."""
+    """Return a path for a message."""
     return printable(path.as_posix())
 
 
 def neighbors(path: Path) -> str:
-    """Suggest what lies where a path leads, for one that leads to nothing."""
+    """Suggest existing names near a path that does not exist."""
     with suppress(OSError, ValueError):
         return suggest(path.name, (other.name for other in path.parent.iterdir()))
     return ""

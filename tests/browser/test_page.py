@@ -17,6 +17,7 @@ for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 CLASSES = (EVIL, "b" * 90, *"cdefg")
+THRESHOLDS = (0.1, 0.9, 0.05, 0.3, 0.8, 0.2, 0.6)
 DARK, LIGHT = "rgb(13, 17, 23)", "rgb(255, 255, 255)"
 
 
@@ -31,7 +32,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         file.write_bytes(image(seed))
     index = embed(place / "one", place / "photos", place / "index.safetensors")
     save_model(place / "bit", "BiT-R50x1@32,stages=1-1-1-1,width=32,classes=7", CLASSES)
-    sources = [str(place / "one"), f"two & <b>={place / 'two'}", str(place / "bit")]
+    save_model(place / "several", classes=CLASSES, thresholds=THRESHOLDS)
+    save_model(place / "strict", classes=CLASSES, thresholds=(1.0,) * 7)
+    sources = [str(place / "one"), f"two & <b>={place / 'two'}"]
+    sources += [str(place / name) for name in ("bit", "several", "strict")]
     sources += ["--index", str(index)]
     with started(place, *sources, "--workers", "1", "--queue", "4") as running:
         yield running
@@ -87,6 +91,23 @@ def test_an_image_is_classified_by_both_models(visit: Visit, server: Server) -> 
     assert page.inner_text("#name") == f"{EVIL}.png".replace("/", "")
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 1
+
+
+def test_a_multi_label_models_labels_are_said(visit: Visit, server: Server) -> None:
+    visit.page.locator(".panel").first.locator(".model").select_option("several")
+    visit.upload(image(1))
+    (found,) = server.post("/predict?model=several", image(1))[2]["images"]
+    panel = visit.page.locator(".panel").first
+    assert 1 <= len(found["labels"]) < len(found["top"])
+    assert panel.locator(".labels").inner_text() == f"Labels: {' · '.join(found['labels'])}"
+    below = panel.locator(".bars .below span:first-child").all_inner_texts()
+    assert below == [each["label"] for each in found["top"] if not each["predicted"]]
+    assert visit.page.locator(".panel").nth(1).locator(".labels").inner_text() == ""
+    panel.locator(".model").select_option("strict")
+    panel.locator(".labels:has-text('No class reaches its threshold.')").wait_for()
+    panel.locator(".model").select_option("one")
+    panel.locator(".bars li").nth(4).wait_for()
+    assert panel.locator(".labels").inner_text() == ""
 
 
 def test_similar_images_are_shown_where_there_is_an_index(visit: Visit, server: Server) -> None:

@@ -11,15 +11,18 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
 
 from tests.data.decoding.images import encode, photo
-from tests.deploy.serving import PREPROCESS, image, save_model
+from tests.deploy.serving import NAMES, PREPROCESS, image, save_model
 from vitrail.config import InputError, to_dict
 from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Fit, Interpolation, Preprocess
 from vitrail.deploy.exporting.export import export
 from vitrail.deploy.exporting.web_export import RUNTIME, read_runtime
 from vitrail.predictor import Predictor
+from vitrail.predictor.predictions import rank
+from vitrail.weights.checkpoint import Activation
 
 for package in ("onnx", "onnxscript", "onnxruntime"):
     pytest.importorskip(package)
@@ -119,6 +122,23 @@ def test_a_image_is_answered_as_by_the_predictor(
     assert visit.page.inner_text("h2") == "one & <b>"
     assert visit.page.inner_text("#name") == f"{EVIL}.png".replace("/", "")
     assert visit.page.locator("#seen:visible").count() == 1
+
+
+@pytest.mark.parametrize("thresholds", [None, (0.9, 0.99, 0.01, 0.5, 0.5, 0.5, 0.5)])
+def test_classes_are_ranked_as_by_the_predictor(
+    visit: Visit, model: Predictor, thresholds: tuple[float, ...] | None
+) -> None:
+    script = """async ([logits, about]) => (await import("./rank.js")).rank(logits, about, 2)"""
+    kinds: tuple[Activation, ...] = ("softmax", "sigmoid") if thresholds is None else ("sigmoid",)
+    for row in torch.randn(20, 7, generator=torch.Generator().manual_seed(0)) * 4:
+        for kind in kinds:
+            about = {"classes": NAMES, "activation": kind, "thresholds": thresholds}
+            found = visit.page.evaluate(script, [row.tolist(), about])
+            (top,) = rank(row[None], NAMES, 2, activation=kind, thresholds=thresholds)
+            for each, score in zip(found, top, strict=True):
+                assert each == {
+                    **score.to_dict(), "probability": pytest.approx(score.probability, rel=1e-9)
+                }  # fmt: skip
 
 
 def test_html_in_a_class_name_is_text(visit: Visit, model: Predictor) -> None:

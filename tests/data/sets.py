@@ -30,6 +30,16 @@ def photo(seed: int, height: int = 20, width: int = 24) -> np.ndarray:
     return (127 + 90 * np.stack(waves, axis=-1) + noise).clip(0, 255).astype(np.uint8)
 
 
+def rich_photo(seed: int, side: int = 160) -> Image.Image:
+    """Make an image with structure at all scales, as photos have."""
+    rng = np.random.default_rng(seed)
+    total = np.zeros((side, side, 3))
+    for cells in (3, 6, 12, 24):
+        coarse = Image.fromarray(rng.integers(0, 256, (cells, cells, 3), np.uint8))
+        total += np.asarray(coarse.resize((side, side), Image.Resampling.BICUBIC)) / cells
+    return Image.fromarray(np.uint8(total / total.max() * 255))
+
+
 class Listed(ImageDataset):
     """Images given one by one; an exception in an image's place is raised by reading it."""
 
@@ -59,12 +69,12 @@ def images(count: int) -> Listed:
 class Counted(ImageStream):
     """A stream of a listed set's images, in an order that seed and epoch decide."""
 
-    def __init__(self, source: ImageDataset) -> None:
-        super().__init__("counted", source.classes, length=None)
-        self.source = source
+    def __init__(self, dataset: ImageDataset) -> None:
+        super().__init__("counted", dataset.classes, length=None)
+        self.dataset = dataset
 
     def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[StreamItem]:
-        order = np.random.default_rng([seed, epoch]).permutation(len(self.source))
+        order = np.random.default_rng([seed, epoch]).permutation(len(self.dataset))
         for index in order[start:].tolist():
-            label, where = int(self.source.labels[index]), self.source.where(index)
-            yield StreamItem(self.source.read(index), label, where)
+            label, where = int(self.dataset.labels[index]), self.dataset.where(index)
+            yield StreamItem(self.dataset.read(index), label, where)

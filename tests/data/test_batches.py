@@ -12,7 +12,7 @@ from tests.data.sets import HALF, Listed, encode, images, photo
 from vitrail.config import InputError
 from vitrail.data.batches import Batch, EvalBatches, TrainBatches
 from vitrail.data.dataset import ArrayDataset, select
-from vitrail.data.rng import CounterRNG, shuffled
+from vitrail.data.rng import CounterRNG, Permutation
 from vitrail.data.transforms.apply import eval_image, train_image
 from vitrail.data.transforms.augment import AUGMENTS, Augment
 from vitrail.data.unreadable import UnreadableImages
@@ -38,7 +38,7 @@ def test_each_epoch_is_every_image_once_in_its_own_order() -> None:
     epochs = [row[start : start + 10] for start in range(0, 60, 10)]
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 6
-    assert epochs[1] == shuffled(10, 7, "order", 1).tolist()
+    assert epochs[1] == Permutation(10, 7, "order", 1)[np.arange(10)].tolist()
 
 
 def test_a_image_is_augmented_by_seed_epoch_and_index_alone() -> None:
@@ -88,9 +88,9 @@ def test_the_divisors_are_named() -> None:
 @given(size=st.integers(1, 25), batch=st.integers(1, 9), count=st.integers(1, 4))
 def test_evaluation_counts_every_image_once(size: int, batch: int, count: int) -> None:
     pixels = np.arange(size, dtype=np.uint8)[:, None, None, None] * np.ones((16, 16, 3), np.uint8)
-    source = ArrayDataset("p", ("a", "b"), np.zeros(size, np.int64), pixels)
+    dataset = ArrayDataset("p", ("a", "b"), np.zeros(size, np.int64), pixels)
     shards = [
-        EvalBatches(source, HALF, batch=batch, shard=Shard(rank, count)) for rank in range(count)
+        EvalBatches(dataset, HALF, batch=batch, shard=Shard(rank, count)) for rank in range(count)
     ]
     assert {len(shard) for shard in shards} == {-(-size // batch)}
     seen = [int(i) for shard in shards for n in range(len(shard)) for i in shard[n].indices]
@@ -121,7 +121,7 @@ def test_bad_images_are_named_and_weigh_nothing() -> None:
     assert batch.images[1].sum() == 0
 
 
-def test_the_ledger_warns_once_and_refuses_too_many(caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_images_warn_once_and_refuses_too_many(caplog: pytest.LogCaptureFixture) -> None:
     batch = EvalBatches(damaged(), HALF, batch=8)[0]
     lenient = UnreadableImages("damaged", 5, allowed=0.6)
     lenient.note(batch.bad)
@@ -142,8 +142,8 @@ def test_an_empty_set_and_an_empty_batch_are_refused() -> None:
 
 
 def test_a_set_smaller_than_a_batch_comes_several_times() -> None:
-    source = select(SET, np.array([3, 4, 5]))
-    batch = TrainBatches(source, PLAIN, HALF, batch=8, seed=1)[0]
+    dataset = select(SET, np.array([3, 4, 5]))
+    batch = TrainBatches(dataset, PLAIN, HALF, batch=8, seed=1)[0]
     assert sorted(batch.indices[:3].tolist()) == sorted(batch.indices[3:6].tolist()) == [0, 1, 2]
 
 
@@ -154,7 +154,7 @@ def test_repeated_images_stand_in_the_row_side_by_side(batch: int, repeats: int)
     row = [
         (epoch, int(index), copy)
         for epoch in range(3)
-        for index in shuffled(10, 7, "order", epoch)
+        for index in Permutation(10, 7, "order", epoch)[np.arange(10)]
         for copy in range(repeats)
     ]
     for step in range(len(row) // batch):
@@ -165,8 +165,8 @@ def test_repeated_images_stand_in_the_row_side_by_side(batch: int, repeats: int)
         begun = row[step * batch][0]
         assert found == [(i, (epoch - begun) * repeats + copy) for epoch, i, copy in expected]
         for place, (epoch, index, copy) in enumerate(expected):
-            draws = CounterRNG(7, "image", epoch * repeats + copy, index)
-            alone = train_image(SET.read(index), PLAIN, HALF, draws)
+            rng = CounterRNG(7, "image", epoch * repeats + copy, index)
+            alone = train_image(SET.read(index), PLAIN, HALF, rng)
             assert np.array_equal(made.images[place].numpy(), alone)
         assert len(set(made.keys.tolist())) == batch  # each copy has noise of its own
 

@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from tests.data.sets import HALF, Listed, encode, images, photo
+from tests.shelf import refusal
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches, TrainBatches
 from vitrail.data.cache import CacheConfig, keep_decoded
-from vitrail.data.dataset import ArrayDataset
+from vitrail.data.dataset import FixedSizeDataset
 from vitrail.data.transforms.augment import AUGMENTS
 
 MIXED = Listed(
@@ -26,8 +28,8 @@ def test_batches_are_the_same_with_and_without(tmp_path: Path, on_disk: bool) ->
     assert kept.where(1) == "p1.png"
     for step in range(4):
         batches = [
-            TrainBatches(source, AUGMENTS["none"], HALF, batch=3, seed=1)
-            for source in (MIXED, kept)
+            TrainBatches(dataset, AUGMENTS["none"], HALF, batch=3, seed=1)
+            for dataset in (MIXED, kept)
         ]
         assert torch.equal(batches[0][step].images, batches[1][step].images)
     bad = EvalBatches(kept, HALF, batch=9)[0].bad
@@ -35,21 +37,22 @@ def test_batches_are_the_same_with_and_without(tmp_path: Path, on_disk: bool) ->
 
 
 def test_images_of_one_size_become_one_array() -> None:
-    source = images(5)
-    kept = keep_decoded(source, HALF, CacheConfig(limit=1.0))
-    assert isinstance(kept, ArrayDataset)
-    assert kept.pixels.shape == (5, 20, 24, 3)
-    assert np.array_equal(kept.pixels[3], photo(3))
+    dataset = images(5)
+    kept = keep_decoded(dataset, HALF, CacheConfig(limit=1.0))
+    assert isinstance(kept, FixedSizeDataset)
+    pixels = kept.take(np.arange(5))
+    assert pixels.shape == (5, 20, 24, 3)
+    assert np.array_equal(pixels[3], photo(3))
     assert kept.where(3) == "p3.png"
     assert keep_decoded(kept, HALF, CacheConfig(limit=1.0)) is kept
 
 
 def test_what_does_not_fit_is_read_as_before() -> None:
-    source = images(5)  # 1,440 bytes each
-    kept = keep_decoded(source, HALF, CacheConfig(limit=3_000 / 1e9))
+    dataset = images(5)  # 1,440 bytes each
+    kept = keep_decoded(dataset, HALF, CacheConfig(limit=3_000 / 1e9))
     forms = [type(kept.read(index)) for index in range(5)]
     assert forms == [np.ndarray, np.ndarray, bytes, bytes, bytes]
-    assert keep_decoded(source, HALF, CacheConfig()) is source
+    assert keep_decoded(dataset, HALF, CacheConfig()) is dataset
 
 
 def test_a_cache_on_disk_is_found_again_and_knows_its_set(tmp_path: Path) -> None:
@@ -96,5 +99,16 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="the cache could not be written"):
         keep_decoded(MIXED, HALF, CacheConfig(limit=1.0, folder=tmp_path / "file"))
-    with pytest.raises(InputError, match="no such cache"):
-        CacheConfig(limit=-1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"limit": -1}, "cache.limit must be at least 0, got -1"),
+        ({"limit": 1, "short_side": 0}, "cache.short_side must be at least 1, got 0"),
+        ({"short_side": 64}, "cache.short_side is only used with a cache.limit above 0"),
+        ({"folder": Path("x")}, "cache.folder is only used with a cache.limit above 0"),
+    ],
+)
+def test_settings_that_are_refused(wrong: dict[str, Any], said: str) -> None:
+    assert refusal(CacheConfig, **wrong) == said

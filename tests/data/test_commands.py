@@ -87,7 +87,9 @@ def test_fix_writes_the_list_that_is_then_skipped(
     assert [line.split("\t")[1] for line in lines[1:]] == [
         "train/cat/cut.png",
         "train/dog/page.jpg",
+        "val/dog/copy.png",
     ]
+    assert lines[3].split("\t")[3] == "the same image in several splits"
     after = {path: path.read_bytes() for path in before}
     assert before == after  # nothing was moved or changed
 
@@ -110,7 +112,7 @@ def test_fix_keeps_what_another_list_of_the_folder_found(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["check", "nowhere"], "no folder or data set 'nowhere'"),
+        (["check", "nowhere"], "no folder or dataset 'nowhere'"),
         (["check", "digits", "--fix"], "has no folder to list unreadable files in"),
         (["fetch", "cifar11"], "did you mean 'cifar10'"),
         (["fetch", "imagenet"], "imagenet"),

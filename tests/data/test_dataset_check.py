@@ -1,14 +1,16 @@
 """`vitrail data check`: counts, bad files, duplicates, moments, and an image that crashes."""
 
+import json
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.data.sets import Listed, encode, photo
+from tests.data.sets import Listed, encode, photo, rich_photo
 from vitrail.data.dataset import ArrayDataset, Content
-from vitrail.data.dataset_check import check
+from vitrail.data.dataset_check import check, check_data
 
 
 def test_counts_bad_files_and_duplicates() -> None:
@@ -35,6 +37,30 @@ def test_counts_bad_files_and_duplicates() -> None:
     assert found.leaks == [["train: p1.png", "val: p0.png"]]
     assert found.modes == {"PNG RGB": 4}
     assert found.sizes == {"height": [20, 20, 20], "width": [24, 24, 24]}
+
+
+def test_images_that_look_the_same_are_found_and_listed(tmp_path: Path) -> None:
+    for split, name, seed, quality in (
+        ("train", "a.png", 0, 0),
+        ("train", "b.jpg", 0, 60),
+        ("train", "c.jpg", 1, 90),
+        ("val", "d.jpg", 1, 50),
+        ("val", "e.jpg", 2, 90),
+    ):
+        path = tmp_path / "photos" / split / "cat" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rich_photo(seed).save(path, quality=quality)
+    found = check_data(str(tmp_path / "photos"), out=tmp_path / "found.tsv", workers=1)
+    assert found.near_duplicates == [["train: train/cat/a.png", "train: train/cat/b.jpg"]]
+    assert found.near_leaks == [["train: train/cat/c.jpg", "val: val/cat/d.jpg"]]
+    assert found.duplicates == found.leaks == found.conflicts == []
+    rows = (tmp_path / "found.tsv").read_text().splitlines()
+    assert rows[1:] == [
+        "val\tval/cat/d.jpg\tas train: train/cat/c.jpg\tnearly the same image in several splits",
+        "train\ttrain/cat/b.jpg\tas train: train/cat/a.png\tnearly the same image in a split",
+    ]
+    told = "\n".join(str(line) for line in found.summary())
+    assert "nearly the same image in several splits: 1, such as train: train/cat/c.jpg" in told
 
 
 def test_moments_weigh_each_image_the_same() -> None:
@@ -87,3 +113,14 @@ def test_a_image_that_crashes_is_found_out() -> None:
 def test_an_empty_set() -> None:
     found = check({"all": Listed([])})
     assert (found.images, found.mean, found.imbalance) == (0, [], 0.0)
+
+
+def test_class_names_that_are_not_utf8_are_escaped(tmp_path: Path) -> None:
+    for name in (b"caf\xe9", b"th\xe9", b"plain"):
+        folder = os.path.join(os.fsencode(tmp_path), name)
+        os.mkdir(folder)
+        with open(os.path.join(folder, b"im\xff.png"), "wb") as file:
+            file.write(encode(photo(len(name))))
+    found = check_data(str(tmp_path), workers=1)
+    assert list(found.classes) == [r"caf\xe9", "plain", r"th\xe9"]
+    assert json.dumps(found.to_dict(), ensure_ascii=False).encode()  # no surrogate is left

@@ -5,7 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
@@ -72,6 +75,91 @@ def test_an_error_of_making_is_raised_where_it_is_asked_for() -> None:
     assert seen == [0, 1]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_waiting_for_tasks_counts_as_waiting(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = [0.0], threading.Event()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+
+    def tasks() -> Iterator[int]:
+        clock[0] += 3
+        yield 0
+        asked.wait(10)  # read no more until the first batch has been timed
+        clock[0] += 4
+        yield 1
+
+    loader = Loader(str, tasks(), LoaderConfig(workers=workers), read_ahead=True)
+    with closing(iter(loader)) as made:
+        assert next(made) == "0"
+        assert loader.waited == 3
+        clock[0] += 100  # computing
+        if workers == 0:
+            asked.set()
+        else:
+            threading.Timer(0.1, asked.set).start()  # while the loop below waits
+        assert next(made) == "1"
+        assert loader.waited == 7
+
+
+def test_tasks_are_read_while_the_caller_computes() -> None:
+    read = threading.Semaphore(0)
+
+    def tasks() -> Iterator[int]:
+        for task in range(9):
+            read.release()
+            yield task
+
+    config = LoaderConfig(workers=1, prefetch=2)
+    with closing(iter(Loader(str, tasks(), config, read_ahead=True))) as made:
+        assert next(made) == "0"
+        for _ in range(3):  # task 0, and two more that nobody has asked for yet
+            assert read.acquire(timeout=10)
+        assert not read.acquire(timeout=0.05)  # but no more than that
+        assert list(made) == list("12345678")
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_an_error_of_reading_comes_after_the_batches_before_it(
+    kind: Literal["threads", "processes"],
+) -> None:
+    def tasks() -> Iterator[int]:
+        yield from range(3)
+        raise InputError("the stream broke")
+
+    seen: list[str] = []
+    with pytest.raises(InputError, match="the stream broke"):
+        seen.extend(Loader(str, tasks(), LoaderConfig(workers=2, kind=kind), read_ahead=True))
+    assert seen == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("taken", [0, 1, 5])
+def test_closing_ends_the_reading(taken: int) -> None:
+    before = set(threading.enumerate())
+    loader = Loader(str, itertools.count(), LoaderConfig(workers=2), read_ahead=True)
+    with closing(iter(loader)) as made:
+        assert [next(made) for _ in range(taken)] == [str(n) for n in range(taken)]
+    assert not set(threading.enumerate()) - before
+
+
+def test_closing_does_not_wait_for_a_read_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vitrail.data.loader._PATIENCE", 0.05)
+    asked, arrived = threading.Event(), threading.Event()
+
+    def tasks() -> Iterator[int]:
+        yield 0
+        asked.set()
+        arrived.wait()
+        yield 1
+
+    others = set(threading.enumerate())  # of which some may end meanwhile
+    with closing(iter(Loader(str, tasks(), LoaderConfig(workers=1), read_ahead=True))) as made:
+        assert next(made) == "0"
+        assert asked.wait(10)  # else the reader is closed before it hangs
+    (reader,) = set(threading.enumerate()) - others
+    arrived.set()
+    reader.join(10)
+    assert not reader.is_alive()
+
+
 def die_once(task: tuple[int, str]) -> int:
     """Kill the own process at step 3, the first time."""
     step, flag = task
@@ -81,10 +169,13 @@ def die_once(task: tuple[int, str]) -> int:
     return step
 
 
-def test_a_killed_worker_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("read_ahead", [False, True])
+def test_a_killed_worker_is_replaced(
+    read_ahead: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tasks = [(step, str(tmp_path / "flag")) for step in range(8)]
     config = LoaderConfig(workers=2, kind="processes")
-    assert list(Loader(die_once, tasks, config)) == list(range(8))
+    assert list(Loader(die_once, tasks, config, read_ahead=read_ahead)) == list(range(8))
     assert "made again" in caplog.text
 
 
@@ -150,10 +241,14 @@ def _alive(pid: int) -> bool:
 
 
 def test_settings_that_make_no_loader_are_refused() -> None:
-    with pytest.raises(InputError, match="no loader"):
+    with pytest.raises(InputError, match=r"loader\.workers must be at least 0, got -1"):
         LoaderConfig(workers=-1)
-    with pytest.raises(InputError, match="no loader"):
+    with pytest.raises(InputError, match=r"loader\.prefetch must be at least 1, got 0"):
         LoaderConfig(prefetch=0)
+    with pytest.raises(InputError, match=r"loader\.kind is only used with workers"):
+        LoaderConfig(workers=0, kind="processes")
+    with pytest.raises(InputError, match=r"loader\.prefetch is only used with workers"):
+        LoaderConfig(workers=0, prefetch=3)
 
 
 STREAM = Counted(SET)

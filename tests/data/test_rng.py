@@ -1,4 +1,4 @@
-"""draws.py: Random123's own answers, and numbers that depend on nothing but what they are for."""
+"""rng.py: Random123's own answers, and numbers that depend on nothing but what they are for."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from vitrail.data.rng import CounterRNG, philox, shuffled, words
+from vitrail.data.rng import CounterRNG, Permutation, philox, shuffled, words
 
 KNOWN = [  # kat_vectors of Random123: counter and key, answer
     ("00000000 " * 6, "6627e8d5 e169c58d bc57ac4c 9b00dbd8"),
@@ -18,8 +18,8 @@ KNOWN = [  # kat_vectors of Random123: counter and key, answer
 ]
 
 
-def numbers(draws: CounterRNG, count: int) -> np.ndarray:
-    return np.stack([draws.uniform() for _ in range(count)], axis=1)
+def numbers(rng: CounterRNG, count: int) -> np.ndarray:
+    return np.stack([rng.uniform() for _ in range(count)], axis=1)
 
 
 @pytest.mark.parametrize(("given", "answer"), KNOWN, ids=["zeros", "ones", "pi"])
@@ -126,3 +126,30 @@ def test_fixed_values_stay() -> None:
     """What was once trained with a seed can be trained again."""
     assert shuffled(10, 0, "order", 3).tolist() == [7, 4, 5, 6, 1, 9, 8, 2, 3, 0]
     assert CounterRNG(1, "image", 2, 3).below(2**32).tolist() == [4123427874]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 5000), st.integers(0, 2**63), st.integers(0, 2**31))
+def test_a_permutation_has_each_number_once(count: int, seed: int, epoch: int) -> None:
+    whole = Permutation(count, seed, "order", epoch)[np.arange(count)]
+    assert np.array_equal(np.sort(whole), np.arange(count))
+    some = np.array([0, count // 2, count - 1, 0])
+    assert np.array_equal(Permutation(count, seed, "order", epoch)[some], whole[some])
+
+
+def test_permutations_are_even() -> None:
+    orders = np.stack([Permutation(5, 3, "order", e)[np.arange(5)] for e in range(6000)])
+    _, each = np.unique(orders, axis=0, return_counts=True)
+    assert len(each) == 120  # all of them
+    for column in orders.T:
+        assert stats.chisquare(np.bincount(column)).pvalue > 1e-4
+
+
+def test_a_large_permutation_looks_random() -> None:
+    count = 10_000_000
+    order = Permutation(count, 1, "order", 2)
+    some = order[np.arange(4096) + 777_777]
+    assert stats.kstest(some / count, "uniform").pvalue > 1e-3
+    assert stats.kstest(np.diff(some) % count / count, "uniform").pvalue > 1e-3  # neighbors, too
+    other = Permutation(count, 1, "order", 3)[np.arange(4096) + 777_777]
+    assert abs(np.corrcoef(some, other)[0, 1]) < 0.06

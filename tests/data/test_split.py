@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.split import choose, hold_out, members, round_half_up, spell, split
+from vitrail.data.split import (
+    choose_split,
+    members,
+    round_half_up,
+    spell,
+    split_dataset,
+    split_indices,
+)
 
 
 class Named(ImageDataset):
@@ -29,8 +36,8 @@ class Named(ImageDataset):
         return self.names[index]
 
 
-def names(source: ImageDataset) -> list[str]:
-    return [source.where(index) for index in range(len(source))]
+def names(dataset: ImageDataset) -> list[str]:
+    return [dataset.where(index) for index in range(len(dataset))]
 
 
 LABELS = st.lists(st.integers(0, 4), max_size=60).map(lambda labels: np.array(labels, np.int64))
@@ -40,8 +47,8 @@ FRACTIONS = st.sampled_from([0.01, 0.1, 0.29, 0.5, 0.9, 0.999])
 @settings(max_examples=60)
 @given(LABELS, FRACTIONS, st.integers(-5, 2**70))
 def test_split_agrees_with_brute_force(labels: np.ndarray, fraction: float, seed: int) -> None:
-    source = Named([f"{number}.jpg" for number in range(len(labels))], labels, 5)
-    train, held_out = split(source, fraction, seed)
+    dataset = Named([f"{number}.jpg" for number in range(len(labels))], labels, 5)
+    train, held_out = split_dataset(dataset, fraction, seed)
     key = (seed % 2**64).to_bytes(8, "little")
 
     def rank(name: str) -> int:
@@ -51,13 +58,13 @@ def test_split_agrees_with_brute_force(labels: np.ndarray, fraction: float, seed
 
     expected = []
     for label in range(5):
-        group = [name for name, own in zip(source.names, labels, strict=True) if own == label]
+        group = [name for name, own in zip(dataset.names, labels, strict=True) if own == label]
         count = math.floor(Fraction(str(fraction)) * len(group) + Fraction(1, 2))
         count = 0 if len(group) < 2 else min(max(count, 1), len(group) - 1)
         expected += sorted(group, key=rank)[:count]
     assert sorted(names(held_out)) == sorted(expected)
-    assert [name for name in source.names if name not in expected] == names(train)
-    assert names(held_out) == [name for name in source.names if name in expected]
+    assert [name for name in dataset.names if name not in expected] == names(train)
+    assert names(held_out) == [name for name in dataset.names if name in expected]
     assert held_out.name == "set (held out)"
 
 
@@ -70,41 +77,41 @@ def test_one_image_more_moves_at_most_one(
     place = min(place, len(labels))
     more = [*before.names[:place], "new.jpg", *before.names[place:]]
     after = Named(more, np.insert(labels, place, label), 5)
-    was, now = (set(names(split(source, fraction, 7)[1])) for source in (before, after))
+    was, now = (set(names(split_dataset(dataset, fraction, 7)[1])) for dataset in (before, after))
     assert len((was ^ now) - {"new.jpg"}) <= 1
 
 
 def test_exact_counts_and_seeds() -> None:
     labels = np.repeat(np.arange(4), [1, 2, 25, 1000])
-    source = Named([str(number) for number in range(len(labels))], labels, 4)
-    train, held_out = split(source, 0.1, 0)
+    dataset = Named([str(number) for number in range(len(labels))], labels, 4)
+    train, held_out = split_dataset(dataset, 0.1, 0)
     assert np.bincount(held_out.labels, minlength=4).tolist() == [0, 1, 3, 100]
     assert np.bincount(train.labels).tolist() == [1, 1, 22, 900]
-    assert names(split(source, 0.1, 0)[1]) == names(held_out)
-    assert names(split(source, 0.1, 1)[1]) != names(held_out)
+    assert names(split_dataset(dataset, 0.1, 0)[1]) == names(held_out)
+    assert names(split_dataset(dataset, 0.1, 1)[1]) != names(held_out)
 
 
 def test_several_labels_are_held_out_at_random() -> None:
     labels = np.zeros((200, 3), np.uint8)
-    train, held_out = split(Named([str(n) for n in range(200)], labels, 3), 0.1, 0)
+    train, held_out = split_dataset(Named([str(n) for n in range(200)], labels, 3), 0.1, 0)
     assert (len(train), len(held_out)) == (180, 20)
     assert held_out.labels.shape == (20, 3)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, 1.5, math.nan])
 def test_a_part_is_between_nothing_and_all(fraction: float) -> None:
-    with pytest.raises(InputError, match=r"^expected a part between 0 and 1 to hold out, got"):
-        split(Named([], np.zeros(0, np.int64), 2), fraction, 0)
+    with pytest.raises(InputError, match=r"^the held-out fraction must be in \(0, 1\), got"):
+        split_dataset(Named([], np.zeros(0, np.int64), 2), fraction, 0)
 
 
 def test_hold_out_is_split_at_a_tenth() -> None:
-    source = Named([str(n) for n in range(90)], np.repeat(np.arange(3), 30), 3)
-    train, held_out = split(source, 0.1, 5)
-    assert [str(index) for index in hold_out(source, "train", 5)] == names(train)
-    assert [str(index) for index in hold_out(source, "val", 5)] == names(held_out)
-    assert hold_out(source, "all", 5).tolist() == list(range(90))
+    dataset = Named([str(n) for n in range(90)], np.repeat(np.arange(3), 30), 3)
+    train, held_out = split_dataset(dataset, 0.1, 5)
+    assert [str(index) for index in split_indices(dataset, "train", 5)] == names(train)
+    assert [str(index) for index in split_indices(dataset, "val", 5)] == names(held_out)
+    assert split_indices(dataset, "all", 5).tolist() == list(range(90))
     with pytest.raises(InputError, match=r"^set has no split 'test'; it has train, val, all$"):
-        hold_out(source, "test", 5)
+        split_indices(dataset, "test", 5)
 
 
 @pytest.mark.parametrize(
@@ -118,17 +125,17 @@ def test_hold_out_is_split_at_a_tenth() -> None:
     ],
 )
 def test_choose(asked: str, there: tuple[str, ...], chosen: str) -> None:
-    assert choose(asked, there, "set") == chosen
+    assert choose_split(asked, there, "set") == chosen
 
 
 def test_choose_names_the_splits_there_are() -> None:
     with pytest.raises(InputError) as caught:
-        choose("tests", ("train", "test"), "Pets")
+        choose_split("tests", ("train", "test"), "Pets")
     assert str(caught.value) == (
         "Pets has no split 'tests'; it has train, test, all; did you mean 'test'?"
     )
     with pytest.raises(InputError, match=r"^Pets has no split 'test'; it has train, val, all"):
-        choose("test", ("train", "val"), "Pets")
+        choose_split("test", ("train", "val"), "Pets")
 
 
 def test_spellings() -> None:

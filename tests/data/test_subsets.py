@@ -17,8 +17,8 @@ def numbered(labels: np.ndarray | list[int], classes: int = 4) -> ArrayDataset:
     return ArrayDataset("set", [f"class {number}" for number in range(classes)], labels, pixels)
 
 
-def numbers(source: ImageDataset) -> list[int]:
-    return [int(np.asarray(source.read(index))[0, 0, 0]) for index in range(len(source))]
+def numbers(dataset: ImageDataset) -> list[int]:
+    return [int(np.asarray(dataset.read(index))[0, 0, 0]) for index in range(len(dataset))]
 
 
 LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=80)
@@ -27,15 +27,15 @@ LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=80)
 @settings(max_examples=50)
 @given(LABELS, st.data(), st.integers(0, 2**40))
 def test_subsets_are_nested(labels: list[int], data: st.DataObject, seed: int) -> None:
-    source = numbered(labels)
+    dataset = numbered(labels)
     small = data.draw(st.integers(1, len(labels)))
     large = data.draw(st.integers(small, len(labels)))
     for take in (subset, balanced_subset):
-        few, many = numbers(take(source, small, seed)), numbers(take(source, large, seed))
+        few, many = numbers(take(dataset, small, seed)), numbers(take(dataset, large, seed))
         assert (len(few), len(many)) == (small, large)
         assert set(few) <= set(many)
         assert few == sorted(set(few)), "each once, in the source's order"
-        assert [labels[n] for n in few] == take(source, small, seed).labels.tolist()
+        assert [labels[n] for n in few] == take(dataset, small, seed).labels.tolist()
 
 
 @settings(max_examples=50)
@@ -50,25 +50,25 @@ def test_balance(labels: list[int], data: st.DataObject, seed: int) -> None:
 
 
 def test_subsets_are_random() -> None:
-    source = numbered(np.repeat(np.arange(4), 50))
+    dataset = numbered(np.repeat(np.arange(4), 50))
     for take in (subset, balanced_subset):
-        drawn = np.array([numbers(take(source, 40, seed)) for seed in range(200)])
+        drawn = np.array([numbers(take(dataset, 40, seed)) for seed in range(200)])
         counts = np.bincount(drawn.ravel(), minlength=200)  # each: binomial(200, 1/5), 40 ± 5.7
         assert counts.sum() == 200 * 40
         assert abs(counts - 40).max() < 5 * 5.7
         assert len({tuple(row) for row in drawn}) == 200
-    rounds = {tuple(balanced_subset(source, 1, seed).labels) for seed in range(50)}
+    rounds = {tuple(balanced_subset(dataset, 1, seed).labels) for seed in range(50)}
     assert len(rounds) == 4, "no class always comes first"
 
 
 def test_a_part_of_the_set() -> None:
-    source = numbered([0, 1] * 25)
-    assert numbers(subset(source, 0.1, 3)) == numbers(subset(source, 5, 3))
-    assert len(subset(source, 0.29, 3)) == 15
-    assert len(subset(source, 0.001, 3)) == 1
-    assert numbers(subset(source, 1.0, 3)) == list(range(50))
-    assert len(subset(source, 1, 3)) == 1
-    assert subset(source, 0.1, 3).name == "set (5 of 50)"
+    dataset = numbered([0, 1] * 25)
+    assert numbers(subset(dataset, 0.1, 3)) == numbers(subset(dataset, 5, 3))
+    assert len(subset(dataset, 0.29, 3)) == 15
+    assert len(subset(dataset, 0.001, 3)) == 1
+    assert numbers(subset(dataset, 1.0, 3)) == list(range(50))
+    assert len(subset(dataset, 1, 3)) == 1
+    assert subset(dataset, 0.1, 3).name == "set (5 of 50)"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_a_part_of_the_set() -> None:
         (0, "set has 4 images; 0 of them can't be taken"),
         (5, "set has 4 images; 5 of them can't be taken"),
         (-1, "set has 4 images; -1 of them can't be taken"),
-        (0.0, "expected a part of set above 0 and up to 1.0, got 0.0"),
-        (1.1, "expected a part of set above 0 and up to 1.0, got 1.1"),
+        (0.0, "the fraction of set must be in (0, 1], got 0.0"),
+        (1.1, "the fraction of set must be in (0, 1], got 1.1"),
     ],
 )
 def test_what_can_not_be_taken(count: float, problem: str) -> None:
@@ -96,25 +96,25 @@ def test_shots_follow_the_prescribed_rule(labels: list[int], k: int, seed: int) 
     for label in range(4):
         group = [index for index, own in enumerate(labels) if own == label]
         expected += [group[place] for place in generator.permutation(len(group))[:k]]
-    source = shots(numbered(labels), k, seed)
-    assert numbers(source) == expected
-    assert source.labels.tolist() == [0] * k + [1] * k + [2] * k + [3] * k
+    dataset = shots(numbered(labels), k, seed)
+    assert numbers(dataset) == expected
+    assert dataset.labels.tolist() == [0] * k + [1] * k + [2] * k + [3] * k
 
 
 def test_too_few_for_the_shots() -> None:
     with pytest.raises(InputError) as caught:
         shots(numbered([0, 0, 1, 2, 2, 3, 3]), 2, 0)
-    assert str(caught.value) == "set has 1 of class 'class 1': too few for 2 shots a class"
-    with pytest.raises(InputError, match=r"^expected one shot a class or more, got 0$"):
+    assert str(caught.value) == "set has 1 of class 'class 1': too few for 2 shots per class"
+    with pytest.raises(InputError, match=r"^expected at least one shot per class, got 0$"):
         shots(numbered([0, 1, 2, 3]), 0, 0)
 
 
 def test_several_labels_have_no_balance() -> None:
     pixels = np.zeros((3, 1, 1, 1), np.uint8)
-    source = ArrayDataset("set", ["a", "b"], np.ones((3, 2), np.uint8), pixels)
-    assert len(subset(source, 2, 0)) == 2
+    dataset = ArrayDataset("set", ["a", "b"], np.ones((3, 2), np.uint8), pixels)
+    assert len(subset(dataset, 2, 0)) == 2
     with pytest.raises(InputError) as caught:
-        balanced_subset(source, 2, 0)
-    assert str(caught.value) == "a balanced subset needs one label an image; set has several"
-    with pytest.raises(InputError, match=r"^drawing shots needs one label an image"):
-        shots(source, 1, 0)
+        balanced_subset(dataset, 2, 0)
+    assert str(caught.value) == "a balanced subset needs one label per image; set has several"
+    with pytest.raises(InputError, match=r"^sampling shots needs one label per image"):
+        shots(dataset, 1, 0)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +35,27 @@ HEAD = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 SMALL = "ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7"
 
 
-def save_model(folder: Path, name: str = SMALL, classes: tuple[str, ...] | None = NAMES) -> Path:
-    """Write a model of random weights that tells images apart."""
+def save_model(
+    folder: Path,
+    name: str = SMALL,
+    classes: tuple[str, ...] | None = NAMES,
+    thresholds: tuple[float, ...] | None = None,
+) -> Path:
+    """Write a model of random weights that tells images apart; multi-label with thresholds."""
     torch.manual_seed(0)
     model = build(parse(name))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     tensors = {key: tensor.detach() for key, tensor in model.state_dict().items()}
-    save_folder(
-        Checkpoint(spec=model.spec, tensors=tensors, preprocess=PREPROCESS, classes=classes), folder
+    checkpoint = Checkpoint(
+        spec=model.spec,
+        tensors=tensors,
+        preprocess=PREPROCESS,
+        classes=classes,
+        activation="softmax" if thresholds is None else "sigmoid",
+        thresholds=thresholds,
     )
+    save_folder(checkpoint, folder)
     return folder
 
 
@@ -145,6 +156,14 @@ class Server:
         """Give the bytes that the server itself holds, or another process."""
         lines = Path(f"/proc/{process or self.process.pid}/status").read_text().splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+    def sockets(self) -> int:
+        """Count the server's own connections, and what else is a socket."""
+        count = 0
+        for each in Path(f"/proc/{self.process.pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                count += os.readlink(each).startswith("socket:")
+        return count
 
     def held(self) -> dict[str, int]:
         """Count the open files and the threads of the server and its model processes."""

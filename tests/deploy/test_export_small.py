@@ -21,9 +21,11 @@ from vitrail.deploy.exporting import web_export as web_room
 from vitrail.deploy.exporting import writers as writers_room
 from vitrail.deploy.exporting.export import export
 from vitrail.deploy.exporting.pack_weights import pack_weights
+from vitrail.deploy.exporting.samples import take_samples
 from vitrail.deploy.exporting.web_export import read_runtime
 from vitrail.deploy.exporting.writers import ExportConfig, Quantize
 from vitrail.predictor import Predictor
+from vitrail.weights.loaded import LoadedModel
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -157,6 +159,24 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder.parent
 
 
+def test_a_multi_label_model_is_judged_by_its_labels(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(context: Any, part: Path) -> Any:
+        part.write_text("shifted")
+        return lambda x: context.module(x) + 0.2  # the same top-1, but other sigmoids
+
+    monkeypatch.setitem(export_room.WRITERS, "onnx", write)
+    options: dict[str, Any] = {"to": "onnx", "quantize": "float16-weights", "images": 8}
+    assert export(predictor, tmp_path / "one", **options).agreement == 1
+    several = LoadedModel(predictor.model, NAMES, predictor.preprocess, None, "sigmoid")
+    logits = predictor.logits(take_samples(None, predictor.preprocess, count=8).contents)
+    near = ((logits < 0) & (logits >= -0.2)).any(1).double().mean()
+    assert near > 0.01
+    said = refusal(export, Predictor(several, device="cpu"), tmp_path / "two", **options)
+    assert f"changes the top-1 of {near:.1%} of 8 images" in said
+
+
 def test_a_page_takes_the_smallest_that_answers_well(
     predictor: Predictor, data: str, tmp_path: Path, runtime: Path, coarse: list[str]
 ) -> None:
@@ -167,14 +187,14 @@ def test_a_page_takes_the_smallest_that_answers_well(
     names = {file.name for file in written.files}
     assert names == {
         "index.html", "app.css", "icon.svg", "bars.js", "image_input.js", "web_main.js",
-        "model_worker.js", "preprocess.js", "geometry.js", "resize.js", "model.json",
+        "model_worker.js", "rank.js", "preprocess.js", "geometry.js", "resize.js", "model.json",
         "model.onnx", "onnxruntime.js", "onnxruntime.wasm",
     }  # fmt: skip
     about = json.loads((out / "model.json").read_text(encoding="utf-8"))
     assert about["classes"] == list(NAMES)
     assert about["bytes"]["model.onnx"] == (out / "model.onnx").stat().st_size
     assert "/" not in about["name"]  # no path of this machine
-    assert "is there already" in refusal(export, predictor, out, to="web", runtime=runtime)
+    assert "is an existing folder" in refusal(export, predictor, out, to="web", runtime=runtime)
 
 
 def test_a_full_disk_leaves_no_page(

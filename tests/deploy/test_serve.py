@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.deploy.serving import PREPROCESS, Server, form, image, save_model, started
+from tests.deploy.serving import NAMES, PREPROCESS, Server, form, image, save_model, started
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.data.transforms.apply import normalize
@@ -33,6 +33,7 @@ for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)
 
 KEY = "correct-horse-battery"
+THRESHOLDS = (0.1, 0.9, 0.05, 0.3, 0.8, 0.2, 0.6)
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_model(place / "first")
     bit = "BiT-R50x1@32,stages=1-1-1-1,width=32,classes=0"
     save_model(place / "blind", bit, None)
+    save_model(place / "several", thresholds=THRESHOLDS)
     return place
 
 
@@ -51,7 +53,7 @@ def predictor(models: Path) -> Predictor:
 
 @pytest.fixture(scope="module")
 def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    sources = [str(models / "first"), f"second={models / 'blind'}"]
+    sources = [str(models / "first"), f"second={models / 'blind'}", str(models / "several")]
     with started(tmp_path_factory.mktemp("serve"), *sources, "--workers", "2") as running:
         yield running
 
@@ -68,6 +70,32 @@ def test_an_image_gets_the_predictors_answer(server: Server, predictor: Predicto
         ]
         values = [score["probability"] for score in top]
         assert values == pytest.approx([score.probability for score in expected.top], abs=1e-6)
+
+
+def test_a_multi_label_model_gives_the_classes_that_reach_their_thresholds(
+    server: Server, models: Path
+) -> None:
+    logits = Predictor.load(models / "several").logits(image(1))
+    values = dict(zip(NAMES, logits.double().sigmoid().tolist(), strict=True))
+    limits = dict(zip(NAMES, THRESHOLDS, strict=True))
+    order = sorted(NAMES, key=lambda name: (values[name] < limits[name], -values[name]))
+    reached = [name for name in order if values[name] >= limits[name]]
+    assert 1 < len(reached) < len(NAMES)
+    _, _, told = server.post("/predict?model=several&top=1", image(1))
+    (found,) = told["images"]
+    assert found["labels"] == reached
+    assert [score["label"] for score in found["top"]] == reached
+    _, _, told = server.post("/predict?model=several&top=7", image(1))
+    (found,) = told["images"]
+    assert found["labels"] == reached
+    assert [score["label"] for score in found["top"]] == order
+    assert [score["predicted"] for score in found["top"]] == [name in reached for name in order]
+    assert [score["probability"] for score in found["top"]] == pytest.approx(
+        [values[name] for name in order], abs=1e-6
+    )
+    _, _, told = server.post("/predict?model=first", image(1))
+    assert list(told["images"][0]) == ["top"]
+    assert "predicted" not in told["images"][0]["top"][0]
 
 
 def test_several_images_stay_in_order_and_a_bad_one_says_why(
@@ -159,7 +187,7 @@ def test_wrong_wishes_are_explained(server: Server, path: str, status: int, text
 
 
 def test_models_and_openapi(server: Server) -> None:
-    first, second = server.ask("GET", "/models")[2]
+    first, second, _ = server.ask("GET", "/models")[2]
     assert first == {
         "name": "first", "model": "ViT/8@32,depth=2,width=32,heads=2,mlp=64", "classes": 7,
         "features": 32, "image": [32, 32], "attention": {"layers": 2, "heads": 2}, "index": None,

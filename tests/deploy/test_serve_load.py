@@ -4,7 +4,6 @@ import asyncio
 import random
 import resource
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.deploy import sleeper
+from tests.deploy import gated_worker
 from tests.deploy.serving import (
     HEAD,
     QUEUE,
-    RECEIVE,
     Server,
     attacked,
     flood,
@@ -71,53 +69,24 @@ def test_s1_ten_thousand_at_once(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, files)
 
 
-async def keep_asking(
-    port: int, data: bytes, rate: float, seconds: float
-) -> tuple[dict[int, list[float]], float]:
-    """Ask at a fixed rate, whatever comes back: by status, how long each took; and all of it."""
-    loop = asyncio.get_running_loop()
-    found: dict[int, list[float]] = {200: [], 503: []}
-
-    async def one() -> None:
-        begun = loop.time()
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(data)
-        answer = await reader.read()
-        writer.close()
-        found[status_of(answer)].append(loop.time() - begun)
-
-    start, tasks = loop.time(), list[asyncio.Task[None]]()
-    for number in range(int(rate * seconds)):
-        await asyncio.sleep(max(0, start + number / rate - loop.time()))
-        tasks.append(asyncio.create_task(one()))
-    await asyncio.gather(*tasks)
-    return {status: sorted(times) for status, times in found.items()}, loop.time() - start
-
-
-@pytest.mark.parametrize(
-    ("nap", "seconds", "share", "soon"),
-    [(0.25, 4.0, 0.5, 0.25), pytest.param(0.05, 30.0, 0.99, 0.05, marks=pytest.mark.slow)],
-)
-def test_s2_four_times_what_it_can_do(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    nap: float,
-    seconds: float,
-    share: float,
-    soon: float,
+def test_s2_what_does_not_fit_is_refused_at_once_and_the_rest_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model that sleeps for each batch makes what the server can do a number known before."""
-    monkeypatch.setenv(sleeper.NAP, str(nap))
-    queue, peak = 4 * sleeper.BATCH, sleeper.BATCH / nap
+    """Nobody who is refused waits for a batch: none ends before the gate opens."""
+    gate, queue = tmp_path / "gate", 4 * gated_worker.BATCH
+    monkeypatch.setenv(gated_worker.GATE, str(gate))
     options = ["x", "--workers", "1", "--queue", str(queue)]
-    with started(tmp_path, *options, program=[sleeper.__file__]) as server:
-        found, took = asyncio.run(keep_asking(server.port, request(b"x"), 4 * peak, seconds))
-    taken, refused = found[200], found[503]
-    assert len(taken) + len(refused) == int(4 * peak * seconds)
-    assert len(taken) >= 0.8 * peak * took
-    in_line = (queue / sleeper.BATCH + 1) * nap  # the queue's batches, and the one that runs
-    assert taken[int(0.99 * len(taken))] <= 2 * in_line
-    assert refused[int(share * len(refused))] <= soon  # whoever is refused does not wait
+    with started(tmp_path, *options, program=[gated_worker.__file__]) as server:
+        running = server.raw(request(b"x"))
+        until(lambda: server.metric("vitrail_batch_images_count") == 1)
+        waiting = [server.raw(request(b"x")) for _ in range(queue)]
+        until(lambda: server.metric("vitrail_queue_images") == queue)
+        refused = asyncio.run(flood(server.port, 3 * queue, request(b"x")))
+        assert refused == {"503": 3 * queue}
+        gate.touch()
+        statuses = [status_of(read_all(client)) for client in (running, *waiting)]
+        assert statuses == [200] * (1 + queue)
+        assert server.metric("vitrail_batch_images_count") == 1 + queue / gated_worker.BATCH
 
 
 def connect_deaf(server: Server) -> socket.socket:
@@ -142,16 +111,17 @@ def test_s3_five_hundred_slow_clients_are_closed_and_others_served(server: Serve
         first += kept.recv(65536)
     kept.sendall(b"GET /hea")  # the second request of a connection is timed as well
     alive = [*dripping, *bodies]
-    end = time.monotonic() + RECEIVE + 20
-    while alive and time.monotonic() < end:
+
+    def all_closed() -> bool:
         assert server.post("/predict", image(1))[0] == 200
         for client in [*alive]:
             try:
                 client.sendall(b"x")
             except OSError:
                 alive.remove(client)
-        time.sleep(0.2)
-    assert alive == []
+        return not alive
+
+    until(all_closed)
     assert read_all(kept).startswith(b"HTTP/1.1 408")
     assert [read_all(client) for client in silent] == [b""] * len(silent)
     until(lambda: server.held()["fd"] <= before)  # while the deaf still have their ends open
@@ -217,9 +187,10 @@ def test_s14_many_requests_leave_nothing_behind(server: Server, count: int) -> N
     def all_memory() -> int:
         return server.memory() + sum(map(server.memory, server.workers()))
 
+    idle = server.sockets()
     run(300)  # what is held once, for all
     until(lambda: server.metric("vitrail_queue_images") == 0)
-    time.sleep(RECEIVE)  # what was cut off has been given up
+    until(lambda: server.sockets() == idle)  # what was cut off has been given up
     pids, before, memory = server.workers(), server.held(), all_memory()
     found = run(count)
     assert len(found) == 6

@@ -1,6 +1,7 @@
 """Model processes that fail to start, upload budgets, and what the server checks at its start."""
 
 import asyncio
+import json
 import logging
 import subprocess
 import sys
@@ -123,7 +124,10 @@ def test_model_processes_do_not_get_the_key(
     with started(tmp_path, str(save_model(tmp_path / "model")), "--workers", "1") as server:
         assert server.ask("GET", "/models")[0] == 401
         (worker,) = server.workers()
-        assert b"correct-horse" not in Path(f"/proc/{worker}/environ").read_bytes()
+        for name in ("environ", "cmdline"):
+            content = Path(f"/proc/{worker}/{name}").read_bytes()
+            assert content
+            assert b"correct-horse" not in content
 
 
 def test_a_key_that_others_can_read_is_warned_of(
@@ -152,6 +156,25 @@ def test_a_model_that_fails_on_a_test_image_is_not_served(
     assert refusal(describe_model, served) == (
         "named can't predict a test image: Unable to allocate 6.00 GiB"
     )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"crop": 1e-9}, {"mean": [0.5], "std": [0.5]}, {"size": [33, 47]}, {"fit": "nothing"}],
+)
+def test_broken_preprocessing_is_refused_at_the_start(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    record = save_model(tmp_path / "model") / "model.json"
+    data = json.loads(record.read_text())
+    del data["checksum"]
+    data["preprocess"] |= change
+    record.write_text(json.dumps(data))
+    command = [sys.executable, "-m", "vitrail", "serve", str(record.parent), "--port", "0"]
+    done = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("vitrail: ")
+    assert done.stderr.count("\n") == 1, done.stderr
 
 
 def test_the_largest_image_costs_less_than_300_megabytes() -> None:

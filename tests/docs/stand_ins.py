@@ -31,10 +31,14 @@ IN_PYTHON = [
     (r"batch=512", "batch=8"),
     (r"range\(1000\)", "range(2)"),
     (r"workers=8", "workers=1"),
+    (r"steps=500", "steps=2"),
     (r"ViT-S/16", TINY),
     (r"zeros\(\(1, 3, 224, 224\)", "zeros((1, 3, 64, 64)"),  # what the tiny model takes
 ]
-IN_COMMANDS = [(r"^ViT-[SBL]/16$", TINY)]
+IN_COMMANDS = [
+    (r"^ViT-[SBL]/16$", TINY),
+    (r"depth=4,width=192,heads=3,mlp=384", "depth=1,width=24,heads=2,mlp=48"),
+]
 
 SHORT = {
     "train": ["--steps", "2", "--batch", "8", "--loader.workers", "0", "--device", "cpu"],
@@ -42,6 +46,8 @@ SHORT = {
     "inspect": ["--count", "2"],
     "bench": ["--images", "4", "--rounds", "1"],
 }
+SHORT["bench"] += ["--backends", "pytorch", "onnxruntime", "merged", "int8"]
+MAE = ["--mim.decoder.depth", "1", "--mim.decoder.width", "32", "--mim.decoder.heads", "2"]
 SHORT["finetune"] = SHORT["train"]
 """Arguments that make a command's work small."""
 
@@ -93,4 +99,4 @@ def adapt_command(words: Sequence[str]) -> list[str]:
         adapted.append(word)
     if "--aot" in adapted:  # compiles for half a minute
         adapted.remove("--aot")
-    return [*adapted, *SHORT.get(words[0], [])]
+    return [*adapted, *SHORT.get(words[0], []), *(MAE if "mae" in words else [])]

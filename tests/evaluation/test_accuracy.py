@@ -1,10 +1,14 @@
 """Accuracy against brute force: partial batches, unreadable images, several labels, processes."""
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score, recall_score
 from torch import Tensor, nn
 
 from vitrail.config import InputError
@@ -13,7 +17,9 @@ from vitrail.data.dataset import ArrayDataset
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import Shard
 from vitrail.evaluation.accuracy import Accuracy, measure_accuracy
-from vitrail.evaluation.best_tracker import BestTracker, EvalResult
+from vitrail.evaluation.metrics.scores import MacroScores
+from vitrail.tasks.classification import result_of
+from vitrail.training.best_tracker import BestTracker
 
 CPU = torch.device("cpu")
 TINY = Preprocess(size=(2, 2), mean=(0.0,), std=(1.0,), interpolation="bilinear", fit="stretch")
@@ -61,7 +67,12 @@ def brute_force(logits: np.ndarray, labels: np.ndarray, bad: frozenset[int]) -> 
         top5 += labels[row] in order[:5]
         loss -= logits[row, labels[row]] - np.log(np.exp(logits[row]).sum())
     count = len(rows)
-    return Accuracy(top1 / count, top5 / count, loss / count, count, len(bad))
+    best, there = logits[rows].argmax(1), labels[rows]
+    macro = MacroScores(
+        float(recall_score(there, best, average="macro", labels=np.unique(there))),
+        float(f1_score(there, best, average="macro", labels=np.unique(there))),
+    )
+    return Accuracy(top1 / count, top5 / count, loss / count, count, len(bad), macro=macro)
 
 
 @pytest.mark.parametrize("classes", [3, 5, 11])
@@ -84,32 +95,53 @@ def test_accuracy_is_that_of_brute_force(
         note=lambda images: noted.extend(image.where for image in images),
     )
     expected = brute_force(logits.astype(np.float64), labels, bad)
-    assert found == pytest.approx(expected, abs=1e-6)
+    assert found[:3] == pytest.approx(expected[:3], abs=1e-6)
+    assert found.macro == pytest.approx(expected.macro)
     assert found[:2] == expected[:2]
-    assert found[3:] == expected[3:]
+    assert found[3:-1] == expected[3:-1]
     assert noted == [f"p{row}" for row in sorted(bad)]
     assert max(model.seen) == min(size, micro or size, 40)
 
 
-def test_several_labels_a_image_are_counted_one_by_one() -> None:
+def test_several_labels_per_image_are_counted_one_by_one() -> None:
     logits = torch.tensor([[2.0, -1.0, 3.0], [-2.0, 0.5, -0.5]])
     labels = np.array([[1, 1, 1], [0, 1, 0]], np.uint8)
     found = measure_accuracy(Table(logits), batches_of(labels, 2), TINY, device=CPU)
     assert found.top1 == found.top5 == pytest.approx(5 / 6)
     signs = np.where(labels, 1, -1) * logits.numpy()
     assert found.loss == pytest.approx(np.log1p(np.exp(-signs)).sum() / 2, abs=1e-6)
+    # Only the second label of the first image is missed: 3 of 4 are found, and nothing else.
+    assert found.labels == pytest.approx((1.0, (1 + 2 / 3 + 1) / 3, 2 * 3 / (3 + 4)))
+    assert found.thresholds == pytest.approx((0.5, 1 / (1 + np.exp(1)) / 2, 0.5))
+    result = result_of(found)
+    assert result.score == 1.0
+    assert result.values.keys() == {"map", "macro_f1", "micro_f1", "loss"}
+    tracker = BestTracker().after(3, result)
+    assert BestTracker.load(json.loads(json.dumps(asdict(tracker)))) == tracker
 
 
-def test_the_sums_of_several_processes_are_those_of_one() -> None:
+def test_without_a_single_label_the_loss_is_the_score() -> None:
+    none = np.zeros((2, 3), np.uint8)
+    found = measure_accuracy(Table(torch.zeros(2, 3)), batches_of(none, 2), TINY, device=CPU)
+    result = result_of(found)
+    assert result.values == {"loss": found.loss}
+    assert result.score == -found.loss
+    assert result.thresholds == (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_sums_of_several_processes_are_those_of_one(several: bool) -> None:
     """The last batches leave some processes without an image."""
     generator = np.random.default_rng(0)
     logits = torch.from_numpy(generator.normal(size=(10, 6)).astype(np.float32))
     labels = generator.integers(6, size=10)
+    if several:
+        labels = generator.integers(2, size=(10, 6), dtype=np.uint8)
     pixels = np.broadcast_to(np.arange(10, dtype=np.uint8)[:, None, None, None], (10, 2, 2, 1))
     source = ArrayDataset(
         "numbers", [str(n) for n in range(6)], labels, np.ascontiguousarray(pixels)
     )
-    sums = np.zeros(5)
+    sums, parts = np.zeros(5), list[Any]()
 
     def total(*values: float) -> list[float]:
         """Add up over the processes that were here so far."""
@@ -117,14 +149,21 @@ def test_the_sums_of_several_processes_are_those_of_one() -> None:
         sums = sums + values
         return sums.tolist()
 
+    def gather(part: Any) -> list[Any]:
+        parts.append(part)
+        return parts
+
     found = None
     for rank in (3, 2, 1, 0):  # of which the last has nothing of a batch of 3
         batches = EvalBatches(source, TINY, batch=3, shard=Shard(rank, 4))
         part = map(batches.__getitem__, range(len(batches)))
-        found = measure_accuracy(Table(logits), part, TINY, device=CPU, total=total)
+        found = measure_accuracy(Table(logits), part, TINY, device=CPU, total=total, gather=gather)
     assert found
     alone = EvalBatches(source, TINY, batch=10)
-    assert found == pytest.approx(measure_accuracy(Table(logits), [alone[0]], TINY, device=CPU))
+    expected = measure_accuracy(Table(logits), [alone[0]], TINY, device=CPU)
+    assert found[:3] == pytest.approx(expected[:3])
+    assert found[3:-1] == expected[3:-1]
+    assert (found.labels is not None) == several
     assert found.images == 10
 
 
@@ -150,7 +189,7 @@ def test_a_standing_counts_what_was_worse_and_keeps_the_first_best() -> None:
     seen = []
     for step, top1 in enumerate(accuracies, start=1):
         found = Accuracy(top1, 1.0, 10.0 - step, 9, 1)
-        standing = standing.after(step, EvalResult.of_accuracy(found))
+        standing = standing.after(step, result_of(found))
         assert standing.best
         best = standing.best.values
         seen.append((standing.evaluated, standing.worse, best["top1"], best["loss"]))

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from tests.evaluation.sets import save_tiny, write_images
 from tests.shelf import refusal
 from vitrail.data.batches import EvalBatches
 from vitrail.evaluation.dataset_predictions import ClassMatching, join_predictions, predict_dataset
-from vitrail.evaluation.engine_ray import encode_on_ray, predict_on_ray
+from vitrail.evaluation.engine_ray import map_on_ray, predict_on_ray
 from vitrail.evaluation.evaluate import open_matched
 from vitrail.evaluation.features.extract import extract
 from vitrail.weights.load import load
@@ -37,7 +38,7 @@ def test_rays_predictions_are_those_of_one_process(tmp_path: Path) -> None:
     done: list[int] = []
     parts = predict_on_ray(loaded, batches, matching, device="cpu", workers=2, report=done.append)
     assert not ray.is_initialized()  # what was started here has ended
-    assert done[-1] == len(batches.source) == 14
+    assert done[-1] == len(batches.dataset) == 14
     there = join_predictions(parts)
     here = join_predictions(predict_dataset(loaded.model, batches, matching, device=CPU))
     for name in ("indices", "labels", "top", "confidence", "losses"):
@@ -45,9 +46,9 @@ def test_rays_predictions_are_those_of_one_process(tmp_path: Path) -> None:
     assert len(there.indices) == 13
     for found in (there, here):
         assert {image.where for image in found.unreadable} == {"b/broken.png"}
-    given = (loaded.model, batches.source, batches.preprocess)
+    given = (loaded.model, batches.dataset, batches.preprocess)
     plain = extract(*given, batch=4)
-    cache, engine = tmp_path / "features", encode_on_ray(2)
+    cache, engine = tmp_path / "features", partial(map_on_ray, workers=2)
     values = extract(*given, batch=4, cache=cache, engine=engine).values
     np.testing.assert_array_equal(values, plain.values)
     kept = extract(*given, batch=4, cache=cache)

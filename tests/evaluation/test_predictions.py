@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import average_precision_score, f1_score, log_loss, top_k_accuracy_score
+from sklearn.metrics import (
+    average_precision_score,
+    f1_score,
+    log_loss,
+    recall_score,
+    top_k_accuracy_score,
+)
 
 from tests.evaluation.test_accuracy import CPU, TINY, Table, batches_of
 from tests.shelf import refusal
@@ -15,7 +21,8 @@ from vitrail.evaluation.dataset_predictions import (
     join_predictions,
     predict_batches,
 )
-from vitrail.evaluation.evaluation_result import image_rows, score_predictions
+from vitrail.evaluation.evaluation_files import image_rows
+from vitrail.evaluation.scoring import score_predictions
 
 COUNT, CLASSES = 40, 7
 LOGITS = np.random.default_rng(0).normal(size=(COUNT, CLASSES)).astype(np.float32)
@@ -49,7 +56,18 @@ def test_a_report_is_what_scikit_learn_says(bad: frozenset[int]) -> None:
     report = score_predictions(predictions, dataset_of(LABELS), resamples=20)
     good = np.array([row for row in range(COUNT) if row not in bad])
     probabilities, labels = softmax(LOGITS[good]), LABELS[good]
+    assert report.macro_accuracy is not None
+    assert report.macro_f1 is not None
+    best = probabilities.argmax(1)
+    assert report.macro_accuracy.value == pytest.approx(
+        recall_score(labels, best, average="macro", labels=np.unique(labels))
+    )
+    assert report.macro_f1.value == pytest.approx(
+        f1_score(labels, best, average="macro", labels=np.unique(labels))
+    )
+    assert report.macro_f1.low < report.macro_f1.value < report.macro_f1.high
     for most, found in ((1, report.top1), (5, report.top5)):
+        assert found is not None
         peer = top_k_accuracy_score(labels, probabilities, k=most, labels=list(range(CLASSES)))
         assert found.value == pytest.approx(peer)
         assert found.low < found.value < found.high
@@ -79,6 +97,8 @@ def test_a_report_agrees_with_what_training_measures() -> None:
     found = measure_accuracy(
         Table(torch.from_numpy(LOGITS)), batches_of(LABELS, 11), TINY, device=CPU
     )
+    assert report.top1 is not None
+    assert report.top5 is not None
     assert (report.top1.value, report.top5.value) == found[:2]
     assert report.loss.value == pytest.approx(found.loss, abs=1e-6)
 
@@ -156,7 +176,10 @@ def test_several_labels_per_image_have_average_precisions() -> None:
     assert found.low < found.value < found.high
     assert [row.average_precision for row in report.classes] == [*map(pytest.approx, peers), None]
     agreed = (scores[good] > 0) == labels[good]
-    assert report.top1.value == pytest.approx(agreed.mean())
+    assert report.label_accuracy is not None
+    assert report.label_accuracy.value == pytest.approx(agreed.mean())
+    assert report.top1 is None
+    assert not report.to_dict().keys() & {"top1", "top5"}
     assert (report.calibration, report.confusion) == (None, None)
     assert "classes" in report.to_dict()
 
@@ -164,12 +187,27 @@ def test_several_labels_per_image_have_average_precisions() -> None:
 def test_rows_of_images_name_the_unreadable_too() -> None:
     bad = frozenset({2})
     predictions = predictions_of(LOGITS, LABELS, ClassMatching(np.arange(CLASSES)), bad=bad)
-    rows = image_rows(predictions, dataset_of(LABELS))
+    dataset = dataset_of(LABELS)
+    rows = image_rows(score_predictions(predictions, dataset, resamples=2), dataset)
     assert len(rows) == COUNT
     assert rows[0]["image"] == "photos[0]"
     assert rows[0]["class"] == NAMES[LABELS[0]]
     assert rows[0]["predicted"] == NAMES[LOGITS[0].argmax()]
     assert rows[-1] == {**dict.fromkeys(rows[0], ""), "image": "p2", "error": "gone"}
+
+
+def test_rows_of_images_with_several_labels_list_them() -> None:
+    labels = np.eye(CLASSES, dtype=np.uint8)[LABELS]
+    labels[0] = 1
+    predictions = predictions_of(LOGITS, labels, ClassMatching(np.arange(CLASSES)))
+    dataset, levels = dataset_of(labels), [0.4] * CLASSES
+    result = score_predictions(predictions, dataset, thresholds=levels, resamples=2)
+    rows = image_rows(result, dataset)
+    assert rows[0]["class"] == "|".join(NAMES)
+    for row, scores in zip(rows, LOGITS.tolist(), strict=True):
+        there = [name for name, score in zip(NAMES, scores, strict=True) if score > np.log(2 / 3)]
+        assert row["predicted"] == "|".join(there)
+    assert rows[1].keys() == {"image", "class", "predicted", "loss", "error"}
 
 
 def test_nothing_readable_is_refused() -> None:
@@ -207,7 +245,9 @@ def test_labels_are_counted_from_their_thresholds_on() -> None:
     labels = (np.random.default_rng(4).uniform(size=(COUNT, CLASSES)) < 0.3).astype(np.uint8)
     predictions = predictions_of(LOGITS, labels, ClassMatching(np.arange(CLASSES)))
     levels = np.linspace(0.2, 0.8, CLASSES)
-    result = score_predictions(predictions, dataset_of(labels), thresholds=levels, resamples=20)
+    result = score_predictions(
+        predictions, dataset_of(labels), thresholds=levels.tolist(), resamples=20
+    )
     predicted = 1 / (1 + np.exp(-LOGITS.astype(np.float64))) > levels
     assert result.macro_f1 is not None
     assert result.micro_f1 is not None
@@ -215,4 +255,4 @@ def test_labels_are_counted_from_their_thresholds_on() -> None:
     assert result.micro_f1.value == pytest.approx(f1_score(labels, predicted, average="micro"))
     assert [each.threshold for each in result.classes] == levels.tolist()
     assert result.to_dict()["macro_f1"] == result.macro_f1.value
-    assert result.top1.value == pytest.approx((predicted == labels).mean())
+    assert result.to_dict()["label_accuracy"] == pytest.approx((predicted == labels).mean())

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +16,21 @@ import pytest
 import torch
 
 from tests.faults.disk import mounted
-from tests.faults.toy import in_child, print_of, steps, toy, train_in_child
+from tests.faults.toy import fail_at, in_child, print_of, steps, toy, train_in_child
+from tests.runs import train
 from vitrail.config import InputError
-from vitrail.data.batches import Batch, TrainBatches
+from vitrail.data.batches import TrainBatches
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.loader import LoaderConfig
 from vitrail.distributed import Processes
-from vitrail.run import Session, TrainConfig, train
-from vitrail.signals import Signals
+from vitrail.run import TrainConfig, TrainingRun
+from vitrail.tasks.classification import Classification
 from vitrail.training.checkpoints import resume
 from vitrail.training.checkpoints.checkpoint_files import SaveError, latest_checkpoint
 from vitrail.training.checkpoints.run_lock import run_lock
-from vitrail.training.loop import DivergedError, StepResult, Trainer
-from vitrail.training.optim import OptimConfig
-from vitrail.training.tasks import Classify
+from vitrail.training.loop import DivergedError, LaunchedStep, Trainer
+from vitrail.training.optimization.optim import OptimConfig
+from vitrail.weights.load import read_checkpoint
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -70,7 +72,7 @@ def test_a_full_disk_in_a_run_is_warned_of(
     assert len(warned) == 2
     assert re.search(
         r"step-00000006: checkpoint not written: No space left .* \(needs .* MB, has .* MB\); "
-        r"what was there stays; the last good one is of step 3$",
+        r"older ones are kept; the last good one is of step 3$",
         warned[0],
     )
 
@@ -95,14 +97,14 @@ def test_a_stop_that_could_not_be_saved_says_so(tmp_path: Path) -> None:
     def work() -> None:
         with pytest.MonkeyPatch.context() as patch:
             fail_saves(patch, 2)
-            real = Trainer.step
+            real = Trainer.launch
 
-            def step(self: Trainer, step: int, batch: Batch, signals: Signals) -> StepResult:
+            def step(self: Trainer, step: int, *rest: Any) -> LaunchedStep:
                 if step == 1:
                     signal.raise_signal(signal.SIGTERM)
-                return real(self, step, batch, signals)
+                return real(self, step, *rest)
 
-            patch.setattr(Trainer, "step", step)
+            patch.setattr(Trainer, "launch", step)
             train(toy(tmp_path / "run", save_every=steps(1), eval_every=steps(0)))
 
     ended = in_child(work)
@@ -113,7 +115,7 @@ def test_a_stop_that_could_not_be_saved_says_so(tmp_path: Path) -> None:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a disk that holds a state of the toy, but not two."""
-    with mounted(tmp_path / "disk", "520k") as place:
+    with mounted(tmp_path / "disk", "580k") as place:
         yield place
 
 
@@ -129,15 +131,15 @@ def test_a_run_on_a_small_disk_ends_with_its_model(small_disk: Path, peace: Path
 
 def spoil(patch: pytest.MonkeyPatch, nth: int, value: float) -> None:
     """Multiply the losses of the n-th micro-batch."""
-    real, calls = Classify.losses, 0
+    real, calls = Classification.losses, 0
 
-    def losses(self: Classify, *args: Any) -> torch.Tensor:
+    def losses(self: Classification, *args: Any) -> torch.Tensor:
         nonlocal calls
         calls += 1
         found = real(self, *args)
         return found * value if calls == nth else found
 
-    patch.setattr(Classify, "losses", losses)
+    patch.setattr(Classification, "losses", losses)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -168,18 +170,18 @@ def blamed(config: TrainConfig, step: int) -> list[str]:
 
 def names_of(config: TrainConfig, step: int) -> list[str]:
     """Name the images of a step, counted from 1."""
-    session = Session(config, Processes(0, 1, torch.device("cpu")))
-    assert isinstance(session.train_set, ImageDataset)
+    training = TrainingRun(config, Processes(0, 1, torch.device("cpu")))
+    assert isinstance(training.train_set, ImageDataset)
     batches = TrainBatches(
-        session.train_set,
+        training.train_set,
         config.augment,
-        session.preprocess,
+        training.task.preprocess,
         batch=config.batch,
         seed=config.seed,
         mixed=False,
     )
     indices = batches[step - 1].indices.tolist()  # the first, partner of the second, is last
-    return [session.train_set.where(index) for index in [indices[-1], *indices[1:-1]]]
+    return [training.train_set.where(index) for index in [indices[-1], *indices[1:-1]]]
 
 
 def test_a_rate_that_is_far_too_high_is_said(tmp_path: Path) -> None:
@@ -213,16 +215,16 @@ def test_a_run_short_of_memory_goes_on_with_the_same_losses(
 
 def limit_memory(patch: pytest.MonkeyPatch, step: int, most: int, error: Exception) -> None:
     """Let no more than some images fit into memory from a step on."""
-    real, calls = Classify.losses, 0
+    real, calls = Classification.losses, 0
 
-    def losses(self: Classify, model: torch.nn.Module, example: Any) -> torch.Tensor:
+    def losses(self: Classification, model: torch.nn.Module, example: Any) -> torch.Tensor:
         nonlocal calls
         calls += 1
         if calls >= step and len(example.inputs) > most:
             raise error
         return real(self, model, example)
 
-    patch.setattr(Classify, "losses", losses)
+    patch.setattr(Classification, "losses", losses)
 
 
 def test_a_model_that_does_not_fit_at_all_is_refused_in_one_line(
@@ -250,7 +252,9 @@ def test_a_resumed_run_keeps_the_micro_batch_it_had(
 ) -> None:
     """What memory is free when a run goes on must not change its bits."""
     chosen = iter([4, 16])
-    monkeypatch.setattr("vitrail.training.start.choose_micro", lambda *_, **__: next(chosen))
+    monkeypatch.setattr(
+        "vitrail.training.trainer_setup.choose_micro", lambda *_, **__: next(chosen)
+    )
     whole, config = toy(tmp_path / "whole", micro_batch=4), toy(tmp_path / "run")
     train(whole)
     with monkeypatch.context() as patch:
@@ -259,6 +263,36 @@ def test_a_resumed_run_keeps_the_micro_batch_it_had(
             train(config)
     train(config)
     assert print_of(config.out) == print_of(whole.out)
+
+
+def test_a_run_resumes_in_a_folder_whose_name_is_not_utf8(tmp_path: Path, peace: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    with pytest.MonkeyPatch.context() as patch:
+        fail_at(patch, 7)
+        with pytest.raises(ZeroDivisionError):
+            train(toy(folder))
+    train(toy(folder))
+    assert print_of(folder) == print_of(peace)
+    assert "resuming" in (folder / "log.txt").read_text()
+    assert read_checkpoint(str(folder)).classes is not None
+
+
+def test_a_run_whose_folder_is_deleted_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, real = tmp_path / "run", Trainer.launch
+
+    def step(self: Trainer, number: int, *rest: Any) -> Any:
+        if number == 4:
+            shutil.rmtree(folder)
+        return real(self, number, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "launch", step)
+        with pytest.raises(InputError, match="run was deleted or emptied during its run"):
+            train(toy(folder))
+    assert "run was deleted or emptied" in caplog.text
+    assert not (folder / "checkpoints").exists()
 
 
 def test_one_folder_takes_one_run_at_a_time(tmp_path: Path, peace: Path) -> None:

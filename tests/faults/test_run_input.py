@@ -9,13 +9,14 @@ import pytest
 
 from tests.data.sets import encode, photo
 from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
+from tests.runs import train
 from vitrail.config import InputError
 from vitrail.data.cache import CacheConfig
 from vitrail.data.decoding.decode import ImageError, decode
 from vitrail.data.transforms.augment import Augment
-from vitrail.run import TrainConfig, describe, train
+from vitrail.run import TrainConfig
 from vitrail.training.loop import Trainer
-from vitrail.training.schedule import ScheduleConfig
+from vitrail.training.optimization.schedule import ScheduleConfig
 
 BAD = [
     (b"", "0.jpg"),
@@ -57,11 +58,11 @@ def test_bad_images_are_left_out_and_counted(tmp_path: Path) -> None:
     config = config_of(make_folder(tmp_path / "photos"), tmp_path / "run")
     result = train(config)
     assert (result.images, result.skipped) == (18, 2)
-    assert describe(result).endswith("on 18 of 20 images")
+    assert str(result).endswith("on 18 of 20 images")
     total, val = summaries(config.out)
     assert total.startswith(f"{tmp_path}/photos/train: 5 of 60 images could not be used (")
     assert sum(map(int, re.findall(r"(\d+) [a-z]", total.partition("(")[2]))) == 5
-    assert val.startswith(f"{tmp_path}/photos/val: 2 images could not be used (")
+    assert val.startswith(f"{tmp_path}/photos/val: 2 of 20 images could not be used (")
 
 
 def test_the_result_does_not_depend_on_what_bad_images_hold(tmp_path: Path) -> None:
@@ -126,7 +127,7 @@ def test_a_refused_run_leaves_nothing_and_takes_nothing(
 
 def test_no_readable_image_to_evaluate_on_is_an_error(tmp_path: Path) -> None:
     config = config_of(make_folder(tmp_path / "photos", val_bad=20), tmp_path / "run")
-    with pytest.raises(InputError, match=r"nothing to evaluate: none of 20 images can be read"):
+    with pytest.raises(InputError, match=r"20 of 20 images could not be used .* more than"):
         train(config)
 
 
@@ -147,7 +148,7 @@ def test_a_resumed_run_remembers_the_bad_images(tmp_path: Path, cache: CacheConf
 def test_images_that_vanish_are_counted_and_stop_no_run(tmp_path: Path) -> None:
     data = make_folder(tmp_path / "photos", train_bad=0, val_bad=0)
     config = config_of(data, tmp_path / "run")
-    real = Trainer.step
+    real = Trainer.launch
 
     def step(self: Trainer, number: int, *args: Any) -> Any:
         if number == 0:
@@ -159,12 +160,12 @@ def test_images_that_vanish_are_counted_and_stop_no_run(tmp_path: Path) -> None:
         return real(self, number, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Trainer, "step", step)
+        patch.setattr(Trainer, "launch", step)
         result = train(config)
     assert (result.images, result.skipped) == (19, 1)
     assert summaries(config.out) == [
         f"{data}/train: 3 of 60 images could not be used (3 unreadable)",
-        f"{data}/val: 1 images could not be used (1 unreadable)",
+        f"{data}/val: 1 of 20 images could not be used (1 unreadable)",
     ]
 
 

@@ -13,18 +13,19 @@ from typing import Any
 
 import pytest
 
-import vitrail.run.objective
-import vitrail.run.session
+import vitrail.run
+import vitrail.tasks.classification
 from tests.faults.toy import in_child, leftovers, print_of, steps, toy, train_in_child
 from tests.forks import Ended
+from tests.runs import train
 from vitrail.data.batches import Batch, EvalBatches
 from vitrail.data.loader import LoaderConfig
-from vitrail.run import Session, TrainConfig, train
+from vitrail.run import TrainConfig, TrainingRun
 from vitrail.signals import Signals
 from vitrail.training.checkpoints import resume
 from vitrail.training.checkpoints.checkpoint_files import latest_checkpoint
-from vitrail.training.loop import StepResult, Trainer
-from vitrail.training.optim import OptimConfig
+from vitrail.training.loop import LaunchedStep, Trainer
+from vitrail.training.optimization.optim import OptimConfig
 
 
 @pytest.fixture(scope="module")
@@ -72,16 +73,16 @@ def test_twenty_kills_change_no_byte(tmp_path: Path) -> None:
 
 MOMENTS: dict[str, tuple[object, str, int]] = {
     "settings": (os, "fsync", 1),
-    "first step": (Trainer, "step", 1),
+    "first step": (Trainer, "launch", 1),
     "save": (resume, "save_tensors", 2),
     "prune": (resume, "prune_checkpoints", 3),
-    "evaluation": (vitrail.run.objective, "measure_accuracy", 2),
-    "last evaluation": (vitrail.run.objective, "measure_accuracy", 3),
-    "after the last state": (Session, "_finish", 1),
-    "model": (vitrail.run.session, "save_folder", 1),
-    "result": (vitrail.run.session, "write_whole", 1),
+    "evaluation": (vitrail.tasks.classification, "measure_accuracy", 2),
+    "last evaluation": (vitrail.tasks.classification, "measure_accuracy", 3),
+    "after the last state": (TrainingRun, "_finish", 1),
+    "model": (vitrail.run, "save_folder", 1),
+    "result": (vitrail.run, "write_whole", 1),
 }
-"""What is called, and for the how-manieth time."""
+"""What is called, and at which call."""
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -115,12 +116,12 @@ def disturb(config: TrainConfig, owner: object, name: str, nth: int, *numbers: i
 
 
 STOPS: dict[str, tuple[tuple[object, str, int], int]] = {
-    "between batches": ((Session, "_record", 5), 6),
+    "between batches": ((TrainingRun, "_record", 5), 7),
     "in a step": ((Trainer, "_try_accumulate", 5), 5),
     "in the last step": ((Trainer, "_try_accumulate", 10), 10),
-    "before an evaluation": ((vitrail.run.objective, "measure_accuracy", 1), 4),
+    "before an evaluation": ((vitrail.tasks.classification, "measure_accuracy", 1), 4),
     "in an evaluation": ((EvalBatches, "__getitem__", 2), 4),
-    "in the last evaluation": ((vitrail.run.objective, "measure_accuracy", 3), 10),
+    "in the last evaluation": ((vitrail.tasks.classification, "measure_accuracy", 3), 10),
     "in a save": ((resume, "save_tensors", 2), 7),
 }
 """Where a signal comes, and the step that is saved."""
@@ -140,8 +141,9 @@ def test_a_signal_saves_the_current_step(
     saved = latest_checkpoint(out / "checkpoints")
     assert saved
     assert saved.step == step
-    assert f"stopped at step {step}; the same call" in (out / "log.txt").read_text()
-    assert "Traceback" not in (out / "log.txt").read_text()
+    said = (out / "log.txt").read_text()
+    assert f"stopped at step {step} of 10; run the same command again" in said
+    assert "Traceback" not in said
     assert train_in_child(toy(out)) == Ended(0)
     assert print_of(out) == peace
 
@@ -153,7 +155,7 @@ def test_a_signal_in_an_evaluation_does_not_wait_for_its_end(
     out = tmp_path / "run"
     assert disturb(toy(out), EvalBatches, "__getitem__", 2, signal.SIGTERM).code == 143
     assert [row["step"] for row in rows_of(out)] == [1, 3]
-    again = disturb(toy(out), Trainer, "step", 1, signal.SIGKILL)
+    again = disturb(toy(out), Trainer, "launch", 1, signal.SIGKILL)
     assert again.code == -signal.SIGKILL
     assert [row["step"] for row in rows_of(out)] == [1, 3, 4]
     assert train_in_child(toy(out)).code == 0
@@ -194,7 +196,7 @@ def test_a_signal_after_the_last_step_lets_the_run_finish(
 ) -> None:
     """The model is written with each of the four checkpoints, and once more at the end."""
     out = tmp_path / "run"
-    assert disturb(toy(out), vitrail.run.session, "save_folder", 5, signal.SIGTERM) == Ended(0)
+    assert disturb(toy(out), vitrail.run, "save_folder", 5, signal.SIGTERM) == Ended(0)
     assert print_of(out) == peace
 
 
@@ -205,7 +207,7 @@ def test_a_converged_run_that_is_killed_before_its_end_stays_converged(tmp_path:
     peaceful = toy(tmp_path / "peace", **settings)
     assert train_in_child(peaceful).code == 0
     disturbed = toy(tmp_path / "run", **settings)
-    assert disturb(disturbed, Session, "_finish", 1, signal.SIGKILL).code == -signal.SIGKILL
+    assert disturb(disturbed, TrainingRun, "_finish", 1, signal.SIGKILL).code == -signal.SIGKILL
     assert train_in_child(disturbed).code == 0
     assert print_of(disturbed.out) == print_of(peaceful.out)
     result = train(disturbed)
@@ -230,15 +232,17 @@ def test_who_makes_the_batches_changes_no_byte(
 
 def test_a_killed_data_worker_changes_no_byte(tmp_path: Path, peace: dict[str, str]) -> None:
     config = toy(tmp_path / "run", loader=LoaderConfig(workers=2, kind="processes"))
-    real = Trainer.step
+    real = Trainer.launch
 
-    def step(self: Trainer, step: int, batch: Batch, signals: Signals) -> StepResult:
+    def step(
+        self: Trainer, step: int, batch: Batch, signals: Signals, save_due: bool = False
+    ) -> LaunchedStep:
         if step == 1:  # when not all batches are made, or even asked for
             os.kill(multiprocessing.active_children()[0].pid or 0, signal.SIGKILL)
-        return real(self, step, batch, signals)
+        return real(self, step, batch, signals, save_due)
 
     def work() -> None:
-        Trainer.step = step  # of the child only
+        Trainer.launch = step  # of the child only
         train(config)
         assert not multiprocessing.active_children()
 
@@ -261,7 +265,7 @@ def test_a_killed_run_leaves_no_worker(tmp_path: Path, peace: dict[str, str]) ->
 
     def work() -> None:
         os.open(pipe, os.O_WRONLY)
-        pytest.MonkeyPatch().setattr(Trainer, "step", kill)  # of the child only
+        pytest.MonkeyPatch().setattr(Trainer, "launch", kill)  # of the child only
         train(config)
 
     assert in_child(work).code == -signal.SIGKILL

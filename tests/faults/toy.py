@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.forks import Ended, in_processes
+from tests.runs import read_repeatable, train
 from vitrail.config import Duration
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment, RandAugment
-from vitrail.run import TrainConfig, train
+from vitrail.run import TrainConfig
 from vitrail.training.loop import Trainer
-from vitrail.training.optim import OptimConfig
+from vitrail.training.optimization.optim import OptimConfig
 
 MODEL = "ViT/4@8,depth=2,width=32,heads=2,mlp=64,channels=1,dropout=0.1,stochastic_depth=0.1"
 
@@ -49,14 +50,14 @@ def toy(out: Path, **changes: Any) -> TrainConfig:
 
 def fail_at(patch: pytest.MonkeyPatch, step: int) -> None:
     """Let runs end with a ZeroDivisionError after so many steps."""
-    real = Trainer.step
+    real = Trainer.launch
 
     def fail(self: Trainer, number: int, *args: Any) -> Any:
         if number == step:
             raise ZeroDivisionError
         return real(self, number, *args)
 
-    patch.setattr(Trainer, "step", fail)
+    patch.setattr(Trainer, "launch", fail)
 
 
 def print_of(out: Path) -> dict[str, str]:
@@ -64,7 +65,7 @@ def print_of(out: Path) -> dict[str, str]:
     (*_, state) = sorted(out.glob("checkpoints/step-*"))
     files = [out / "model" / "model.safetensors", state / "tensors.safetensors"]
     files += [out / "metrics.jsonl", out / "result.json"]
-    prints = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    prints = {path.name: hashlib.sha256(read_repeatable(path)).hexdigest() for path in files}
     return {**prints, "step": state.name}
 
 

@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from tests.faults.toy import toy
+from tests.runs import train
 from vitrail import distributed
 from vitrail.data.batches import Batch
 from vitrail.data.loader import LoaderConfig
-from vitrail.run import TrainConfig, train
+from vitrail.run import TrainConfig
 from vitrail.signals import Signals
-from vitrail.training.loop import StepResult, Trainer
+from vitrail.training.loop import LaunchedStep, Trainer
 
 
 def group(out: Path, **changes: Any) -> TrainConfig:
@@ -36,9 +37,11 @@ def main(out: str, sharding: str, rank: str, step: str, signal_number: str) -> N
     if number == signal.SIGSTOP:
         distributed.PATIENCE = timedelta(seconds=20)
     chosen = os.environ["RANK"] == rank and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-    real = Trainer.step
+    real = Trainer.launch
 
-    def disturbed(self: Trainer, at: int, batch: Batch, signals: Signals) -> StepResult:
+    def disturbed(
+        self: Trainer, at: int, batch: Batch, signals: Signals, save_due: bool = False
+    ) -> LaunchedStep:
         if chosen and at == int(step):
             Path(out, "struck").write_text(f"{os.getpid()} {time.time()}")
             if number == signal.SIGTERM:  # the launcher gets it, and passes it on
@@ -47,9 +50,9 @@ def main(out: str, sharding: str, rank: str, step: str, signal_number: str) -> N
                     time.sleep(0.01)
             else:
                 os.kill(os.getpid(), number)
-        return real(self, at, batch, signals)
+        return real(self, at, batch, signals, save_due)
 
-    pytest.MonkeyPatch().setattr(Trainer, "step", disturbed)
+    pytest.MonkeyPatch().setattr(Trainer, "launch", disturbed)
     train(group(Path(out), sharding=sharding))
 
 

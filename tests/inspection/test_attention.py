@@ -19,8 +19,9 @@ from tests.shelf import refusal
 from vitrail.inspection import record
 from vitrail.inspection.attention import attention_masks, gradient_maps, resize_masks, rollout
 from vitrail.models import ViT
-from vitrail.models.layers import SelfAttention
-from vitrail.models.positions import RelativePositions
+from vitrail.models.layers.self_attention import SelfAttention
+from vitrail.models.positions.relative import RelativePositions
+from vitrail.models.positions.rotary import Rotation
 
 NAMES = sorted(MODELS)
 
@@ -45,8 +46,11 @@ def read_of(model: ViT, product: Tensor, pooling: Tensor | None) -> Tensor:
     prefix = model.spec.prefix
     if model.spec.pool == "token":
         return product[:, 0, prefix:]
+    mean = product[:, prefix:, prefix:].mean(1)
+    if model.spec.pool == "token-gap":
+        return (product[:, 0, prefix:] + mean) / 2
     if pooling is None:
-        return product[:, prefix:, prefix:].mean(1)
+        return mean
     weights = pooling.mean(1).double()
     return torch.einsum("np,npk->nk", weights, product[:, prefix:, prefix:])
 
@@ -101,15 +105,21 @@ class ConversionResult(nn.Module):
         self.site = site
         self.weights = torch.empty(0)
 
-    def forward(self, x: Tensor, relative: RelativePositions | None = None) -> Tensor:
-        query, key, value = self.site.project(x)
+    def forward(
+        self,
+        x: Tensor,
+        relative: RelativePositions | None = None,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        query, key, value = self.site.project(x, rotation)
         logits = query @ key.mT * query.shape[-1] ** -0.5
         self.weights = (logits if relative is None else logits + relative(query)).softmax(-1)
         self.weights.retain_grad()
-        return self.site.output((self.weights @ value).transpose(1, 2).reshape(x.shape))
+        mixed = (self.weights @ value).transpose(1, 2).reshape(x.shape)
+        return self.site.output(self.site.sub_norm(mixed))
 
 
-@pytest.mark.parametrize("name", ["plain", "relative", "pooling"])
+@pytest.mark.parametrize("name", ["plain", "relative", "pooling", "eva"])
 @pytest.mark.parametrize("target", [None, 3, [1, 4]])
 def test_gradient_is_autograds_of_weights_written_out(name: str, target: Any) -> None:
     model = make(name).double()
@@ -144,12 +154,12 @@ def test_gradient_of_axial_blocks_is_numerical_ones() -> None:
         with record(model, attention=[3]) as tape:
             before = model(x)[0, 2]
         line, head, query, key, step = 1, 0, 1, 0, 1e-6  # a line is a column
-        heard: dict[str, Tensor] = {}
-        site.qkv.register_forward_hook(lambda _, inputs, output: heard.update(qkv=output))
+        seen: dict[str, Tensor] = {}
+        site.qkv.register_forward_hook(lambda _, inputs, output: seen.update(qkv=output))
 
         def nudge(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
             mixed = inputs[0].clone()  # (batch, columns, rows, width)
-            value = heard["qkv"].chunk(3, dim=-1)[2][0, line, key, :12]
+            value = seen["qkv"].chunk(3, dim=-1)[2][0, line, key, :12]
             mixed[0, line, query, head * 12 : head * 12 + 12] += step * value
             return (mixed,)
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.inspection.seen_part import seen_part
 from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Fit, Preprocess
-from vitrail.inspection.overlay import color_heat, overlay, place_mask, seen_part
+from vitrail.inspection.overlay import color_heat, overlay, place_mask
 
 
 def preprocess(fit: Fit, size: tuple[int, int] = (64, 64), crop: float = 1.0) -> Preprocess:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.inspection.seen_part import seen_part
 from tests.material import PETS, REAL_WEIGHTS
 from vitrail.data.decoding.decode import decode
 from vitrail.data.transforms.apply import eval_image, normalize
@@ -14,7 +15,7 @@ from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.inspection.attention import Method, attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.embeddings import position_similarity
-from vitrail.inspection.overlay import place_mask, seen_part
+from vitrail.inspection.overlay import place_mask
 from vitrail.inspection.token_features import token_norms
 from vitrail.plotting.tiles import stretch
 from vitrail.weights.load import load

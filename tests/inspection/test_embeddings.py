@@ -17,7 +17,7 @@ from vitrail.inspection.embeddings import (
     principal_components,
 )
 from vitrail.models import ViT, resize_positions
-from vitrail.models.positions import sincos_2d
+from vitrail.models.positions.absolute import sincos_2d
 
 
 def test_components_are_eigenvectors_of_the_covariance() -> None:

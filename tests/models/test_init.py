@@ -10,7 +10,7 @@ from tests.forks import in_processes
 from vitrail.models import BiT, ViT, build
 from vitrail.models.convolution import StdConv
 from vitrail.models.hybrid import Stem, StemBlock
-from vitrail.models.positions import RelativePositions
+from vitrail.models.positions.relative import RelativePositions
 
 
 def is_uniform(weight: Tensor, limit: float) -> bool:

@@ -119,21 +119,24 @@ def test_axial_models_are_written_with_their_options() -> None:
         ("ViT-B/16@390", "the nearest size that does is 384x384"),
         ("ViT-B/16,gap", "'gap' is not of the form field=value"),
         ("ViT-B/16,pol=gap", "unknown key 'pol'; did you mean 'pool'?"),
-        ("ViT-B/16,pool=max", "pool: expected 'token', 'gap' or 'map', got 'max'"),
+        ("ViT-B/16,pool=max", "pool: expected 'token', 'gap', 'map' or 'token-gap', got 'max'"),
         ("ViT-B/16,depth=x", "depth: expected a whole number, got 'x'"),
-        ("ViT-B/16,depth=0", "depth is at least 1, not 0"),
+        ("ViT-B/16,depth=0", "depth must be at least 1, got 0"),
         ("ViT-B/16,heads=7", "width 768 is not a multiple of 7 heads"),
-        ("ViT-B/16,dropout=1", "dropout is a rate from 0 to below 1, not 1.0"),
+        ("ViT-B/16,dropout=1", "dropout must be in [0, 1), got 1.0"),
         ("ViT-B/16,position=relative", "choose position_at=every-layer"),
         ("ViT/16", "missing key 'depth'"),
         ("ViT/16@32,depth=1,width=15,heads=3,mlp=8,position=learned-2d", "2 does not divide"),
-        ("ViT/16@32,depth=1,width=4,heads=2,mlp=8,position=sincos-2d", "at least 8, not 4"),
-        ("ViT-B/16,pool=gap,distilled=true", "a distillation token stands beside a class token"),
-        ("AxialViT-B/16,pool=token", "no place for class or register tokens"),
-        ("AxialViT-B/16,registers=2", "no place for class or register tokens"),
-        ("Hybrid-B/1,stages=3-0", "every stage has at least one block"),
+        ("ViT/16@32,depth=1,width=4,heads=2,mlp=8,position=sincos-2d", "at least 8, got 4"),
+        (
+            "ViT-B/16,pool=gap,distilled=true",
+            "distilled requires pool=token and last_norm=tokens, got pool=gap",
+        ),
+        ("AxialViT-B/16,pool=token", "without class or register tokens"),
+        ("AxialViT-B/16,registers=2", "without class or register tokens"),
+        ("Hybrid-B/1,stages=3-0", "every stage needs at least one block"),
         ("Hybrid-B/1,stages=3-x", "stages[1]: expected a whole number, got 'x'"),
-        ("Hybrid-B/1,stages=3,stem_width=48", "multiple of its 32 GroupNorm groups, not 48"),
+        ("Hybrid-B/1,stages=3,stem_width=48", "multiple of 32 (GroupNorm), got 48"),
         ("BiT,stages=", "at least one stage"),
         ("BiT", "missing key 'stages'"),
     ],
@@ -149,7 +152,7 @@ def test_direct_specs_are_checked_too() -> None:
     shape: dict[str, Any] = {"depth": 1, "width": 8, "heads": 2, "mlp": 8}
     with pytest.raises(InputError, match="unknown pool 'max'; there are: token, gap, map"):
         ViTSpec(**shape, pool="max")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match="image is at least 1"):
+    with pytest.raises(InputError, match="image must be at least 1"):
         ViTSpec(**shape, image=(0, 16))
     with pytest.raises(dataclasses.FrozenInstanceError):
         ViTSpec(**shape).depth = 3  # pyright: ignore[reportAttributeAccessIssue]

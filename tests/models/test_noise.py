@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError
 
 from vitrail.models import ViT, build
-from vitrail.models.layers import SelfAttention
+from vitrail.models.layers.self_attention import SelfAttention
 from vitrail.models.noise import Dropout, StochasticDepth, draw_kept, keyed_noise
 
 NOISY = "depth=2,width=12,heads=3,mlp=20,dropout=0.2,attention_dropout=0.3,stochastic_depth=0.5"
@@ -130,9 +130,9 @@ def test_attention_weights_are_dropped_after_the_softmax() -> None:
     attention = SelfAttention(12, 3, dropout=0.4).double()
     x = torch.randn(2, 5, 12, dtype=torch.float64)
     with keyed_noise(attention, KEYS[:2]):
-        assert attention.dropout is not None
-        assert attention.dropout.keys is not None
-        kept, chance = draw_kept(attention.dropout.keys, 3 * 5 * 5, 0.4)
+        assert attention.mix.dropout is not None
+        assert attention.mix.dropout.keys is not None
+        kept, chance = draw_kept(attention.mix.dropout.keys, 3 * 5 * 5, 0.4)
         found = attention(x)
     query, key, value = attention.project(x)
     weights = (query @ key.transpose(2, 3) / 2).softmax(-1) * kept.view(2, 3, 5, 5) / chance

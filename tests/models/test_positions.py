@@ -14,11 +14,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitrail.models import ViT, ViTSpec, build, parse, resize_patches, resize_positions
-from vitrail.models.layers import Block
-from vitrail.models.positions import Positions, RelativePositions, resize_grid, sincos_2d
+from vitrail.models.layers.blocks import Block
+from vitrail.models.positions.absolute import Positions, sincos_2d
+from vitrail.models.positions.grid_resizing import resize_grid, resize_offsets
+from vitrail.models.positions.relative import RelativeBias, RelativePositions
 from vitrail.models.spec import ResizeRule
 
 TINY = "ViT/8@24x32,depth=3,width=16,heads=2,mlp=24,classes=5"
@@ -227,3 +229,34 @@ def test_positions_cost_no_time_at_the_trained_size() -> None:
     assert isinstance(spec, ViTSpec)
     positions = Positions(spec)
     assert positions(spec.grid, positions.table) is positions.table
+
+
+@pytest.mark.parametrize("token", [True, False])
+def test_a_relative_bias_is_that_of_the_offset(token: bool) -> None:
+    """BEiT's table, one pair of tokens at a time; the class token has rows of its own."""
+    options = "pool=token" if token else "pool=gap"
+    spec = parse(f"ViT/8@24x40,depth=1,width=8,heads=2,mlp=8,position=relative-2d,{options},"
+                 "position_at=every-layer")  # fmt: skip
+    assert isinstance(spec, ViTSpec)
+    bias = RelativeBias(spec)
+    nn.init.normal_(bias.table)
+    found = bias(torch.zeros(1, 2, spec.tokens, 4), spec.grid)[0]
+    columns, offsets = 5, 5 * 9
+    for q in range(spec.tokens):
+        for k in range(spec.tokens):
+            places = [divmod(token_number - token, columns) for token_number in (q, k)]
+            row = (places[0][0] - places[1][0] + 2) * 9 + places[0][1] - places[1][1] + 4
+            if token and 0 in (q, k):
+                row = offsets + (2 if q == k else 0 if q == 0 else 1)
+            torch.testing.assert_close(found[:, q, k], bias.table[row])
+
+
+def test_a_relative_bias_is_resized_to_other_grids() -> None:
+    """A table that grows evenly with the offset stays even; the class token's rows are kept."""
+    offsets = torch.arange(5.0).repeat(5, 1).flatten()
+    table = torch.cat([offsets, torch.tensor([7.0, 8.0, 9.0])])[:, None]
+    found = resize_offsets(table, (3, 3), (3, 5), "torchvision")
+    assert found.shape == (5 * 9 + 3, 1)
+    torch.testing.assert_close(found[-3:], table[-3:])
+    torch.testing.assert_close(found[4, 0], torch.tensor(2.0))  # offset 0
+    assert (found[:9, 0].diff() > 0).all()

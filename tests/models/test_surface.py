@@ -18,6 +18,7 @@ from vitrail.models import BiT, ViT, ViTSpec, build, parse
 FAMILIES = {
     "token": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,classes=5",
     "gap": "ViT/8@32x48,depth=2,width=24,heads=2,mlp=32,pool=gap,position=sincos-2d,classes=5",
+    "token-gap": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,pool=token-gap,registers=2,classes=5",
     "map": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,pool=map,representation=12,classes=5",
     "dino": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,registers=2,activation=swiglu,"
     "qk_norm=true,layer_scale=0.1,classes=5",
@@ -28,6 +29,20 @@ FAMILIES = {
     "classes=5",
     "every-layer": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,position=learned-2d,"
     "position_at=every-layer,classes=5",
+    "eva": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,pool=gap,unpooled_class_token=true,"
+    "rotary=axial,rotary_grid=4,key_bias=false,sub_norm=both,activation=swiglu,last_norm=pooled,"
+    "classes=5",
+    "dinov3": "ViT/8@32x48,depth=2,width=24,heads=3,mlp=32,registers=2,position=none,"
+    "rotary=centered,rotary_theta=100.0,layer_scale=0.1,classes=5",
+    "mixed": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,rotary=mixed,rotary_theta=10.0,norm=rms,"
+    "norm_place=post,classes=5",
+    "perception": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,pool=map,unpooled_class_token=true,"
+    "pool_prefix=true,pool_heads=3,pool_mlp=16,rotary=axial-xy,rotary_offset=1.0,pre_norm=true,"
+    "registers=1,register_position=true,classes=5",
+    "beit": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,pool=gap,unpooled_class_token=true,"
+    "position=relative-2d,position_at=every-layer,key_bias=false,last_norm=pooled,classes=5",
+    "aim": "ViT/8@32,depth=2,width=24,heads=2,mlp=32,pool=gap,patch_norm=true,norm=rms,"
+    "dense_bias=false,qkv_bias=false,activation=swiglu,classes=5",
     "channels": "ViT/8x4@32,depth=2,width=24,heads=2,mlp=32,channels=7,classes=5",
     "axial": "AxialViT/8@32x48,depth=2,width=24,heads=2,mlp=32,classes=5",
     "hybrid": "Hybrid/2@32,stages=1-1,stem_width=32,depth=2,width=24,heads=2,mlp=32,classes=5",
@@ -289,7 +304,7 @@ def test_the_door() -> None:
     assert isinstance(model, ViT)
     assert model.spec == parse("ViT-Ti/16,classes=10")
     assert model(torch.randn(1, 3, 224, 224)).shape == (1, 10)
-    with pytest.raises(InputError, match="classes is at least 0"):
+    with pytest.raises(InputError, match="classes must be at least 0"):
         vitrail.build("ViT-Ti/16", classes=-1)
 
 
@@ -343,5 +358,7 @@ def test_options_are_arguments() -> None:
     )
     with pytest.raises(InputError, match=r"ViT-Ti/16: .*pools.*pool"):
         build("ViT-Ti/16", pools="gap", device="meta")
-    with pytest.raises(InputError, match="expected 'token', 'gap' or 'map', got 'gapp'"):
+    with pytest.raises(
+        InputError, match="expected 'token', 'gap', 'map' or 'token-gap', got 'gapp'"
+    ):
         build("ViT-Ti/16", pool="gapp", device="meta")

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from tests.parity import peers
 from tests.parity.test_transformers import BASE, RULES, shape
 from vitrail.models import ViT
-from vitrail.models.pretraining.masked import DecoderConfig, MaskedAutoencoder, MaskedViT
-from vitrail.models.pretraining.masking import MaskConfig, gather_patches, sample_masking
+from vitrail.models.pretraining.masked import MaskedAutoencoder, MaskedViT
+from vitrail.models.pretraining.masking import gather_patches, sample_masking
+from vitrail.models.pretraining.mim import DecoderConfig, MaskConfig
 from vitrail.models.pretraining.patch_targets import make_targets, patchify, prediction_loss
 
 hf_mae = peers.load("transformers.models.vit_mae.modeling_vit_mae")

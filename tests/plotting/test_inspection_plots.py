@@ -15,8 +15,10 @@ from PIL import Image
 from vitrail.plotting import inspection_plots as plots
 from vitrail.plotting.canvas import INK, Plot
 from vitrail.plotting.captions import CAPTIONS
+from vitrail.plotting.choosing_plots import draw_pareto
 from vitrail.plotting.evaluation_plots import draw_confusion, draw_reliability
 from vitrail.plotting.inspection_plots import Curves
+from vitrail.plotting.study_plots import draw_lines
 from vitrail.plotting.tiles import by_row, hide_missing, light, middles, mosaic
 
 BINS = [(0.0, 0, None, None), (0.5, 8, 0.7, 0.6)]
@@ -63,6 +65,8 @@ EXAMPLES: dict[str, Callable[[], Plot]] = {
     "predictions": lambda: plots.draw_predictions(np.tile(image(), (2, 3, 1))),
     "confusion": lambda: draw_confusion(np.eye(4, dtype=int), WILD),
     "reliability": lambda: draw_reliability(BINS, (0.1, 0.05, 0.2), "$x$\nset"),
+    "study": lambda: draw_lines({WILD[0]: [(1, 0.2, 0.1, 0.3), (8, 0.5, 0.4, 0.6)]}, x="x", y="y"),
+    "pareto": lambda: draw_pareto(WILD[:2], [10, 90], [(0.9, 0.8, 0.95)] * 2, [True, False], 0),
 }
 
 
@@ -149,6 +153,17 @@ def test_curves_are_drawn_where_they_are() -> None:
     assert np.array_equal(plot.axes[1].lines[0].get_xdata(), [1, 2])
     named = [axes.get_legend_handles_labels()[1] for axes in plot.axes]
     assert named == [["training"], ["top-1"]]
+
+
+def test_a_panel_of_accuracies_ends_at_1() -> None:
+    perfect = np.array([1.0, 2.0]), np.ones(2)
+    plot = plots.draw_curves({"val/top1": perfect, "val/map": perfect})
+    assert [axes.get_ylim()[1] for axes in plot.axes] == [1.02, 1.02]
+
+
+def test_all_dots_of_distances_are_inside() -> None:
+    (axes,) = plots.draw_distances({"alike": np.full((2, 3), 16.0)}).axes
+    assert axes.get_ylim() == (0, pytest.approx(16.8))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.report import InspectionReport, inspect
+from vitrail.report.mistakes import predict_inputs
 from vitrail.report.report_images import read_images
 from vitrail.report.report_inputs import open_inputs
 from vitrail.weights.load import load
@@ -244,6 +245,13 @@ def test_a_sigmoid_model_shows_sigmoid_scores(tmp_path: Path) -> None:
     scores = [row["probability"] for row in sigmoid.sections[0].data["top"]]
     assert scores == pytest.approx(expected.tolist(), abs=1e-6)
     assert sum(row["probability"] for row in softmax.sections[0].data["top"]) == pytest.approx(1)
+    inputs = open_inputs(str(tmp_path / "sigmoid"), data=save_set(tmp_path / "set"), split="all")
+    assert inputs.dataset is not None
+    predicted = predict_inputs(inputs, inputs.dataset)
+    with torch.no_grad():
+        logits = torch.cat([inputs.model(batch) for batch in inputs.batches(inputs.measured)])
+    sure = logits.sigmoid().amax(1).tolist()
+    assert predicted.confidence.tolist() == pytest.approx(sure, abs=1e-6)
     (lens,) = (plot for plot in sigmoid.plots if plot.name == "lens")
     assert np.asarray(lens.axes[0].lines[0].get_ydata())[-1] == pytest.approx(scores[0], abs=1e-6)
 

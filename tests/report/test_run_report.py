@@ -1,15 +1,20 @@
 """A run's report: its own result first, its mistakes as images, its curves."""
 
+import base64
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.report.page_reader import read
 from tests.shelf import refusal
 from vitrail import inspect
 from vitrail.config import override
+from vitrail.report.report_inputs import open_inputs
 from vitrail.report.run_report import write_run_report
 from vitrail.report.run_sections import read_curves, show_training
 from vitrail.run import TrainConfig, train
@@ -41,6 +46,14 @@ def test_a_report_begins_with_the_runs_own_result(run: Path) -> None:
     assert "digits/test" in card
 
 
+def test_data_of_a_run_is_what_it_held_out(tmp_path: Path) -> None:
+    config = TrainConfig(data="digits", model=TINY, out=tmp_path / "run", loggers=(), batch=32)
+    train(override(replace(config, hold_out=0.1), "length", "1 steps"))
+    inputs = open_inputs(config.out, data="digits", count=2)
+    assert inputs.dataset is not None
+    assert inputs.dataset.name == "digits/train (held out)"
+
+
 def test_mistakes_are_images_the_most_confident_first(run: Path) -> None:
     result = json.loads((run / "result.json").read_text())
     report = inspect(run, count=355)
@@ -55,6 +68,9 @@ def test_mistakes_are_images_the_most_confident_first(run: Path) -> None:
     assert sure == sorted(sure, reverse=True)
     assert all(mistake["label"] != mistake["predicted"] for mistake in mistakes)
     images = [i for i in read(report.html()).find("img") if "image/jpeg" in (i["src"] or "")]
+    for image in images:  # digits have 8 pixels a side
+        data = base64.b64decode((image["src"] or "").partition(",")[2])
+        assert Image.open(io.BytesIO(data)).size == (200, 200)
     alts = [image["alt"] or "" for image in images]
     for alt, mistake in zip(alts, mistakes, strict=True):
         said = f"{mistake['label']}, predicted {mistake['predicted']}"
@@ -96,7 +112,7 @@ def test_a_run_without_labels_shows_what_it_predicts(tmp_path: Path) -> None:
     text = write_run_report(out).read_text()
     (shown,) = (i for i in read(text).find("img") if "was predicted" in (i["alt"] or ""))
     assert "6 images" in (shown["alt"] or "")
-    assert "val/right ends at" in text
+    assert "val/correct ends at" in text
     (out / "reconstructions.png").write_bytes((out / "reconstructions.png").read_bytes()[:60])
     assert "reconstructions.png is damaged" in refusal(write_run_report, out)
 

@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from tests.faults.toy import MODEL, steps, toy
+from tests.runs import train
 from tests.shelf import refusal
+from tests.training.tasks_of import distillation
 from vitrail.data.batches import TrainBatches
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
@@ -21,9 +23,10 @@ from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build
-from vitrail.run import TrainConfig, train
-from vitrail.training.optim import OptimConfig
-from vitrail.training.tasks import DeviceBatch, DistillationToken, DistillConfig, LossConfig
+from vitrail.run import TrainConfig
+from vitrail.training.losses import DistillConfig
+from vitrail.training.optimization.optim import OptimConfig
+from vitrail.training.task import DeviceBatch
 from vitrail.weights.checkpoint import Checkpoint, save_folder
 from vitrail.weights.load import load, read_checkpoint
 
@@ -98,8 +101,11 @@ def test_a_distillation_token_learns_from_the_teacher_alone(teacher: Path, hard:
     known = load(str(teacher))
     preprocess = known.preprocess
     assert preprocess is not None
-    config = DistillConfig(teacher=str(teacher), alpha=0.25, temperature=2.0, hard=hard)
-    task = DistillationToken(LossConfig(), 10, preprocess, config, teach=known.model.eval())
+    heat = {} if hard else {"temperature": 2.0}
+    config = DistillConfig(teacher=str(teacher), alpha=0.25, hard=hard, **heat)
+    known.model.eval()
+    named = str(model.spec)
+    task = distillation(10, preprocess, config, known.model, named)
     inputs, labels = torch.rand(4, 1, 8, 8), torch.tensor([1, 0, 9, 4])
     example = DeviceBatch(inputs, F.one_hot(labels, 10).float(), torch.ones(4), torch.arange(4))
     found = task.losses(model.eval(), example)
@@ -113,9 +119,7 @@ def test_a_distillation_token_learns_from_the_teacher_alone(teacher: Path, hard:
     distance = 4 * apart.sum(1) if distance is None else distance
     expected = 0.75 * F.cross_entropy(first, labels, reduction="none") + 0.25 * distance
     torch.testing.assert_close(found, expected)
-    task = DistillationToken(
-        LossConfig(), 10, preprocess, replace(config, alpha=1.0), teach=known.model
-    )
+    task = distillation(10, preprocess, replace(config, alpha=1.0), known.model, named)
     task.losses(model, example).sum().backward()
     heads = {name: p.grad for name, p in model.named_parameters() if "head." in name}
     assert {name for name, grad in heads.items() if grad is not None and grad.abs().sum() > 0} == {

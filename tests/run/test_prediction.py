@@ -12,6 +12,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import vitrail
+from tests.runs import train
+from tests.training.tasks_of import masked_image_modeling
 from vitrail.config import Duration, InputError
 from vitrail.data.batches import EvalBatches
 from vitrail.data.datasets.open import open_data
@@ -20,13 +22,12 @@ from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import Processes
 from vitrail.models import parse
-from vitrail.models.pretraining.masked import DecoderConfig, MIMConfig, encoder_spec
-from vitrail.models.pretraining.masking import MaskConfig, sample_masking
+from vitrail.models.pretraining.masking import sample_masking
+from vitrail.models.pretraining.mim import DecoderConfig, MaskConfig, MIMConfig
 from vitrail.models.pretraining.patch_targets import make_targets, patchify, prediction_loss
-from vitrail.run import Session, TrainConfig, train
+from vitrail.run import TrainConfig, TrainingRun
 from vitrail.training.loop import Trainer
-from vitrail.training.optim import OptimConfig
-from vitrail.training.pretext import Predict
+from vitrail.training.optimization.optim import OptimConfig
 
 MODEL = "ViT/4@16,depth=2,width=16,heads=2,mlp=24,dropout=0.1"
 LIGHT = DecoderConfig(depth=1, width=8, heads=2)
@@ -36,12 +37,13 @@ TINY = Preprocess(size=(16, 16), mean=HALF, std=HALF, interpolation="bilinear", 
 
 def configure(out: Path, **changes: Any) -> TrainConfig:
     steps = Duration(6, "steps")
+    if changes.get("task") == "mae":
+        changes = {"mim": MIMConfig(decoder=LIGHT), **changes}
     config = TrainConfig(
         data="digits",
         model=MODEL,
         out=out,
         task="masked-patches",
-        mim=MIMConfig(decoder=LIGHT),
         length=steps,
         batch=16,
         augment=Augment(crop="pad"),
@@ -51,6 +53,8 @@ def configure(out: Path, **changes: Any) -> TrainConfig:
         log_every=1,
         loader=LoaderConfig(workers=0),
     )
+    if changes.get("task") == "mae":
+        changes = {"mim": MIMConfig(decoder=LIGHT), **changes}
     return replace(config, **changes)
 
 
@@ -77,7 +81,7 @@ def test_a_run_keeps_its_encoder_apart(tmp_path: Path, task: Any, mim: MIMConfig
     rows = rows_of(tmp_path / "run")
     last = [row for row in rows if "val/loss" in row]
     assert run.loss == last[-1]["val/loss"] < last[0]["val/loss"]
-    assert ("val/right" in last[0]) == mim.target.startswith("color")
+    assert ("val/correct" in last[0]) == mim.target.startswith("color")
 
     loaded = vitrail.load(str(tmp_path / "run")).model
     assert loaded.spec == replace(parse(MODEL), classes=0)
@@ -106,23 +110,21 @@ def test_the_encoder_is_fine_tuned_like_any_other(tmp_path: Path) -> None:
 def test_all_that_is_trained_has_a_gradient(tmp_path: Path, task: Any) -> None:
     """Several processes wait for each other's gradients; no prediction goes through a pooling."""
     config = configure(tmp_path / "run", task=task, model=f"{MODEL},pool=map", ema=0.9)
-    session = Session(config, Processes(0, 1, torch.device("cpu")))
-    batch = EvalBatches(open_data("digits", split="val"), session.preprocess, batch=4)[0]  # type: ignore[arg-type]
-    trainer = session.trainer
-    trainer.task.losses(
-        session.model, trainer.task.prepare(batch, torch.device("cpu"))
-    ).sum().backward()
-    for name, parameter in session.model.named_parameters():
+    training = TrainingRun(config, Processes(0, 1, torch.device("cpu")))
+    batch = EvalBatches(open_data("digits", split="val"), training.task.preprocess, batch=4)[0]  # type: ignore[arg-type]
+    trainer = training.trainer
+    trainer.task.losses(training.model, trainer.task.prepare(batch)).sum().backward()
+    for name, parameter in training.model.named_parameters():
         assert parameter.requires_grad == (parameter.grad is not None), name
         assert parameter.requires_grad != name.startswith("encoder.pooling"), name
 
 
 def test_losses_are_those_of_the_chosen_patches(tmp_path: Path) -> None:
     """The task's loss, an image at a time, from the pixels before any mean and std."""
-    config, spec = MIMConfig(target="color"), encoder_spec(parse(MODEL))
+    config = MIMConfig(target="color")
     batch = EvalBatches(open_data("shapes", split="val"), TINY, batch=5)[0]  # type: ignore[arg-type]
-    task = Predict(config, spec, TINY)
-    example = task.prepare(batch, torch.device("cpu"))
+    task = masked_image_modeling(MODEL, TINY, mim=config)
+    example = task.prepare(batch)
     logits = torch.randn(5, 8, 512)
     found = task.losses(lambda inputs, corruption: logits, example)  # type: ignore[arg-type]
     chosen = sample_masking(example.keys, (4, 4), config.mask).chosen
@@ -139,17 +141,17 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(
     mask = MIMConfig(mask=MaskConfig(ratio=0.75), target="pixels", decoder=LIGHT)
     settings: dict[str, Any] = {"task": "mae", "mim": mask}
     train(configure(tmp_path / "whole", **settings))
-    real = Trainer.step
+    real = Trainer.launch
 
     def step(self: Trainer, number: int, *rest: Any) -> Any:
         if number == 4:
             raise KeyboardInterrupt
         return real(self, number, *rest)
 
-    monkeypatch.setattr(Trainer, "step", step)
+    monkeypatch.setattr(Trainer, "launch", step)
     with pytest.raises(KeyboardInterrupt):
         train(configure(tmp_path / "halves", **settings))
-    monkeypatch.setattr(Trainer, "step", real)
+    monkeypatch.setattr(Trainer, "launch", real)
     train(configure(tmp_path / "halves", **settings))
     for name in ("model/model.safetensors", "mim_head.safetensors", "metrics.jsonl"):
         both = [(tmp_path / run / name).read_bytes() for run in ("whole", "halves")]

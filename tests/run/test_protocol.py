@@ -9,22 +9,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
-import vitrail.protocol
+import vitrail.recipes.protocol
 from tests.faults.toy import in_child, steps, toy
 from tests.forks import Ended
+from tests.runs import read_repeatable, train
 from vitrail import recipes
 from vitrail.config import InputError, read_file
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
-from vitrail.data.split import split
+from vitrail.data.split import split_dataset
 from vitrail.data.transforms.augment import Augment
-from vitrail.protocol import SUMMARY, Outcome, Protocol, find_hopeless, follow
-from vitrail.run import TrainConfig, train
+from vitrail.recipes.protocol import SUMMARY, Protocol, ProtocolResult, find_hopeless, run_protocol
+from vitrail.run import TrainConfig, train_among
 from vitrail.training import run_data
 from vitrail.training.loop import DivergedError, Trainer
-from vitrail.training.optim import OptimConfig
+from vitrail.training.optimization.optim import OptimConfig
 from vitrail.training.run_data import open_datasets
 
 RATES = (5e-3, 1e-300, 8e-3, 2e-300)  # of which two are 0 in float32
@@ -44,8 +46,12 @@ def make(out: Path, **changes: Any) -> Protocol:
     return Protocol(config=toy(out, **LEARNS), **settings)
 
 
+def follow(protocol: Protocol, *, restart: bool = False) -> ProtocolResult:
+    return run_protocol(protocol, train_among, restart=restart)
+
+
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def followed(tmp_path_factory: pytest.TempPathFactory) -> ProtocolResult:
     """Follow a protocol in which two rates are far too small."""
     return follow(make(tmp_path_factory.mktemp("protocol") / "run"))
 
@@ -71,7 +77,7 @@ def test_hopeless_is_in_the_worse_half_and_three_errors_behind(
     assert find_hopeless(accuracies, images) == hopeless
 
 
-def test_the_hopeless_are_cut_and_the_best_is_trained_on_all(followed: Outcome) -> None:
+def test_the_hopeless_are_cut_and_the_best_is_trained_on_all(followed: ProtocolResult) -> None:
     endings = {trial.lr: (trial.ending, len(trial.seen)) for trial in followed.trials}
     assert endings == {
         5e-3: ("finished", 3),
@@ -92,7 +98,7 @@ def test_the_hopeless_are_cut_and_the_best_is_trained_on_all(followed: Outcome) 
     assert [run.images for run in followed.runs] == [355, 355]
 
 
-def test_each_run_is_an_ordinary_one(followed: Outcome, tmp_path: Path) -> None:
+def test_each_run_is_an_ordinary_one(followed: ProtocolResult, tmp_path: Path) -> None:
     again = replace(make(followed.folder).final(followed.lr, seed=6), out=tmp_path / "again")
     assert train(again).top1 == followed.runs[1].top1
     assert [run.folder.name for run in followed.runs] == ["seed-5", "seed-6"]
@@ -103,7 +109,7 @@ def test_each_run_is_an_ordinary_one(followed: Outcome, tmp_path: Path) -> None:
     assert json.loads(metrics[-1])["step"] == 4  # of 16
 
 
-def test_the_summary_says_all(followed: Outcome) -> None:
+def test_the_summary_says_all(followed: ProtocolResult) -> None:
     summary = read_file(followed.folder / SUMMARY)
     assert (summary["lr"], summary["top1"]) == (followed.lr, followed.top1)
     assert summary["std"] == followed.std
@@ -118,10 +124,10 @@ def test_the_summary_says_all(followed: Outcome) -> None:
 
 
 def test_a_finished_protocol_only_says_what_it_reached(
-    followed: Outcome, monkeypatch: pytest.MonkeyPatch
+    followed: ProtocolResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = (followed.folder / SUMMARY).read_bytes()
-    monkeypatch.setattr(Trainer, "step", None)
+    monkeypatch.setattr(Trainer, "launch", None)
     assert follow(make(followed.folder)) == followed
     assert (followed.folder / SUMMARY).read_bytes() == before
     with pytest.raises(InputError, match=r"cannot resume: seeds 2 → 3; use --restart"):
@@ -129,16 +135,16 @@ def test_a_finished_protocol_only_says_what_it_reached(
 
 
 MOMENTS: dict[str, tuple[object, str, int]] = {
-    "before a trial is noted": (vitrail.protocol, "write_whole", 2),
-    "before a cut is noted": (vitrail.protocol, "write_whole", 5),
-    "amid the second rung": (Trainer, "step", 22),
-    "in a run on all": (Trainer, "step", 60),
+    "before a trial is noted": (vitrail.recipes.protocol, "write_whole", 2),
+    "before a cut is noted": (vitrail.recipes.protocol, "write_whole", 5),
+    "amid the second rung": (Trainer, "launch", 22),
+    "in a run on all": (Trainer, "launch", 60),
 }
 """What is called, and for the how-manieth time."""
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_kill_changes_no_byte(followed: Outcome, tmp_path: Path, moment: str) -> None:
+def test_a_kill_changes_no_byte(followed: ProtocolResult, tmp_path: Path, moment: str) -> None:
     owner, name, nth = MOMENTS[moment]
     real, calls, out = getattr(owner, name), 0, tmp_path / "run"
 
@@ -157,7 +163,8 @@ def test_a_kill_changes_no_byte(followed: Outcome, tmp_path: Path, moment: str) 
     assert in_child(lambda: follow(make(out))) == Ended(0)
     for path in followed.folder.rglob("*"):
         if path.name in (SUMMARY, "metrics.jsonl", "model.safetensors", "result.json"):
-            assert (out / path.relative_to(followed.folder)).read_bytes() == path.read_bytes()
+            again = out / path.relative_to(followed.folder)
+            assert read_repeatable(again) == read_repeatable(path)
 
 
 def test_a_rate_that_diverges_is_left_out(tmp_path: Path) -> None:
@@ -185,7 +192,7 @@ def test_what_is_held_out_is_of_each_class_alike_and_no_test_image(
 ) -> None:
     opened: list[str] = []
 
-    def note(text: str, *, split: str) -> Any:
+    def note(text: str, *, split: str, labels: bool = True) -> Any:
         opened.append(split)
         return open_data(text, split=split)
 
@@ -225,7 +232,7 @@ def test_slices_have_the_papers_sizes(data: str, counts: list[int], expected: in
             return str(index)
 
     source = Named(data, [str(c) for c in range(len(counts))], labels)
-    rest, held_out = split(source, recipes.TRANSFERS[data].held_out, 0)
+    rest, held_out = split_dataset(source, recipes.TRANSFERS[data].held_out, 0)
     assert (len(held_out), len(rest)) == (expected, len(labels) - expected)
 
 
@@ -234,13 +241,13 @@ def test_the_papers_protocol_by_data_set(tmp_path: Path) -> None:
     plain = recipes.paper_protocol(config)
     assert (plain.rates, plain.held_out, plain.seeds) == ((0.001, 0.003, 0.01, 0.03), 0.1, 3)
     assert plain.config.val_split == "test"  # digits have one
-    imagenet = recipes.paper_protocol(recipes.finetune(config, "imagenet"), "imagenet")
+    imagenet = recipes.paper_protocol(recipes.paper_finetune(config, "imagenet"), "imagenet")
     assert (imagenet.rates, imagenet.held_out) == ((0.003, 0.01, 0.03, 0.06), 0.01)
     assert (imagenet.config.ema, imagenet.config.model) == (0.9999, "ViT-L/16@512")
-    assert recipes.finetune(config, "pets").ema == 0
+    assert recipes.paper_finetune(config, "pets").ema == 0
     base = replace(config, model="ViT-B/16")
-    assert recipes.finetune(base, "imagenet").ema == 0
-    huge = recipes.finetune(replace(config, model="ViT-H/14"), "imagenet")
+    assert recipes.paper_finetune(base, "imagenet").ema == 0
+    huge = recipes.paper_finetune(replace(config, model="ViT-H/14"), "imagenet")
     assert (huge.ema, huge.model) == (0.9999, "ViT-H/14@518")
     found = {
         text: recipes.transfer_of(text) for text in ("flowers102:x", "cifar10", "pets/", "a:b")
@@ -266,3 +273,23 @@ def test_a_protocol_needs_accuracies() -> None:
     config = replace(toy(Path("run"), **LEARNS), augment=Augment(), task="mae")
     with pytest.raises(InputError, match="mae has none"):
         Protocol(config=config, rates=RATES, held_out=0.1)
+
+
+def test_several_labels_have_no_top1_to_go_by(tmp_path: Path) -> None:
+    pixels = np.zeros((8, 8), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    Image.fromarray(pixels + 9).save(tmp_path / "b.png")
+    (tmp_path / "list.csv").write_text("path,label\na.png,cat|dog\nb.png,dog\n")
+    protocol = make(tmp_path / "run")
+    protocol = replace(protocol, config=replace(protocol.config, data=f"csv:{tmp_path}/list.csv"))
+    with pytest.raises(InputError, match="has several labels per image"):
+        follow(protocol)
+    assert not (tmp_path / "run").exists()
+
+
+def test_other_validation_data_is_for_the_final_runs(tmp_path: Path) -> None:
+    protocol = make(tmp_path / "run")
+    protocol = replace(protocol, config=replace(protocol.config, val_data="digits"))
+    trial, final = protocol.trial(0.1), protocol.final(0.1, 5)
+    assert (trial.hold_out, trial.val_data) == (protocol.held_out, None)
+    assert (final.hold_out, final.val_data) == (0.0, "digits")

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+import vitrail
 from tests.commands import run
 from tests.faults.toy import steps, toy
-from vitrail.config import read_file
-from vitrail.run import train
+from tests.runs import train
+from vitrail.config import InputError, read_file
 
 Capture = pytest.CaptureFixture[str]
 SHORT = ("--protocol", "paper", "--steps", "8", "--batch", "16", "--seeds", "2")
@@ -65,7 +66,7 @@ def test_a_dry_run_plans_all_runs(weights: str, tmp_path: Path, capsys: Capture)
     assert code == 0
     first = "grid     4 runs at 0.001, 0.003, 0.01, 0.03; hopeless ones end at step 2 and 4"
     assert said.splitlines()[0] == first
-    assert "measured on 355" in said
+    assert "evaluated on 355" in said
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,4 +96,13 @@ def test_rates_need_the_protocol(weights: str, tmp_path: Path, capsys: Capture) 
     arguments = ("--weights", weights, "--out", str(tmp_path / "run"), "--rates", "0.1")
     code, _, err = run(capsys, "finetune", "digits", *arguments)
     assert code == 2
-    assert "--rates are of --protocol paper" in err
+    assert "--rates requires --protocol paper" in err
+
+
+def test_the_protocol_takes_no_data_object(tmp_path: Path) -> None:
+    data = vitrail.open_data("digits")
+    with pytest.raises(InputError, match="the protocol opens its data for each run"):
+        vitrail.finetune(
+            data, weights="w", model="ViT-Ti/16", protocol="paper", out=tmp_path / "run"
+        )
+    assert not (tmp_path / "run").exists()

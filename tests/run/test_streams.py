@@ -10,6 +10,7 @@ import torch
 
 from tests.data.datasets.hub_sets import own_cache, table, write_parquet
 from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
+from tests.runs import train
 from tests.shelf import refusal
 from vitrail.config import Duration
 from vitrail.data.cache import CacheConfig
@@ -18,10 +19,10 @@ from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
 from vitrail.distributed import Processes
-from vitrail.estimate import plan
-from vitrail.run import Session, TrainConfig, train
+from vitrail.run import TrainConfig, TrainingRun
+from vitrail.run_estimate import estimate
 from vitrail.training.loop import DivergedError
-from vitrail.training.optim import OptimConfig
+from vitrail.training.optimization.optim import OptimConfig
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +88,7 @@ def test_epochs_need_a_length(sets: Path, tmp_path: Path) -> None:
     config = streamed(
         sets, tmp_path / "run", length=Duration(2, "epochs"), save_every=Duration(1, "epochs")
     )
-    said = refusal(Session, config, Processes(0, 1, torch.device("cpu")))
+    said = refusal(TrainingRun, config, Processes(0, 1, torch.device("cpu")))
     assert "does not say how many images it has" in said
     assert "give --length, --save-every as '1000 steps'" in said
 
@@ -96,7 +97,7 @@ def test_epochs_need_a_length(sets: Path, tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"val_data": None}, "is a stream, which can't be evaluated on; give --val-data"),
-        ({"hold_out": 0.1}, "is a stream, of which no part can be held out"),
+        ({"hold_out": 0.1, "val_data": None}, "is a stream, of which no part can be held out"),
         ({"cache": CacheConfig(limit=1)}, "is a stream, which no cache keeps"),
     ],
 )
@@ -108,6 +109,6 @@ def test_what_a_stream_cannot_do_is_refused(
 
 def test_a_stream_needs_no_evaluation_and_has_a_plan(sets: Path, tmp_path: Path) -> None:
     config = streamed(sets, tmp_path / "run", val_data=None, val_split="", length=steps(2))
-    planned = plan(config)
+    planned = estimate(config)
     assert (planned.images, planned.epochs, planned.steps, planned.classes) == (None, None, 2, 3)
     assert train(config).top1 is None

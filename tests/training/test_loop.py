@@ -3,13 +3,16 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
+from functools import partial
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.training.tasks_of import classification
 from vitrail.data.batches import Batch, TrainBatches, UnreadableImage
 from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.builtin.digits import open_digits
@@ -19,12 +22,19 @@ from vitrail.distributed import Processes
 from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models import build
 from vitrail.signals import Signals
-from vitrail.training.ema import EMA
-from vitrail.training.loop import DivergedError, Intervals, StepResult, StopRequested, Trainer, fit
-from vitrail.training.optim import OptimConfig, make_optimizer
-from vitrail.training.precision import LossScale
-from vitrail.training.schedule import LRSchedule
-from vitrail.training.tasks import Classify, LossConfig
+from vitrail.tasks.classification import Classification
+from vitrail.training.loop import (
+    DivergedError,
+    Intervals,
+    LaunchedStep,
+    StopRequested,
+    Trainer,
+    fit,
+)
+from vitrail.training.optimization.ema import EMA
+from vitrail.training.optimization.optim import OptimConfig, make_optimizer
+from vitrail.training.optimization.precision import LossScale
+from vitrail.training.optimization.schedule import LRSchedule, rate_at
 
 CPU = torch.device("cpu")
 PLAIN = "ViT/4@8,depth=2,width=32,heads=2,mlp=64,channels=1"
@@ -52,9 +62,9 @@ def make(name: str, optim: OptimConfig = ADAM, **options: Any) -> Trainer:
     given = {"micro_batch": BATCH, "clip": optim.clip, "lr": optim.lr, "batch": BATCH, "seed": 7}
     return Trainer(
         model,
-        Classify(LossConfig(), 10, GRAY),
+        classification(10, GRAY),
         make_optimizer(model, optim),
-        LRSchedule(kind="cosine", total=STEPS, warmup=2),
+        partial(rate_at, plan=LRSchedule(kind="cosine", total=STEPS, warmup=2)),
         forward=model,
         processes=Processes(0, 1, CPU),
         ema=ema,
@@ -186,8 +196,8 @@ def test_autocast_computes_in_its_type_and_keeps_weights_in_float32(kind: torch.
 
 
 def scale_losses(patch: pytest.MonkeyPatch, factor: float) -> None:
-    real = Classify.losses
-    patch.setattr(Classify, "losses", lambda *args: real(*args) * factor)
+    real = Classification.losses
+    patch.setattr(Classification, "losses", lambda *args: real(*args) * factor)
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.0**16])
@@ -213,7 +223,7 @@ def test_an_overflow_of_float16_takes_no_step_and_halves_the_scale(
     assert taken.finite
     assert not math.isfinite(taken.norm)
     assert math.isfinite(taken.loss)
-    assert trainer.scale == LossScale(2.0**29)
+    assert trainer.scale.state() == {"value": 2.0**29, "calm": 0}
     for name, weight in weights_of(trainer).items():
         assert torch.equal(weight, before[name])
     scale_losses(monkeypatch, 1e30)  # what no scale helps against
@@ -274,7 +284,7 @@ def test_a_signal_in_any_process_asks_to_stop() -> None:
 @pytest.mark.parametrize("step", [2**31, 2**33 + 1])
 def test_steps_beyond_two_to_the_31_are_steps(step: int) -> None:
     trainer = make(NOISY)
-    trainer._schedule = LRSchedule(kind="cosine", total=2**40, warmup=0)
+    trainer._schedule = partial(rate_at, plan=LRSchedule(kind="cosine", total=2**40, warmup=0))
     one, other = (make_batches(STRONG)[number] for number in (step, step % 2**31))
     assert not torch.equal(one.indices, other.indices)
     taken = trainer.step(step, one, QUIET)
@@ -285,7 +295,7 @@ def test_steps_beyond_two_to_the_31_are_steps(step: int) -> None:
 def test_a_small_set_is_learnt_by_heart() -> None:
     some = select(open_digits("train"), np.arange(32))
     trainer = make(PLAIN, OptimConfig(lr=3e-3), batch=32, micro_batch=32)
-    trainer._schedule = LRSchedule(kind="cosine", total=80, warmup=8)
+    trainer._schedule = partial(rate_at, plan=LRSchedule(kind="cosine", total=80, warmup=8))
     batches = TrainBatches(some, STILL, GRAY, batch=32, seed=0)
     loss = [trainer.step(step, batches[step], QUIET).loss for step in range(80)]
     found = measure_accuracy(trainer.model, [batches[0]], GRAY, device=CPU)
@@ -298,18 +308,23 @@ class Pretended:
 
     scale: LossScale | None = None
 
-    def __init__(self, *, stop_at: int = 0, bad_at: int = 0) -> None:
+    def __init__(self, *, stop_at: int = 0, bad_at: int = 0, late: bool = False) -> None:
         self.events: list[str] = []
-        self._stop_at, self._bad_at = stop_at, bad_at
+        self._stop_at, self._bad_at, self._late = stop_at, bad_at, late
 
-    def step(self, step: int, batch: Batch, signals: Signals) -> StepResult:
+    def launch(
+        self, step: int, batch: Batch, signals: Signals, save_due: bool = False
+    ) -> LaunchedStep:
         number = step + 1
-        finite = number != self._bad_at
-        return StepResult(
-            number, 1.0, 1.0 if finite else math.inf, 1e-3, finite, 0, number == self._stop_at
-        )
+        bad, stop = number == self._bad_at, number == self._stop_at
+        if self._late:
+            self.events.append(f"launch {number}")
+        numbers = torch.tensor([1.0, 1, bad, 0, stop, 0, math.inf if bad else 1, bad])
+        return LaunchedStep(step, 1e-3, numbers, stop=stop and not self._late)
 
-    def fit(self, rhythm: Intervals, *, start: int = 0, **answers: Any) -> tuple[str, int]:
+    def fit(
+        self, rhythm: Intervals, *, start: int = 0, ahead: int = 0, **answers: Any
+    ) -> tuple[str, int]:
         """Run; `answers` say at which steps an evaluation converges or is stopped."""
 
         def evaluate(step: int) -> bool:
@@ -332,6 +347,7 @@ class Pretended:
             rhythm,
             QUIET,
             start=start,
+            ahead=ahead,
             record=lambda taken, batch: self.events.append(f"record {taken.step}"),
             evaluate=evaluate,
             save=lambda step: self.events.append(f"save {step}"),
@@ -417,3 +433,60 @@ def test_float16_is_named_where_it_may_be_why() -> None:
     run.scale = LossScale()
     with pytest.raises(DivergedError, match=r"--optim\.clip 1; in float16 .* --precision float32$"):
         run.fit(RHYTHM)
+
+
+def test_numbers_are_read_while_the_next_step_is_under_way() -> None:
+    """But for what needs the weights as they are after a step, all before it is read first."""
+    run = Pretended(late=True)
+    assert run.fit(Intervals(total=6, evaluate=4, save=0), ahead=1) == ("finished", 6)
+    expected = "launch 1, launch 2, record 1, launch 3, record 2, launch 4, record 3, record 4, "
+    expected += "evaluate 4, launch 5, launch 6, record 5, record 6, evaluate 6"
+    assert ", ".join(run.events) == expected
+
+
+def test_a_stop_that_is_read_late_counts_after_the_step_that_is_under_way() -> None:
+    run = Pretended(late=True, stop_at=2)
+    assert run.fit(Intervals(total=9, evaluate=0, save=0), ahead=1) == ("stopped", 3)
+    assert run.events[-4:] == ["launch 3", "record 2", "record 3", "save 3"]
+
+
+def test_no_step_is_taken_after_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, batches = make(NOISY, ema=True), make_batches(STRONG)
+    trainer.step(1, batches[1], QUIET)
+    weights = weights_of(trainer)
+    with monkeypatch.context() as patch:
+        scale_losses(patch, math.nan)
+        failed = trainer.launch(2, batches[2], QUIET)
+    after = trainer.launch(3, batches[3], QUIET)  # whose own loss is finite
+    assert [failed.read().finite, after.read().finite] == [False, False]
+    for name, weight in weights_of(trainer).items():
+        assert torch.equal(weight, weights[name])
+
+
+class HostReads(TorchDispatchMode):
+    """Counts what makes the host wait for the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        waits = (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal)
+        self.count += func.overloadpacket in waits
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+@pytest.mark.parametrize("dtype", [None, torch.float16])
+def test_the_host_never_waits_before_a_step(
+    kind: Literal["adamw", "sgd"], dtype: torch.dtype | None
+) -> None:
+    trainer = make(NOISY, OptimConfig(kind=kind), ema=True, micro_batch=5, autocast=dtype)
+    batches = make_batches(STRONG)
+    trainer.step(0, batches[0], QUIET)  # at the first step SGD has no momentum yet
+    with HostReads() as reads:
+        trainer.launch(1, batches[1], QUIET)
+    assert reads.count == 0
+    with HostReads() as reads:
+        float(torch.ones(()))
+    assert reads.count == 1  # so they are seen

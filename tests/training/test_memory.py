@@ -1,12 +1,16 @@
 """How many images go through a model at a time."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from vitrail.models import parse
 from vitrail.models.cost.total import cost_of
+from vitrail.models.pretraining.mim import MaskConfig, MIMConfig
 from vitrail.training import memory
 from vitrail.training.memory import choose_micro, is_out_of_memory
+from vitrail.training.peft import TuneConfig
 
 CPU = torch.device("cpu")
 SPEC = parse("ViT-S/16")
@@ -34,6 +38,27 @@ def test_half_of_the_free_memory_is_for_activations(
     monkeypatch.setattr(memory, "available_memory", lambda: 2 * fit * each)
     found = choose_micro(SPEC, most=most, checkpointing=checkpointing, device=CPU)
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({"tune": TuneConfig(mode="head")}, 384),
+        ({"tune": TuneConfig(mode="last", blocks=3)}, 3_713_048),
+        (
+            {"task": "mae", "mim": MIMConfig(mask=MaskConfig(ratio=0.75), target="pixels")},
+            17_087_258,
+        ),
+    ],
+)
+def test_what_is_learnt_decides_what_fits(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], kept: int
+) -> None:
+    """The head keeps its 384 inputs alone; MAE's wide decoder keeps more than a small encoder."""
+    monkeypatch.setattr(memory, "available_memory", lambda: 2**34)
+    options: dict[str, Any] = {"most": 1 << 30, "checkpointing": False, "device": CPU}
+    found = choose_micro(SPEC, **options, **settings)
+    assert found <= 2**33 / (4 * kept) < 2 * found
 
 
 def test_processes_of_one_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError, from_dict
 from vitrail.models import ViT, build
-from vitrail.training.peft import LowRankLinear, TuneConfig, adapt, merge
+from vitrail.training.peft import LowRankLinear, TuneConfig, adapt, merge_lora
 
 WIDTH, MLP, DEPTH, CLASSES = 12, 20, 3, 5
 NAME = f"ViT/8@16,depth={DEPTH},width={WIDTH},heads=3,mlp={MLP},classes={CLASSES}"
@@ -122,7 +122,7 @@ def test_merging_gives_an_ordinary_model(options: str) -> None:
     disturb(model)
     x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
     before = model(x)
-    merge(model)
+    merge_lora(model)
     assert set(model.state_dict()) == names
     assert not any(isinstance(module, LowRankLinear) for module in model.modules())
     assert count(model) == sum(p.numel() for p in model.parameters())

@@ -67,3 +67,19 @@ def test_other_splits_are_those_of_the_dataset(tmp_path: Path) -> None:
     assert open_run_data(config, "test").name == "digits/test"
     assert open_run_data(config).name == "digits/train (held out)"
     assert "no split 'tset'" in refusal(open_run_data, config, "tset")
+
+
+def test_a_runs_images_without_labels_are_found_again(tmp_path: Path) -> None:
+    data = save_folder(tmp_path / "images")
+    config = begin(tmp_path / "run", f"{data}/cat", task="mae")
+    train, val = open_datasets(config, labels=False)
+    assert isinstance(train, ImageDataset)
+    assert len(train) == 18
+    assert paths(open_run_data(tmp_path / "run")) == paths(val)
+    assert paths(open_run_data(tmp_path / "run", "train")) == paths(train)
+
+
+def test_only_one_setting_says_what_is_evaluated_on(tmp_path: Path) -> None:
+    both = {"hold_out": 0.1, "val_data": "b"}
+    text = refusal(TrainConfig, data="a", model="ViT-Ti/16", out=tmp_path, **both)
+    assert text == "hold_out and val_data both say what is evaluated on; give one"

@@ -137,7 +137,7 @@ def bombs(place: Path) -> dict[str, tuple[Path, str]]:
         made[f"safetensors {name}"] = make_safetensors(place / name, entries), "safetensors: the"
     one = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     path = make_safetensors(place / "g", {"v": one, "w": one}, bytes(8))
-    made["safetensors overlap"] = path, "no possible place of 'w'"
+    made["safetensors overlap"] = path, "an impossible place for 'w'"
     many = make_safetensors(place / "h", {str(i): one for i in range(100_000)}, bytes(8))
     made["safetensors tensors"] = many, "says its header has"
     deep = b"[" * 1_000_000

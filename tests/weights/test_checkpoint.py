@@ -30,7 +30,9 @@ SPECS: list[Spec] = [
 ]
 
 
-def bundle(spec: Spec = SMALL, seed: int = 0, dtype: torch.dtype = torch.float32) -> Checkpoint:
+def make_checkpoint(
+    spec: Spec = SMALL, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> Checkpoint:
     """Make a model of random numbers, with all that belongs to it."""
     torch.manual_seed(seed)
     state = build(spec).state_dict()
@@ -57,7 +59,7 @@ def equal(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
 
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_round_trip(tmp_path: Path, spec: Spec) -> None:
-    saved = bundle(spec)
+    saved = make_checkpoint(spec)
     save_folder(saved, tmp_path / "a" / "model")
     read = load_folder(tmp_path / "a" / "model")
     assert same(saved, read)
@@ -75,20 +77,20 @@ def test_round_trip(tmp_path: Path, spec: Spec) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_precision_is_kept(tmp_path: Path, dtype: torch.dtype) -> None:
-    save_folder(bundle(dtype=dtype), tmp_path / "m")
-    assert same(bundle(dtype=dtype), load_folder(tmp_path / "m"))
+    save_folder(make_checkpoint(dtype=dtype), tmp_path / "m")
+    assert same(make_checkpoint(dtype=dtype), load_folder(tmp_path / "m"))
     assert {p.dtype for p in load_folder(tmp_path / "m").build().parameters()} == {dtype}
 
 
 def test_nothing_but_the_weights_is_needed(tmp_path: Path) -> None:
-    bare = Checkpoint(spec=SMALL, tensors=bundle().tensors)
+    bare = Checkpoint(spec=SMALL, tensors=make_checkpoint().tensors)
     save_folder(bare, tmp_path / "m")
     assert same(bare, load_folder(tmp_path / "m"))
 
 
 def test_activation_and_thresholds_travel_with_the_weights(tmp_path: Path) -> None:
     levels = tuple((i + 1) / (SMALL.classes + 1) for i in range(SMALL.classes))
-    saved = replace(bundle(), activation="sigmoid", thresholds=levels)
+    saved = replace(make_checkpoint(), activation="sigmoid", thresholds=levels)
     save_folder(saved, tmp_path / "m")
     assert same(saved, load_folder(tmp_path / "m"))
     loaded = load(str(tmp_path / "m"))
@@ -102,7 +104,7 @@ def test_activation_and_thresholds_travel_with_the_weights(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("activation", "thresholds", "message"),
     [
-        ("softmax", (0.5,) * SMALL.classes, "thresholds are of a sigmoid model"),
+        ("softmax", (0.5,) * SMALL.classes, "thresholds require the activation sigmoid"),
         ("sigmoid", (0.5,), f"expected {SMALL.classes} thresholds"),
         ("sigmoid", (1.5,) * SMALL.classes, r"thresholds in \[0, 1\]"),
     ],
@@ -110,21 +112,23 @@ def test_activation_and_thresholds_travel_with_the_weights(tmp_path: Path) -> No
 def test_thresholds_that_fit_no_model_are_refused(
     tmp_path: Path, activation: Any, thresholds: tuple[float, ...], message: str
 ) -> None:
-    wrong = replace(bundle(), activation=activation, thresholds=thresholds)
+    wrong = replace(make_checkpoint(), activation=activation, thresholds=thresholds)
     with pytest.raises(InputError, match=message):
         save_folder(wrong, tmp_path / "m")
 
 
 def test_anybody_can_read_the_files(tmp_path: Path) -> None:
-    save_folder(bundle(), tmp_path / "m")
+    save_folder(make_checkpoint(), tmp_path / "m")
     weights, record = tmp_path / "m" / "model.safetensors", tmp_path / "m" / "model.json"
-    assert equal(load_file(weights), bundle().tensors)
+    assert equal(load_file(weights), make_checkpoint().tensors)
     with safe_open(weights, "pt") as file:
         assert file.metadata() == {"format": "pt"}
     data = json.loads(record.read_text())
     assert (data["version"], data["name"]) == (1, str(SMALL))
     assert data["spec"]["family"] == "vit"
-    assert data["parameters"] == sum(tensor.numel() for tensor in bundle().tensors.values())
+    assert data["parameters"] == sum(
+        tensor.numel() for tensor in make_checkpoint().tensors.values()
+    )
     mask = os.umask(0)
     os.umask(mask)
     for path in (weights, record):
@@ -133,7 +137,7 @@ def test_anybody_can_read_the_files(tmp_path: Path) -> None:
 
 
 def test_shared_and_turned_tensors_are_saved_as_their_own(tmp_path: Path) -> None:
-    made = bundle()
+    made = make_checkpoint()
     memory = torch.randn(200)
     tensors = dict(made.tensors)
     tensors["norm.weight"] = tensors["norm.bias"] = memory[:8]
@@ -144,25 +148,25 @@ def test_shared_and_turned_tensors_are_saved_as_their_own(tmp_path: Path) -> Non
 
 
 def test_a_model_can_be_trained_from_a_mapped_folder_and_saved_over_it(tmp_path: Path) -> None:
-    save_folder(bundle(), tmp_path / "m")
+    save_folder(make_checkpoint(), tmp_path / "m")
     read = load_folder(tmp_path / "m")
     model = read.build()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1)
-    assert same(bundle(), load_folder(tmp_path / "m"))
+    assert same(make_checkpoint(), load_folder(tmp_path / "m"))
     save_folder(replace(read, tensors=model.state_dict()), tmp_path / "m")
-    shifted = {name: tensor + 1 for name, tensor in bundle().tensors.items()}
+    shifted = {name: tensor + 1 for name, tensor in make_checkpoint().tensors.items()}
     assert equal(load_folder(tmp_path / "m").tensors, shifted)
 
 
 def test_all_misfits_are_said_at_once(tmp_path: Path) -> None:
-    tensors = dict(bundle().tensors)
+    tensors = dict(make_checkpoint().tensors)
     del tensors["norm.bias"]
     tensors["norm.weight"] = torch.ones(9)
     tensors["head.output.bias"] = torch.ones(2, dtype=torch.long)
     tensors["other"] = torch.ones(1)
-    wrong = replace(bundle(), tensors=tensors)
+    wrong = replace(make_checkpoint(), tensors=tensors)
     with pytest.raises(InputError) as caught:
         wrong.build()
     for text in ("missing norm.bias (8,)", "norm.weight has shape (9,), expected (8,)",
@@ -171,9 +175,9 @@ def test_all_misfits_are_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"norm\.bias"):
         save_folder(wrong, tmp_path / "m")
     with pytest.raises(InputError, match="and 10 more"):
-        replace(bundle(), tensors={}).build()
+        replace(make_checkpoint(), tensors={}).build()
     with pytest.raises(InputError, match="1 class names for 2 outputs"):
-        save_folder(replace(bundle(), classes=("one",)), tmp_path / "m")
+        save_folder(replace(make_checkpoint(), classes=("one",)), tmp_path / "m")
     assert not [*tmp_path.iterdir()]
 
 
@@ -185,38 +189,38 @@ def test_only_model_folders_are_replaced(tmp_path: Path) -> None:
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "model.json").write_text('{"modelTopology": {}}')
     with pytest.raises(InputError, match="is a file"):
-        save_folder(bundle(), tmp_path / "file")
+        save_folder(make_checkpoint(), tmp_path / "file")
     with pytest.raises(InputError, match=r"photos: is not replaced.*cat\.jpg"):
-        save_folder(bundle(), tmp_path / "photos")
+        save_folder(make_checkpoint(), tmp_path / "photos")
     with pytest.raises(InputError, match="foreign: is not replaced"):
-        save_folder(bundle(), tmp_path / "foreign")
-    save_folder(bundle(), tmp_path / "empty")
+        save_folder(make_checkpoint(), tmp_path / "foreign")
+    save_folder(make_checkpoint(), tmp_path / "empty")
     (tmp_path / "empty" / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"notes\.txt"):
-        save_folder(bundle(seed=1), tmp_path / "empty")
-    assert same(bundle(), load_folder(tmp_path / "empty"))
+        save_folder(make_checkpoint(seed=1), tmp_path / "empty")
+    assert same(make_checkpoint(), load_folder(tmp_path / "empty"))
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"file", "empty", "photos", "foreign"}
 
 
 def test_a_link_is_followed(tmp_path: Path) -> None:
-    save_folder(bundle(), tmp_path / "real")
+    save_folder(make_checkpoint(), tmp_path / "real")
     (tmp_path / "latest").symlink_to("real")
-    save_folder(bundle(seed=1), tmp_path / "latest")
+    save_folder(make_checkpoint(seed=1), tmp_path / "latest")
     assert (tmp_path / "latest").is_symlink()
-    assert same(bundle(seed=1), load_folder(tmp_path / "real"))
+    assert same(make_checkpoint(seed=1), load_folder(tmp_path / "real"))
 
 
 def test_a_failed_save_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_folder(bundle(), tmp_path / "m")
+    save_folder(make_checkpoint(), tmp_path / "m")
 
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(checkpoint, "sync", fail)
     with pytest.raises(InputError, match="No space left on device; what was there stays"):
-        save_folder(bundle(seed=1), tmp_path / "m")
+        save_folder(make_checkpoint(seed=1), tmp_path / "m")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
-    assert same(bundle(), load_folder(tmp_path / "m"))
+    assert same(make_checkpoint(), load_folder(tmp_path / "m"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.material import ROOT
-from tests.weights.test_checkpoint import bundle, same
+from tests.weights.test_checkpoint import make_checkpoint, same
 from vitrail.config import InputError
 from vitrail.weights.checkpoint import load_folder, save_folder
 
@@ -33,19 +33,19 @@ def damage(folder: Path, name: str, change: str) -> None:
 @pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
 @pytest.mark.parametrize("change", ["remove", "empty", "cut", "longer"])
 def test_damaged_folders(tmp_path: Path, name: str, change: str) -> None:
-    save_folder(bundle(), tmp_path / "m")
+    save_folder(make_checkpoint(), tmp_path / "m")
     damage(tmp_path / "m", name, change)
     with pytest.raises(InputError, match=name):
         load_folder(tmp_path / "m")
-    save_folder(bundle(seed=1), tmp_path / "n")
+    save_folder(make_checkpoint(seed=1), tmp_path / "n")
     if name != "model.json" or change == "remove":  # what is no record of ours is not replaced
-        save_folder(bundle(seed=1), tmp_path / "m")
-        assert same(bundle(seed=1), load_folder(tmp_path / "m"))
+        save_folder(make_checkpoint(seed=1), tmp_path / "m")
+        assert same(make_checkpoint(seed=1), load_folder(tmp_path / "m"))
 
 
 def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
     """100 in each of the two files; no flip may load, not even to the same values."""
-    save_folder(bundle(), tmp_path / "m")
+    save_folder(make_checkpoint(), tmp_path / "m")
     chance = random.Random(0)
     found = 0
     for name in ("model.safetensors", "model.json"):
@@ -60,7 +60,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
             found += 1
         path.write_bytes(good)
     assert found == 200
-    assert same(bundle(), load_folder(tmp_path / "m"))
+    assert same(make_checkpoint(), load_folder(tmp_path / "m"))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
         ('"depth": 1=>"depth": 2', "missing blocks.1.attention.norm.weight"),
         ('"depth": 1=>"depths": 1', "did you mean 'depth'"),
         ('"family": "vit"=>"family": "cnn"', "unknown model family 'cnn'"),
-        ('"crop": 0.875=>"crop": 2', "preprocess: no such preprocessing"),
+        ('"crop": 0.875=>"crop": 2', "preprocess: crop must be in [0.05, 1], got 2.0"),
         ('"parameters": =>"parameters": 1', "parameters, model.json says 1"),
         ('"classes": [=>"classes": ["more", ', "3 class names for 2 outputs"),
         ('"name"=>"nane"', "unknown key 'nane'"),
@@ -80,7 +80,7 @@ def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
 def test_what_was_changed_by_hand_is_read_strictly(
     tmp_path: Path, change: str, message: str
 ) -> None:
-    save_folder(bundle(), tmp_path / "m")
+    save_folder(make_checkpoint(), tmp_path / "m")
     damage(tmp_path / "m", "model.json", change)
     with pytest.raises(InputError, match=r"damaged \(checksum\).*remove its last entry"):
         load_folder(tmp_path / "m")
@@ -94,7 +94,7 @@ def test_what_was_changed_by_hand_is_read_strictly(
 
 
 def test_missing_folders(tmp_path: Path) -> None:
-    save_folder(bundle(), tmp_path / "model")
+    save_folder(make_checkpoint(), tmp_path / "model")
     with pytest.raises(InputError, match="no such model folder; did you mean 'model'"):
         load_folder(tmp_path / "modle")
     with pytest.raises(InputError, match="is a file"):
@@ -105,7 +105,7 @@ KILLER = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from tests.weights.test_checkpoint import bundle, same
+from tests.weights.test_checkpoint import make_checkpoint, same
 from vitrail.weights.checkpoint import load_folder, save_folder
 
 torch.set_num_threads(1)
@@ -120,7 +120,7 @@ def count(event, arguments):
             os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(count)
-save_folder(bundle(), place / "m")
+save_folder(make_checkpoint(), place / "m")
 load_folder(place / "m")
 kills = outcomes = 0
 seen = set()
@@ -129,14 +129,15 @@ while True:
     child = os.fork()
     if not child:
         state["left"] = kills
-        save_folder(bundle(seed=kills), place / "m")
+        save_folder(make_checkpoint(seed=kills), place / "m")
         os._exit(0)
     done = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     read = load_folder(place / "m")
-    seen.add("old" if same(read, bundle()) else "new" if same(read, bundle(seed=kills)) else "?")
-    save_folder(bundle(), place / "m")
+    old, new = make_checkpoint(), make_checkpoint(seed=kills)
+    seen.add("old" if same(read, old) else "new" if same(read, new) else "?")
+    save_folder(make_checkpoint(), place / "m")
     assert [path.name for path in place.iterdir()] == ["m"], [*place.iterdir()]
-    assert same(load_folder(place / "m"), bundle())
+    assert same(load_folder(place / "m"), make_checkpoint())
     if not done:
         break
     assert done == -signal.SIGKILL, done

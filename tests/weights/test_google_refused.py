@@ -118,7 +118,7 @@ def test_a_grid_that_is_no_square_asks_for_the_name() -> None:
         identify(file)
     assert identify(file, {"vitrail_image": (24, 32)})[1].image == (24, 32)
     file[key] = file[key][:, :0]
-    with pytest.raises(InputError, match="image is at least 1"):
+    with pytest.raises(InputError, match="image must be at least 1"):
         identify(file)
 
 

@@ -10,13 +10,12 @@ from tests.weights.huggingface_cases import (
     CASES,
     CLIP,
     DINO,
+    DINOV3,
     MLP,
     SIGLIP,
     VIT,
-    hf,
     make,
     read,
-    recognized,
 )
 from vitrail.config import InputError
 from vitrail.models import BiTSpec, Spec
@@ -25,17 +24,12 @@ from vitrail.weights.formats.huggingface.huggingface import (
     HF_CLIP,
     HF_DEIT,
     HF_DINOV2,
+    HF_IJEPA,
     HF_SIGLIP,
     HF_VIT,
 )
-from vitrail.weights.formats.huggingface.huggingface_names import normalize
-
-
-def test_a_deit_with_one_classifier_is_refused() -> None:
-    model = hf.DeiTForImageClassification(hf.DeiTConfig(**MLP, num_labels=7))
-    assert recognized(model.state_dict()) == [HF_DEIT]
-    with pytest.raises(InputError, match="a distillation token and one classifier"):
-        read(HF_DEIT, model.state_dict(), MLP)
+from vitrail.weights.formats.huggingface.huggingface_dinov3 import HF_DINOV3
+from vitrail.weights.formats.huggingface.huggingface_names import normalize_names
 
 
 def test_a_width_that_says_no_heads_is_refused() -> None:
@@ -79,7 +73,7 @@ def test_missing_unknown_and_double_tensors_are_refused() -> None:
     far = {**tensors, "vit.layers.99999999999.mlp.fc1.bias": torch.zeros(96)}
     with pytest.raises(InputError, match="a layer has number 99999999999 in a file of 41 tensors"):
         read(HF_VIT, far, MLP)
-    both = {**normalize(tensors), "embeddings.cls_token": tensors["vit.embeddings.cls_token"]}
+    both = {**normalize_names(tensors), "embeddings.cls_token": tensors["vit.embeddings.cls_token"]}
     with pytest.raises(InputError, match=r"unknown 'embeddings\.cls_token'"):
         read(HF_VIT, both, MLP)
 
@@ -94,18 +88,35 @@ def test_missing_unknown_and_double_tensors_are_refused() -> None:
         (HF_VIT, replace(VIT, patch_bias=False), "patch_bias=False"),
         (HF_VIT, replace(VIT, head_bias=False), "head_bias=False"),
         (HF_VIT, replace(VIT, activation="swiglu"), "activation=swiglu"),
-        (HF_VIT, replace(VIT, representation=20), r"no place for head\.hidden\.weight"),
-        (HF_VIT, replace(VIT, registers=2), "no place for registers"),
-        (HF_VIT, replace(VIT, qk_norm=True), "no place for .*query_norm"),
+        (HF_VIT, replace(VIT, representation=20), r"does not support head\.hidden\.weight"),
+        (HF_VIT, replace(VIT, registers=2), "does not support registers"),
+        (HF_VIT, replace(VIT, qk_norm=True), "does not support .*query_norm"),
         (HF_VIT, BiTSpec(stages=(1,), width=32), "a bit model"),
         (HF_DEIT, VIT, "distilled=False"),
-        (HF_DEIT, replace(VIT, distilled=True, representation=9), "no place for head.hidden"),
+        (HF_DEIT, replace(VIT, distilled=True, representation=9), "does not support head.hidden"),
         (HF_DINOV2, VIT, "LayerScale"),
-        (HF_DINOV2, replace(DINO, classes=7), r"no place for head\.output\.weight"),
+        (HF_DINOV2, replace(DINO, classes=7), r"pool=token \(only token-gap\)"),
+        (HF_DINOV2, replace(DINO, pool="token-gap"), r"pool=token-gap \(only token\)"),
+        (HF_DINOV3, replace(DINOV3, pool="token-gap"), r"pool=token-gap \(only token\)"),
+        (HF_DEIT, replace(VIT, registers=2, register_position=True), r"registers=2 \(only 1\)"),
+        (HF_DEIT, replace(VIT, registers=1), "register_position=False"),
+        (HF_IJEPA, VIT, r"pool=token \(only gap\)"),
+        (HF_IJEPA, replace(VIT, pool="gap", registers=1), "does not support registers"),
+        (HF_DINOV3, VIT, "position=learned-1d.*rotary=none|rotary=none.*position=learned-1d"),
+        (HF_DINOV3, replace(DINOV3, layer_scale=0.0), "LayerScale"),
+        (HF_DINOV3, replace(DINOV3, classes=7), r"does not support head\.output\.weight"),
+        (HF_DINOV3, replace(DINOV3, pool="gap", unpooled_class_token=True), "pool=gap"),
+        (HF_DINOV3, replace(DINOV3, norm="rms"), "does not support norm=rms"),
+        (HF_CLIP, replace(CLIP, pool="gap", head_bias=True), "last_norm=tokens"),
         (HF_CLIP, VIT, "patch_bias=True.*pre_norm=False|pre_norm=False.*patch_bias=True"),
-        (HF_CLIP, replace(CLIP, head_bias=True), r"no place for head\.output\.bias"),
+        (HF_CLIP, replace(CLIP, head_bias=True), r"does not support head\.output\.bias"),
         (HF_SIGLIP, VIT, "pool=token"),
-        (HF_SIGLIP, replace(SIGLIP, classes=7), r"no place for head\.output\.weight"),
+        (
+            HF_SIGLIP,
+            replace(SIGLIP, position_resize="siglip2", channels=1),
+            r"channels=1 \(only 3\)",
+        ),
+        (HF_SIGLIP, replace(SIGLIP, classes=7), r"does not support head\.output\.weight"),
         (HF_SIGLIP, replace(SIGLIP, qkv_bias=False), "qkv_bias=False"),
     ],
 )

@@ -18,6 +18,8 @@ from vitrail.weights import sources
 from vitrail.weights.catalog import CATALOG, RECOMMENDED, find
 from vitrail.weights.sources import resolve
 
+INDEX = "model.safetensors.index.json"
+
 
 @pytest.fixture
 def shelf() -> Iterator[Shelf]:
@@ -133,11 +135,11 @@ def test_folders_that_do_not_say_which(tmp_path: Path) -> None:
         ("https://example.org/a.npz", "download it, then write file:PATH"),
         ("goggle:sam/ViT-B_16", "timm:, hf:, google:, dinov2:, file:, run:; did you mean 'google'"),
         ("s3:bucket", "unknown source 's3:bucket'"),
-        ("timm:", "no name of timm's"),
-        ("timm:../x", "no name of timm's"),
-        ("timm:a/b", "no name of timm's"),
-        ("timm:a.b.c", "no name of timm's"),
-        ("timm:" + "x" * 300, "no name of timm's"),
+        ("timm:", "not a name of timm's"),
+        ("timm:../x", "not a name of timm's"),
+        ("timm:a/b", "not a name of timm's"),
+        ("timm:a.b.c", "not a name of timm's"),
+        ("timm:" + "x" * 300, "not a name of timm's"),
         ("timm:vit_base_patch16_224", "several weights; name one of timm:vit_base_patch16_224."),
         ("hf:name", "expected hf:ORG/NAME"),
         ("hf:a/b/c", "expected hf:ORG/NAME"),
@@ -150,12 +152,12 @@ def test_folders_that_do_not_say_which(tmp_path: Path) -> None:
         ("google:ViT-B_16", "Google's files are in google:imagenet21k/"),
         ("google:imagenet21k", "Google's files are in"),
         ("google:../x", "Google's files are in"),
-        ("google:sam/../../x", "no file's name"),
-        ("google:sam//etc/passwd", "no file's name"),
-        ("google:sam/.hidden", "no file's name"),
-        ("google:sam/a\\b", "no file's name"),
-        ("google:sam/" + "x" * 300, "no file's name"),
-        ("google:augreg/B/16/../x", "no file's name"),
+        ("google:sam/../../x", "not a file name"),
+        ("google:sam//etc/passwd", "not a file name"),
+        ("google:sam/.hidden", "not a file name"),
+        ("google:sam/a\\b", "not a file name"),
+        ("google:sam/" + "x" * 300, "not a file name"),
+        ("google:augreg/B/16/../x", "not a file name"),
         ("dinov2:vits16", "there are: dinov2:vits14, dinov2:vits14_reg"),
         ("dinov2:../vits14", "there are: dinov2:vits14"),
     ],
@@ -316,7 +318,22 @@ def test_downloads_from_the_hub(shelf: Shelf, tmp_path: Path) -> None:
     assert weights.read_bytes() == BODY
     del shelf.files[f"{room}/pytorch_model.bin"]
     line = resolve_online("hf:org/name", shelf.address, tmp_path / "new")
-    assert line.endswith("has neither model.safetensors nor pytorch_model.bin")
+    assert line.endswith(f"has neither model.safetensors nor {INDEX} nor pytorch_model.bin")
+
+
+def test_downloads_shards_from_the_hub(shelf: Shelf, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    room = "/org/name/resolve/main"
+    index = {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    shelf.files = {f"{room}/config.json": b"{}", f"{room}/{INDEX}": json.dumps(index).encode()}
+    shelf.files[f"{room}/model-1.safetensors"] = BODY
+    line = resolve_online("hf:org/name", shelf.address, tmp_path / "one")
+    assert line.endswith(f"org/name on the hub lacks model-2.safetensors, which {INDEX} lists")
+    shelf.files[f"{room}/model-2.safetensors"] = BODY
+    line = resolve_online("hf:org/name", shelf.address, tmp_path / "both")
+    (weights,) = (tmp_path / "both").glob(f"hub/*/snapshots/*/{INDEX}")
+    assert str(weights) in line
+    assert (weights.parent / "model-2.safetensors").read_bytes() == BODY
     line = resolve_online("timm:vit_base_patch16_224.mea", shelf.address, tmp_path)
     assert "Error: the hub has no timm/vit_base_patch16_224.mea, or not for everyone; did" in line
     assert "'timm:vit_base_patch16_224.mae'" in line

@@ -54,17 +54,26 @@ def torchvision_file(folder: Path) -> tuple[Path, Callable[[Tensor], Tensor]]:
     return folder / "tv.pth", model.eval()
 
 
+MODELS = {
+    "timm_file": "ViT/8@32,depth=2,width=128,heads=2,mlp=512,activation=gelu",
+    "torchvision_file": "ViT/8@32,depth=2,width=128,heads=2,mlp=96,activation=gelu",
+}
+"""What files without a config leave open: the number of heads."""
+
+
 @pytest.mark.parametrize("make", [timm_file, transformers_folder, torchvision_file])
 def test_a_peers_file_loads_and_converts(
     make: Peer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, peer = make(tmp_path)
+    named = ["--model", MODELS[make.__name__]] if make.__name__ in MODELS else []
     x = torch.randn(3, 3, 32, 32)
     with torch.inference_mode():
         theirs = peer(x)
-        peers.assert_near(vitrail.load(str(source)).model(x), theirs, 1e-5)
+        loaded = vitrail.load(str(source), model=MODELS.get(make.__name__))
+        peers.assert_near(loaded.model(x), theirs, 1e-5)
         for to, out in (("vitrail", "ours"), ("timm", "as-timm"), ("hf", "as-hf")):
-            main(["convert", str(source), str(tmp_path / out), "--to", to])
+            main(["convert", str(source), str(tmp_path / out), "--to", to, *named])
             peers.assert_near(vitrail.load(str(tmp_path / out)).model(x), theirs, 1e-5)
     assert capsys.readouterr().out.count("logits differ") == 3
 

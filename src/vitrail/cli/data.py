@@ -7,20 +7,18 @@ from typing import Annotated
 
 import tyro
 
-from vitrail.cli.options import Json
+from vitrail.cli.options import Data, Json, Workers, optional
 from vitrail.console import new_table, print_json, print_line, print_renderable
 from vitrail.result import print_result
-
-Data = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
 
 
 def data_check(
     data: Data,
     *,
     fix: bool = False,
-    out: Annotated[Path | None, tyro.conf.arg(metavar="TSV")] = None,
+    out: Annotated[Path | None, optional("TSV")] = None,
     max_pixels: int = 100_000_000,
-    workers: int | None = None,
+    workers: Workers = None,
     json: Json = False,
 ) -> None:
     """Check a dataset: counts, unreadable files, duplicates, sizes, mean and std.
@@ -28,10 +26,9 @@ def data_check(
     Example: vitrail data check photos/
 
     Args:
-        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, wds:PATTERN, digits, shapes, …
         fix: List the unreadable files in the dataset's folder, so that training skips them;
             no image is moved or changed.
-        out: Write the unreadable files and the reasons there too.
+        out: Write the unreadable files, images that are there twice, and the reasons there too.
         max_pixels: Refuse larger images, by their header.
         workers: Worker processes. Default: one per core.
     """
@@ -44,7 +41,7 @@ def data_check(
 def data_fetch(
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")],
     *,
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    out: Annotated[Path | None, optional("DIR")] = None,
     json: Json = False,
 ) -> None:
     """Download a public dataset, verify and unpack it.
@@ -81,6 +78,9 @@ def data_list(*, json: Json = False) -> None:
     table = new_table("DATA", "what", "license", "here", justify="left")
     table.add_row("digits", "1,797 handwritten digits, 8 x 8, built in", "CC BY 4.0", "yes")
     table.add_row("shapes", "drawn shapes without limit, built in", "Apache-2.0", "yes")
+    table.add_row(
+        "characters", "62 characters of 21 fonts without limit, built in", "Apache-2.0", "yes"
+    )
     for row in rows:
         here = "yes" if row["folder"] else "fetch"
         table.add_row(str(row["name"]), str(row["title"]), str(row["license"]), here)
@@ -92,7 +92,7 @@ def data_show(
     *,
     out: Annotated[Path, tyro.conf.arg(metavar="PNG")] = Path("images.png"),
     split: str = "train",
-    augment: str | None = None,
+    augment: Annotated[str | None, optional("LEVEL")] = None,
     size: int = 96,
     count: int = 64,
     seed: int = 0,
@@ -103,7 +103,6 @@ def data_show(
     Example: vitrail data show photos/ --augment medium1 --out images.png
 
     Args:
-        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, wds:PATTERN, digits, shapes, …
         out: The image to write.
         split: train, val, test or all.
         augment: none, light1, light2, medium1, medium2, strong1 or strong2. Default: images as

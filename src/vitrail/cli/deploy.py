@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitrail.cli.options import Json
+from vitrail.cli.options import Classes, Device, File, Json, Model, Templates, Workers, optional
 from vitrail.console import print_json, print_line
 from vitrail.result import print_result
 
@@ -16,19 +16,17 @@ if TYPE_CHECKING:
     from vitrail.deploy.serving.serve_config import ServeConfig
     from vitrail.predictor import Prediction
 
-Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-Device = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
-
 
 def predict(
     model: Model,
-    images: Annotated[
-        tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="IMAGES or FOLDER")
-    ],
+    images: Annotated[tyro.conf.Positional[tuple[Path, ...]], optional("IMAGES …")],
     *,
+    classes: Classes = None,
+    templates: Templates = None,
+    patches: Annotated[int | None, optional("N")] = None,
     top: int = 5,
-    csv: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
-    parquet: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
+    csv: File = None,
+    parquet: File = None,
     backend: str = "pytorch",
     device: Device = None,
     json: Annotated[bool, tyro.conf.arg(help="Print JSON, one line per image.")] = False,
@@ -37,17 +35,19 @@ def predict(
 
     Example: vitrail predict runs/photos holiday/ --top 3 --csv holiday.csv
 
+    Example: vitrail predict hf:openai/clip-vit-base-patch32 holiday/ --classes "beach,snow"
+
     Unreadable images are listed with the reason. The exit code is 2 only if no image can be read.
 
     Args:
-        model: A run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…, a path.
         images: Files or folders; a folder stands for all files in it that are not hidden.
-        top: Number of classes per image.
+        patches: Keep each image's aspect ratio, in at most N patches, as SigLIP 2 does. Default: as
+            the weights were published.
+        top: Number of classes per image; a multi-label model's labels are all given.
         csv: Write a CSV file with one row per class of an image.
         parquet: Write a Parquet file with one row per image.
         backend: pytorch, onnxruntime, openvino, or auto, which measures once per model and machine
             which is fastest. Predictions are the same.
-        device: cpu, cuda:1, mps. Default: the best one.
     """
     from vitrail.deploy.predict import predict as run
 
@@ -56,7 +56,8 @@ def predict(
             print_json(prediction.to_dict())
 
     result = run(
-        model, images, top=top, csv=csv, parquet=parquet, backend=backend, device=device,
+        model, images, classes=classes, templates=templates, patches=patches, top=top,
+        csv=csv, parquet=parquet, backend=backend, device=device,
         keep=not (json or csv or parquet), on_prediction=show,
     )  # fmt: skip
     if json:
@@ -76,11 +77,14 @@ def export(
     input: Literal["float", "uint8-nchw", "uint8-nhwc"] = "float",
     any_size: bool = False,
     aot: bool = False,
-    quantize: Literal["int8", "int8-weights", "float16-weights"] | None = None,
+    quantize: Annotated[
+        Literal["int8", "int8-weights", "float16-weights"] | None,
+        optional("{int8,int8-weights,float16-weights}"),
+    ] = None,
     max_changed: float = 0.01,
     images: int = 256,
-    data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
-    runtime: Annotated[Path | None, tyro.conf.arg(metavar="FOLDER")] = None,
+    data: Annotated[str | None, optional("DATA")] = None,
+    runtime: Annotated[Path | None, optional("FOLDER")] = None,
     json: Json = False,
 ) -> None:
     """Export a model to another format, checked against PyTorch.
@@ -90,7 +94,6 @@ def export(
     Example: vitrail export runs/photos page --to web --data photos/
 
     Args:
-        model: A run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…, a path.
         out: The file (onnx, pt2, executorch) or folder (openvino, web) to write.
         to: onnx, openvino, pt2, executorch, or web: a page that runs the model in the browser.
         input: Normalized images, or uint8 images that are normalized inside, with channels first or
@@ -98,11 +101,11 @@ def export(
         any_size: Accept any height and width that are multiples of the patch size.
         aot: Compile a pt2 ahead of time for this kind of CPU.
         quantize: Make an ONNX file smaller: int8 computes in int8, calibrated on the data;
-            int8-weights and float16-weights store weights so and compute in float32. A web page has
-            int8-weights, or float16-weights if those change too much.
-        max_changed: Largest fraction of images whose top-1 may change by quantization.
+            int8-weights and float16-weights store the weights in fewer bits and compute in float32.
+            Default for a web page: int8-weights, or float16-weights if int8 changes too much.
+        max_changed: Largest fraction of images whose top-1 quantization may change.
         images: Number of images to check a quantized model on.
-        data: The images to check on, e.g. a folder. Default: drawn shapes.
+        data: The images to check on, e.g. a folder. Default: generated shapes.
         runtime: A folder with the files of onnxruntime-web, for a web page. Default: npm downloads
             them.
     """
@@ -118,9 +121,9 @@ def export(
 def bench(
     model: Model,
     *,
-    data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
+    data: Annotated[str | None, optional("DATA")] = None,
     split: str = "val",
-    backends: Annotated[tuple[str, ...], tyro.conf.arg(metavar="BACKEND")] = (),
+    backends: Annotated[tuple[str, ...], optional("BACKEND …")] = (),
     images: int = 64,
     rounds: int = 3,
     max_changed: float = 0.01,
@@ -132,13 +135,12 @@ def bench(
     Example: vitrail bench runs/photos --data photos/
 
     Args:
-        model: A run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…, a path.
-        data: The images to measure on and to calibrate int8. Default: drawn shapes.
+        data: The images to measure on and to calibrate int8. Default: generated shapes.
         split: The split to measure on; the training split calibrates int8.
         backends: Some of pytorch, compiled, onnxruntime, openvino, merged and int8. Default: all.
         images: Number of images to measure on.
-        rounds: Number of turns per backend.
-        max_changed: Largest fraction of images whose top-1 may change or lose accuracy.
+        rounds: Number of rounds; every backend runs once per round.
+        max_changed: Largest fraction of images whose top-1 may change, and largest accuracy loss.
         merge: Fraction of the patches that token merging removes in each layer.
     """
     from vitrail.deploy.backends.bench import bench as run
@@ -151,16 +153,16 @@ def bench(
 
 
 def serve(
-    models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL")],
+    models: Annotated[tyro.conf.Positional[tuple[str, ...]], optional("MODEL …")],
     *,
-    index: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE")] = (),
+    index: Annotated[tuple[str, ...], optional("FILE …")] = (),
     host: str = "127.0.0.1",
     port: int = 8000,
-    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    workers: Workers = None,
     backend: str = "pytorch",
     device: Device = None,
-    api_key_file: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None,
-    allow_host: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = (),
+    api_key_file: File = None,
+    allow_host: Annotated[tuple[str, ...], optional("NAME …")] = (),
     max_megabytes: float = 10.0,
     max_megapixels: float = 36.0,
     max_images: int = 16,
@@ -186,9 +188,8 @@ def serve(
         workers: Number of model processes. Default: one per core.
         backend: pytorch, onnxruntime, openvino, or auto, which measures once per model and machine
             which is fastest. Predictions are the same.
-        device: cpu, cuda:1, mps. Default: the best one.
         api_key_file: A file with the API key that clients must send. Default: VITRAIL_API_KEY.
-        allow_host: Further host names of the server, e.g. that of a proxy.
+        allow_host: Additional host names of the server, e.g. that of a proxy.
         max_megabytes: Largest request.
         max_megapixels: Largest image.
         max_images: Most images per request; never more than --queue.
@@ -199,7 +200,7 @@ def serve(
     from vitrail.deploy.serving.server import serve as run
 
     def started(address: str, config: ServeConfig) -> None:
-        named = list(config.models)
+        named = list(config.worker.models)
         if json:
             print_json({"address": address, "models": named, "workers": config.workers})
         else:

@@ -8,15 +8,20 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitrail.cli.data import Data
-from vitrail.cli.options import Json
+from vitrail.cli.options import (
+    Classes,
+    Data,
+    Device,
+    File,
+    Image,
+    Json,
+    Model,
+    Split,
+    Templates,
+    Workers,
+    optional,
+)
 from vitrail.result import print_result
-
-Model = Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-Image = Annotated[str | None, tyro.conf.arg(metavar="HxW")]
-Split = Annotated[str | None, tyro.conf.arg(metavar="S")]
-File = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
-Device = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
 
 
 def evaluate(
@@ -25,15 +30,15 @@ def evaluate(
     *,
     split: Split = None,
     image: Image = None,
-    subset: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+    subset: Annotated[str | None, optional("NAME")] = None,
     map: File = None,
     real: File = None,
     csv: File = None,
-    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
+    out: Annotated[Path | None, optional("DIR")] = None,
     batch: int = 64,
     device: Device = None,
     engine: Literal["local", "ray"] = "local",
-    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    workers: Workers = None,
     json: Json = False,
 ) -> None:
     """Evaluate a model on a dataset: accuracy, calibration, confusion.
@@ -41,10 +46,8 @@ def evaluate(
     Example: vitrail evaluate runs/photos photos/ --out reports/photos
 
     Args:
-        model: Run folder, model folder or source of weights: timm:…, hf:…, google:…, file:…
-        data: A folder, or csv:FILE, cifar10:DIR, imagenet:DIR, hf:NAME, digits, shapes, …
-        split: The split to evaluate on. Default: what the run held out of this data, otherwise val;
-            with --subset all.
+        split: The split to evaluate on. Default: what the run was validated on, otherwise val; with
+            --subset all.
         image: Another resolution than the model was trained at, 384 or 384x512; position embeddings
             are resized.
         subset: The data is imagenet-a, imagenet-r, imagenet-v2, sketch or objectnet, and the model
@@ -54,7 +57,6 @@ def evaluate(
         csv: Write one row per class there.
         out: Write report.json, classes.csv, images.csv and plots there.
         batch: Images in a forward pass, over all processes.
-        device: cpu, cuda:1, mps. Default: the best there is.
         engine: ray: run on a Ray cluster (Ray Data).
         workers: Threads that decode images, or Ray workers. Default: one per core.
     """
@@ -79,8 +81,45 @@ def evaluate(
         print_result(result, json=json)
 
 
+def zeroshot(
+    model: Model,
+    data: Data,
+    *,
+    templates: Templates = None,
+    classes: Classes = None,
+    split: Split = None,
+    csv: File = None,
+    out: Annotated[Path | None, optional("DIR")] = None,
+    save: Annotated[Path | None, optional("FOLDER")] = None,
+    batch: int = 64,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Evaluate a CLIP or SigLIP on a dataset without training, by its class names.
+
+    Example: vitrail zeroshot hf:google/siglip2-base-patch16-224 photos/ --templates clip-7
+
+    Args:
+        classes: The data's classes in words, in their order: cat,dog, or a file with one per line.
+            Default: their names, with spaces for underscores.
+        split: The split to evaluate on. Default: val.
+        csv: Write one row per class there.
+        out: Write report.json, classes.csv, images.csv and plots there.
+        save: Write the classifier there, a model folder that all commands take.
+        batch: Images in a forward pass, over all processes.
+    """
+    from vitrail.evaluation.zeroshot import zeroshot as evaluate_zeroshot
+
+    result = evaluate_zeroshot(
+        model, data, templates=templates, classes=classes, split=split, csv=csv, out=out,
+        save=save, batch=batch, device=device,
+    )  # fmt: skip
+    if int(os.environ.get("RANK", 0)) == 0:
+        print_result(result, json=json)
+
+
 def compare(
-    models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL")],
+    models: Annotated[tyro.conf.Positional[tuple[str, ...]], optional("MODEL …")],
     *,
     data: Annotated[str, tyro.conf.arg(metavar="DATA")],
     split: Split = None,
@@ -98,15 +137,14 @@ def compare(
 
     Args:
         models: Two or more run folders, model folders or sources of weights.
-        data: A folder, or csv:FILE, cifar10:DIR, imagenet:DIR, hf:NAME, digits, shapes, …
-        split: The split to evaluate on. Default: what the first run held out of this data,
-            otherwise val. Few-shot learns from train.
+        data: What to compare them on: a folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, …
+        split: The split to evaluate on. Default: what the first run was validated on, otherwise
+            val. Few-shot learns from train.
         image: Another resolution than the models were trained at, 384 or 384x512.
         map: YAML or JSON file that maps the data's classes to the models'.
         shots: Images per class that few-shot learns from; a bare --shots leaves few-shot out.
         seeds: How often these images are sampled.
         batch: Images in a forward pass.
-        device: cpu, cuda:1, mps. Default: the best there is.
     """
     from vitrail.evaluation.comparison import compare as compare_models
 

@@ -8,9 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitrail.cli.data import Data
-from vitrail.cli.evaluate import Device, Model, Split
-from vitrail.cli.options import Json
+from vitrail.cli.options import Data, Device, Json, Model, Split, Workers, optional
 from vitrail.result import print_result
 
 
@@ -23,8 +21,7 @@ class Computing:
     batch: Annotated[int, tyro.conf.arg(metavar="N")] = 64
     """Images in a forward pass."""
     device: Device = None
-    """cpu, cuda:1, mps. Default: the best there is."""
-    workers: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    workers: Workers = None
     """Threads that decode images, or Ray workers. Default: one per core."""
     engine: Literal["local", "ray"] = "local"
     """ray: run on a Ray cluster (Ray Data)."""
@@ -35,33 +32,61 @@ class Computing:
 Flags = Annotated[Computing, tyro.conf.arg(name="")]
 
 
+def choose(
+    data: Data,
+    flags: Flags,
+    *,
+    among: Annotated[tuple[str, ...], optional("MODEL …")] = (),
+    test: Split = None,
+    out: Annotated[Path | None, optional("FILE.html")] = None,
+    json: Json = False,
+) -> None:
+    """Choose a backbone for a dataset: accuracy, speed and size on this machine.
+
+    Example: vitrail choose photos/ --among runs/a timm:vit_small_patch16_224.augreg_in21k
+
+    Free backbones of the catalog that were downloaded already are tried, and those of --among.
+
+    Args:
+        among: More backbones to try: run folders, model folders or weights.
+        test: The split to evaluate on. Default: test, or val if there is none.
+        out: Write a page with the table and the plot.
+    """
+    from vitrail.report.choice_page import choose as choose_backbone
+
+    found = choose_backbone(data, among=among, test=test, out=out, **asdict(flags))
+    print_result(found, json=json)
+
+
 def fewshot(
     model: Model,
     data: Data,
     flags: Flags,
     *,
-    shots: tuple[int, ...] | None = None,
+    shots: Annotated[tuple[int, ...] | None, optional("N …")] = None,
     seeds: int = 3,
     l2: tuple[float, ...] = (1024.0,),
     test: Split = None,
+    out: Annotated[Path | None, optional("FOLDER")] = None,
     json: Json = False,
 ) -> None:
     """Evaluate few-shot accuracy as the paper does: least squares on frozen features.
 
     Example: vitrail fewshot timm:vit_small_patch16_224.augreg_in21k pets --shots 1 5 10
 
+    Example: vitrail fewshot timm:vit_small_patch16_224.augreg_in21k photos/ --out models/photos
+
     Args:
-        model: Run folder, model folder or source of weights: timm:…, hf:…, google:…, file:…
-        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, shapes, …
         shots: Training images per class. Default: those of 1, 5, 10, 25 that the data allows.
         seeds: How often the shots are sampled.
         l2: Strength of the regularization. If several are given, the best is chosen on held-out
             images.
         test: The split to evaluate on. Default: test, or val if there is none.
+        out: Write a model folder: the backbone, and as its head the classifier of the most shots.
     """
     from vitrail.evaluation.probes.fewshot import fewshot as evaluate_shots
 
-    options = {"shots": shots, "seeds": seeds, "l2": l2, "test": test}
+    options = {"shots": shots, "seeds": seeds, "l2": l2, "test": test, "out": out}
     print_result(evaluate_shots(model, data, **options, **asdict(flags)), json=json)
 
 
@@ -71,10 +96,11 @@ def probe(
     flags: Flags,
     *,
     by: Literal["lbfgs", "sgd"] = "lbfgs",
-    values: tuple[float, ...] | None = None,
+    values: Annotated[tuple[float, ...] | None, optional("X …")] = None,
     epochs: int = 50,
     test: Split = None,
     seed: int = 0,
+    out: Annotated[Path | None, optional("FOLDER")] = None,
     json: Json = False,
 ) -> None:
     """Train a linear classifier on frozen features, and evaluate it.
@@ -82,19 +108,18 @@ def probe(
     Example: vitrail probe dinov2:vits14 photos/ --by sgd
 
     Args:
-        model: Run folder, model folder or source of weights: timm:…, hf:…, google:…, file:…
-        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, shapes, …
         by: lbfgs minimizes the loss for several weight decays, sgd trains with several learning
             rates at once.
-        values: The weight decays or learning rates to choose from.
+        values: The weight decays or learning rates to choose from. Default: a wide range.
         epochs: How long sgd trains.
         test: The split to evaluate on. Default: test, or val if there is none.
         seed: Seed of the 20 % validation split.
+        out: Write a model folder: the backbone with the classifier as its head.
     """
     from vitrail.evaluation.probes.linear_probe import probe as evaluate_probe
 
     options = {"by": by, "values": values, "epochs": epochs, "test": test, "seed": seed}
-    print_result(evaluate_probe(model, data, **options, **asdict(flags)), json=json)
+    print_result(evaluate_probe(model, data, **options, out=out, **asdict(flags)), json=json)
 
 
 def knn(
@@ -102,7 +127,7 @@ def knn(
     data: Data,
     flags: Flags,
     *,
-    k: tuple[int, ...] | None = None,
+    k: Annotated[tuple[int, ...] | None, optional("N …")] = None,
     temperature: Annotated[float, tyro.conf.arg(metavar="T")] = 0.07,
     uniform: bool = False,
     test: Split = None,
@@ -114,8 +139,6 @@ def knn(
     Example: vitrail knn dinov2:vits14 photos/ --k 10 20 100
 
     Args:
-        model: Run folder, model folder or source of weights: timm:…, hf:…, google:…, file:…
-        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, shapes, …
         k: How many neighbors vote. Default: those of 1, 5, 10, 20, 50, 100, 200 that the data
             allows.
         temperature: A vote counts exp(cosine / T).
@@ -145,8 +168,6 @@ def embed(
     Run the same command again to resume; it writes the same bytes.
 
     Args:
-        model: Run folder, model folder or source of weights: timm:…, hf:…, google:…, file:…
-        data: A folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, shapes, …
         out: FILE.parquet, FILE.npy or FILE.safetensors.
         split: train, val, test or all.
     """

@@ -7,24 +7,21 @@ from typing import Annotated
 
 import tyro
 
-from vitrail.cli.options import Json
-
-ModelText = Annotated[str | None, tyro.conf.arg(metavar="MODEL")]
-Images = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[IMAGES …]")]
+from vitrail.cli.options import Device, Image, Json, Model, Split, optional
 
 
 def inspect(
-    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")],
-    images: Images = (),
+    model: Model,
+    images: Annotated[tyro.conf.Positional[tuple[Path, ...]], optional("[IMAGE …]")] = (),
     *,
     out: Annotated[str, tyro.conf.arg(metavar="DIR")],
-    data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
-    split: Annotated[str | None, tyro.conf.arg(metavar="S")] = None,
-    layers: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="N …")] = None,
-    against: ModelText = None,
-    image: Annotated[str | None, tyro.conf.arg(metavar="HxW")] = None,
+    data: Annotated[str | None, optional("DATA")] = None,
+    split: Split = None,
+    layers: Annotated[tuple[int, ...] | None, optional("N …")] = None,
+    against: Annotated[str | None, optional("MODEL")] = None,
+    image: Image = None,
     count: Annotated[int, tyro.conf.arg(metavar="N")] = 128,
-    device: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Look inside a model: predictions, attention, embeddings and features on one page.
@@ -32,16 +29,14 @@ def inspect(
     Example: vitrail inspect runs/photos cat.jpg --out report
 
     Args:
-        model: A run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…
         images: Image files to show. Default for a run: some of its validation images.
         out: Folder for report.html, report.json and figures/.
         data: Dataset to measure on. A few of its images are shown if no files are given.
         split: Split of DATA, or of the run's own data. Default: val.
         layers: Layers whose heads are drawn, from 0, or from the end: -1. Default: four layers.
         against: Second model, to compare attention distances and layers with.
-        image: Input size, if another than the model was trained at.
+        image: Another resolution than the model was trained at, 384 or 384x512.
         count: Number of images of DATA to measure on.
-        device: cpu, cuda, cuda:1 or mps. Default: the best there is.
     """
     from vitrail.report import inspect as write_report
     from vitrail.result import print_result

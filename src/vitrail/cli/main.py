@@ -25,11 +25,12 @@ from vitrail import __version__
 from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
 from vitrail.cli.deploy import bench, export, predict, serve
-from vitrail.cli.evaluate import compare, evaluate
-from vitrail.cli.features import embed, fewshot, knn, probe
+from vitrail.cli.evaluate import compare, evaluate, zeroshot
+from vitrail.cli.features import choose, embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models
 from vitrail.cli.options import OTHER_NAMES
+from vitrail.cli.reproduction import reproduce
 from vitrail.cli.soup import soup
 from vitrail.cli.train import MORE, CommonFlags, finetune, train
 from vitrail.cli.vtab import vtab
@@ -53,6 +54,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "finetune": finetune,
     "soup": soup,
     "evaluate": evaluate,
+    "zeroshot": zeroshot,
     "compare": compare,
     "vtab": vtab,
     "inspect": inspect_command,
@@ -60,11 +62,13 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "export": export,
     "bench": bench,
     "serve": serve,
+    "choose": choose,
     "fewshot": fewshot,
     "probe": probe,
     "knn": knn,
     "embed": embed,
     "demo": demo,
+    "reproduce": reproduce,
 }
 
 
@@ -153,7 +157,7 @@ def _overview() -> str:
         [
             "usage: vitrail COMMAND …",
             "",
-            "The Vision Transformer of 'An Image is Worth 16x16 Words', whole.",
+            "The Vision Transformer of 'An Image is Worth 16x16 Words', to train and to use.",
             "",
             *listed,
             "",
@@ -185,8 +189,8 @@ def _parse(name: str, arguments: list[str]) -> Callable[[], None]:
             return tyro.cli(bind, prog=prog, args=arguments, config=(tyro.conf.FlagCreatePairsOff,))
     except SystemExit as stop:
         if stop.code:
-            message = f"{_one_line(errors.getvalue())} (see '{prog} --help')"
-            raise InputError(message) from None
+            said = _other_name(command, arguments) or _one_line(errors.getvalue())
+            raise InputError(f"{said} (see '{prog} --help')") from None
         if open_ended:
             print_line(MORE)
         raise
@@ -223,13 +227,23 @@ def _split_settings(
     return left, settings
 
 
+def _other_name(command: Callable[..., None], arguments: list[str]) -> str | None:
+    """Say which of a command's flags has the name of a peer's flag among the arguments."""
+    own = inspect.signature(command).parameters
+    for flag in (argument.partition("=")[0] for argument in arguments):
+        meant = OTHER_NAMES.get(flag.removeprefix("--").replace("-", "_"), "")
+        if flag.startswith("--") and meant.removeprefix("--") in own:
+            return f"unknown option {flag}; did you mean {meant}?"
+    return None
+
+
 def _one_line(box: str) -> str:
     """Flatten the parser's framed message: its first section, and what the user may have meant."""
     lines = [line.strip("│ ") for line in box.splitlines() if line[:1] not in "╭╰"]
     first = " ".join(itertools.takewhile(lambda line: not line.startswith("─"), lines))
     whole = " ".join(" ".join(lines).split())
     wrong = re.search(r"Error parsing (--\S+): .*?(INT|FLOAT).*? from \['(.*?)'\]", whole)
-    wrong = wrong or re.search(r"Error parsing (--\S+): .*?to (int|float).*?: '(.*?)'", whole)
+    wrong = wrong or re.search(r"Error parsing (--\S+): .*?(int|float)\b.*?: '(.*?)'", whole)
     if wrong:
         kind = "a whole number" if wrong[2].lower() == "int" else "a number"
         return f"{wrong[1]}: expected {kind}, got '{wrong[3]}'"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from vitrail.cli.options import Json
+from vitrail.cli.options import Image, Json, optional
 from vitrail.console import new_table, print_json, print_renderable
 from vitrail.result import print_result
 
@@ -37,8 +37,8 @@ def models(*, json: Json = False) -> None:
 def describe(
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")],
     *,
-    classes: int | None = None,
-    image: Annotated[str | None, tyro.conf.arg(metavar="HxW")] = None,
+    classes: Annotated[int | None, optional("N")] = None,
+    image: Image = None,
     batch: int = 1,
     json: Json = False,
 ) -> None:
@@ -48,9 +48,9 @@ def describe(
 
     Args:
         name: A model's name, such as ViT-B/16, R50+ViT-L/32@384 or BiT-R152x4.
-        classes: Outputs of the head; the name's own (1000) unless given.
-        image: The images' size, 384 or 384x512; the name's own unless given.
-        batch: Images in a training step, for the memory.
+        classes: Outputs of the head. Default: the model's own (1000).
+        image: Resolution, 384 or 384x512. Default: the model's own.
+        batch: Images in a training step, which its memory depends on.
     """
     from vitrail.models.cost.total import describe as cost_of
 

@@ -2,11 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
 
+
+def optional(metavar: str, help: str | None = None) -> Any:
+    """Name the value of a flag that may be left out; its sentence says what holds then."""
+    return tyro.conf.arg(metavar=metavar, help=help, help_behavior_hint="")
+
+
+Model = Annotated[
+    tyro.conf.Positional[str],
+    tyro.conf.arg(
+        metavar="MODEL",
+        help="A run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…, a path.",
+    ),
+]
+Data = Annotated[
+    tyro.conf.Positional[str],
+    tyro.conf.arg(
+        metavar="DATA",
+        help="A folder, or csv:FILE, cifar10:DIR, imagenet:DIR, hf:NAME, wds:PATTERN, digits, …",
+    ),
+]
+Split = Annotated[str | None, optional("S")]
+Image = Annotated[str | None, optional("HxW")]
+File = Annotated[Path | None, optional("FILE")]
+Device = Annotated[str | None, optional("NAME", "cpu, cuda:1, mps. Default: the best there is.")]
+Workers = Annotated[int | None, optional("N")]
 Json = Annotated[bool, tyro.conf.arg(help="Print JSON instead of a table.")]
+Classes = Annotated[
+    str | None,
+    optional(
+        "NAMES",
+        "Classes as text, for a CLIP or SigLIP: cat,dog, or a file with one per line. Default: the "
+        "model's own.",
+    ),
+]
+Templates = Annotated[
+    str | None,
+    optional(
+        "TEXT",
+        "Prompts for the classes: a text with {}, a file with one per line, or clip-7, CLIP's "
+        "seven. Default: 'a photo of a {}.'",
+    ),
+]
 
 OTHER_NAMES = {
     **dict.fromkeys(("learning_rate", "lr0", "base_lr", "blr"), "--lr"),

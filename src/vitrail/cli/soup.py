@@ -2,60 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from vitrail.cli.options import Json
-from vitrail.console import new_table, print_json, print_line, print_renderable
+from vitrail.cli.options import Device, Json, Split, optional
+from vitrail.result import print_result
 
 
 def soup(
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUN")],
+    models: Annotated[tyro.conf.Positional[tuple[str, ...]], optional("RUN …")],
     *,
     out: Annotated[Path, tyro.conf.arg(metavar="MODEL")],
     greedy: bool = False,
-    data: Annotated[str | None, tyro.conf.arg(metavar="DATA")] = None,
-    split: str = "val",
-    hold_out: Annotated[float, tyro.conf.arg(metavar="X")] = 0.0,
+    data: Annotated[str | None, optional("DATA")] = None,
+    split: Split = None,
+    hold_out: Annotated[float | None, optional("X")] = None,
+    choose_on_test: bool = False,
     checkpoints: bool = False,
+    device: Device = None,
     json: Json = False,
 ) -> None:
-    """Average fine-tuned models of one shape to a better one.
+    """Average fine-tuned models of one architecture to a better one.
 
-    Example: vitrail soup runs/pets/seed-* --out runs/pets/soup --greedy --data pets
+    Example: vitrail soup runs/pets/grid/* --out runs/pets/soup --greedy
 
     Args:
-        runs: Run folders, or any weights.
+        models: Run folders, or any weights.
         out: The model folder to write.
-        greedy: Leave out the models that do not help on the held-out images of DATA.
-        data: Images that no run has learnt from; without --greedy they only measure.
-        split: The split of DATA that they are.
-        hold_out: The part of the training split that they are, where the runs had this --hold-out.
-        checkpoints: Take each run's kept states (the newest two) instead of its model.
+        greedy: Leave out models that do not help on images that no run was trained on.
+        data: Images to choose on with --greedy, otherwise only to evaluate on. Default with
+            --greedy: the runs' own.
+        split: The split of DATA to choose on. Default: what the runs held out of the training
+            split, otherwise val. Without --greedy the split to evaluate on, by default test.
+        hold_out: Choose on this fraction of the training split, which the models must not have
+            been trained on. Default: what the runs held out.
+        choose_on_test: Choose on the test split. The score is then optimistic.
+        checkpoints: Take each run's kept checkpoints (the newest two) instead of its model.
     """
-    from vitrail.model_soup import cook
+    from vitrail.model_soup import soup as average_models
 
-    done = cook(
-        runs,
-        out,
+    result = average_models(
+        models,
+        out=out,
         greedy=greedy,
         data=data,
         split=split,
         hold_out=hold_out,
+        choose_on_test=choose_on_test,
         checkpoints=checkpoints,
+        device=device,
     )
-    if json:
-        said = asdict(done)
-        print_json({"model": str(said.pop("folder")), **said})
-        return
-    table = new_table("model", "top-1", "in the soup")
-    for number, name in enumerate(done.candidates):
-        reached = "" if done.alone is None else f"{done.alone[number]:.2%}"
-        table.add_row(name, reached, "yes" if name in done.chosen else "no")
-    print_renderable(table)
-    said = "" if done.top1 is None else f", top-1 {done.top1:.2%} on {done.images:,} images"
-    count = "1 model" if len(done.chosen) == 1 else f"{len(done.chosen)} models"
-    print_line(f"{done.folder}: the mean of {count}{said}")
+    print_result(result, json=json)

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from vitrail.cli.evaluate import Device, Image, Model
-from vitrail.cli.options import Json
+from vitrail.cli.options import Device, Image, Json, Model, optional
 from vitrail.result import print_result
 
 
@@ -17,11 +16,11 @@ def vtab(
     *,
     data: Annotated[Path, tyro.conf.arg(metavar="DIR")],
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/vtab"),
-    tasks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")] = (),
+    tasks: Annotated[tuple[str, ...], optional("NAME …")] = (),
     validate: bool = False,
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
-    lr: Annotated[float | None, tyro.conf.arg(metavar="X")] = None,
-    batch: Annotated[int | None, tyro.conf.arg(metavar="N")] = None,
+    steps: Annotated[int | None, optional("N")] = None,
+    lr: Annotated[float | None, optional("X")] = None,
+    batch: Annotated[int | None, optional("N")] = None,
     image: Image = None,
     images: Annotated[int, tyro.conf.arg(metavar="N")] = 1_000,
     seed: int = 0,
@@ -35,8 +34,7 @@ def vtab(
     Example: vitrail vtab google:imagenet21k/ViT-L_16 --data vtab/ --out runs/vtab-l16
 
     Args:
-        model: Run folder, model folder or source of weights: timm:…, hf:…, google:…, file:…
-        data: A folder with one for each task: DIR/dtd/{train,test}/CLASS/…, DIR/svhn.csv or the
+        data: A folder with one entry per task: DIR/dtd/{train,test}/CLASS/…, DIR/svhn.csv or the
             usual DIR/kitti/train800.txt; docs/evaluate.md lists the names.
         out: The folder for one run per task.
         tasks: Run only these.
@@ -46,8 +44,7 @@ def vtab(
         batch: Images per step. Default: the paper's 512.
         image: Resolution. Default: the paper's 384.
         images: Training images per task.
-        seed: Samples the training images, and their order and crops.
-        device: cpu, cuda:1, mps. Default: the best there is.
+        seed: Seed of the training images, their order and crops.
     """
     from vitrail.vtab1k import vtab as run_vtab
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import tyro
 
-from vitrail.cli.options import Json
+from vitrail.cli.options import Json, optional
 from vitrail.console import new_table, print_json, print_line, print_renderable
 from vitrail.result import print_result
 
@@ -18,7 +18,7 @@ def convert(
     out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")],
     *,
     to: str,
-    model: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+    model: Annotated[str | None, optional("NAME")] = None,
     json: Json = False,
 ) -> None:
     """Write published weights in another project's format, and check the logits.
@@ -29,7 +29,7 @@ def convert(
         source: Weights: timm:…, hf:…, google:…, file:…, or a path.
         out: The file (npz, bigvision, torchvision) or folder (timm, hf, vitrail) to write.
         to: vitrail, npz, bigvision, timm, hf or torchvision.
-        model: What the source holds, where its shapes alone don't say.
+        model: The model's name, if the weights don't tell it, such as ViT-B/16,heads=16.
     """
     from vitrail.weights.convert import convert as write
 
@@ -39,7 +39,7 @@ def convert(
 def weights_show(
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SOURCE")],
     *,
-    model: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None,
+    model: Annotated[str | None, optional("NAME")] = None,
     json: Json = False,
 ) -> None:
     """Show what weights hold: format, model, classes, preprocessing, hash.
@@ -48,7 +48,7 @@ def weights_show(
 
     Args:
         source: Weights: timm:…, hf:…, google:…, file:…, or a path.
-        model: What the source holds, where its shapes alone don't say.
+        model: The model's name, if the weights don't tell it, such as ViT-B/16,heads=16.
     """
     from vitrail.weights.load import show_weights
 

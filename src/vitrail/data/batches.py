@@ -1,12 +1,11 @@
-"""Batches as pure functions of their number: what makes resume, workers and processes exact.
+"""Batches as pure functions of the step, so that resume, workers and processes are exact.
 
-Training sees one endless row of images, epoch after epoch, each in its own order; batch `step`
-is positions [step * batch, (step + 1) * batch) of it, and a process makes its slice of that. So
-nothing but the step is needed to go on after a restart. Evaluation sees each image once, the
-last partial batch too.
+Training sees one endless sequence of images, epoch after epoch, each in its own order; batch `step`
+is positions [step * batch, (step + 1) * batch) of it, and each process makes its slice. So the step
+is all that is needed to resume. Evaluation sees each image once, including the last partial batch.
 
-Repeated augmentation has each image stand in the row several times, side by side, each time
-augmented anew; within its batch the first copies then come first, so that neighbors differ.
+Repeated augmentation puts each image into the sequence several times in a row, each time augmented
+anew; within a batch all first copies come first, so that neighbors differ.
 """
 
 from __future__ import annotations
@@ -19,56 +18,58 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
+from vitrail.data.class_balance import BalancedOrder
 from vitrail.data.dataset import FixedSizeDataset, ImageDataset, UnreadableImage
 from vitrail.data.decoding.decode import ImageError
-from vitrail.data.rng import CounterRNG, shuffled
+from vitrail.data.rng import CounterRNG, Permutation
 from vitrail.data.transforms.apply import eval_image, eval_pixels, train_image, train_pixels
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.mixing import Mix, draw_mix, mix_images, mix_targets, soft_targets
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import ALONE, Shard
 
-_COPY = 1 << 40  # between the keys of an image's copies; no set has so many images
+_COPY = 1 << 40  # between the keys of an image's copies; no dataset has so many images
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Some images as uint8, to be normalized where the model is.
+    """Some images as uint8, to be normalized on the model's device.
 
-    With a `mix` that is still to be made, row 0 is only the partner of row 1.
+    With a `mix` still to be applied, row 0 is only the partner of row 1.
     """
 
     images: Tensor
     """(n, height, width, channels), uint8."""
     labels: Tensor
-    """(n) class numbers, or (n, classes): 0 and 1, or class probabilities if mixed."""
+    """(n) class indices, or (n, classes): 0 and 1, or class probabilities if mixed."""
     weights: Tensor
-    """(n) 1, or 0 for an image that could not be read, which must not count."""
+    """(n) 1, or 0 for an image that could not be read and must not count."""
     indices: Tensor
-    """(n) each image's number in the source; in a stream, its place in the epoch."""
+    """(n) each image's index in the dataset; in a stream, its position in the epoch."""
     copies: Tensor | None = None
-    """(n) which copy of its image each is within the global batch: by repeated augmentation, or
-    because the batch reaches into another epoch. None where all are first ones."""
+    """(n) which copy of its image each is within the global batch, by repeated augmentation or
+    because the batch spans epochs. None if all are first copies."""
     mix: Mix | None = None
     bad: tuple[UnreadableImage, ...] = ()
 
     @property
     def keys(self) -> Tensor:
-        """Give each image a number for its own noise, which no other of the step has."""
+        """Return a key per image for its own noise, unique within the step."""
         return self.indices if self.copies is None else self.indices + self.copies * _COPY
 
 
 class TrainBatches:
-    """Training batches by their number, for one process of several.
+    """Training batches by step, for one process of several.
 
-    Where the augmentation has mixup or CutMix, images come mixed and labels as class probabilities
-    (n, classes). With `mixed=False` a batch says how it is to be mixed instead, so that this is
-    done on the device; its first row is then only the partner of the second.
+    With mixup or CutMix, images come mixed and labels are class probabilities (n, classes). With
+    `mixed=False` a batch only says how to mix it, so that this is done on the device; its first row
+    is then only the partner of the second. `together` keeps an image's copies in one process;
+    `balanced` draws each class equally often.
     """
 
     def __init__(
         self,
-        source: ImageDataset,
+        dataset: ImageDataset,
         augment: Augment,
         preprocess: Preprocess,
         *,
@@ -77,39 +78,51 @@ class TrainBatches:
         shard: Shard = ALONE,
         repeats: int = 1,
         mixed: bool = True,
+        together: bool = False,
+        balanced: bool = False,
     ) -> None:
-        if not len(source):
-            raise InputError(f"{source.name} has no images to train on")
+        if not len(dataset):
+            raise InputError(f"{dataset.name} has no images to train on")
         check_batch(batch, shard)
-        self.source, self.augment, self.preprocess = source, augment, preprocess
+        self.dataset, self.augment, self.preprocess = dataset, augment, preprocess
         self.batch, self.seed, self.shard, self.repeats = batch, seed, shard, repeats
-        self.mixed = mixed
+        self.mixed, self.together = mixed, together
+        self._draws = (
+            BalancedOrder(dataset.labels, len(dataset.classes), seed) if balanced else None
+        )
 
     def __getitem__(self, step: int) -> Batch:
-        """Make this process's part of a global batch."""
+        """Make this process's share of a global batch."""
         mix = draw_mix(self.augment, self.preprocess.size, self.seed, step)
         places = places_of(self.batch, self.shard, partner=mix is not None)
         row = step * self.batch + np.arange(self.batch)
-        positions, copies = np.divmod(row[sort_copies(row % self.repeats)[places]], self.repeats)
+        order = sort_copies(row % self.repeats, self.shard.count if self.together else 1)
+        positions, copies = np.divmod(row[order[places]], self.repeats)
         epochs, indices = self._images_at(positions)
-        draws = CounterRNG(self.seed, "image", epochs * self.repeats + copies, indices)
-        made = assemble(self.source, indices, self.preprocess, self.augment, draws, mix)
-        first = row[0] // self.repeats // len(self.source)
+        rng = CounterRNG(self.seed, "image", epochs * self.repeats + copies, indices)
+        made = assemble(self.dataset, indices, self.preprocess, self.augment, rng, mix)
+        first = 0 if self._draws else row[0] // self.repeats // len(self.dataset)
         made = replace(made, copies=number_copies(epochs - first, copies, self.repeats))
-        return mix_batch(made, len(self.source.classes)) if self.mixed else made
+        return mix_batch(made, len(self.dataset.classes)) if self.mixed else made
 
     def _images_at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Look up which images stand at positions of the endless row: epochs and indices."""
-        epochs, within = np.divmod(positions, len(self.source))
+        """Look up the images at positions of the endless sequence: epochs and indices.
+
+        Where classes are drawn equally often, the epochs are an image's own: how often it was seen.
+        """
+        if self._draws:
+            return self._draws.images_at(positions)
+        epochs, within = np.divmod(positions, len(self.dataset))
         indices = np.empty_like(positions)
         for epoch in np.unique(epochs):
             here = epochs == epoch
-            indices[here] = _order(len(self.source), self.seed, int(epoch))[within[here]]
+            order = _order(len(self.dataset), self.seed, int(epoch))
+            indices[here] = order[within[here]]
         return epochs, indices
 
 
 def mix_batch(batch: Batch, classes: int) -> Batch:
-    """Mix images and labels as a batch says, and drop the row that is only a partner."""
+    """Mix images and labels as the batch says, and drop the row that is only a partner."""
     mix = batch.mix
     if mix is None:
         return batch
@@ -126,82 +139,84 @@ def mix_batch(batch: Batch, classes: int) -> Batch:
 
 
 def places_of(batch: int, shard: Shard, *, partner: bool) -> np.ndarray:
-    """Say which places of a global batch a process makes.
+    """Return the positions of a global batch that a process makes.
 
-    Mixing joins each image with the one before it, the first with the last; so that this does
+    Mixing combines each image with the one before it, the first with the last; so that this does
     not depend on the number of processes, each also makes the image before its own.
     """
     start, stop = shard.slice_of(0, batch)
     return np.arange(start - partner, stop) % batch
 
 
-@lru_cache(maxsize=3)
-def _order(count: int, seed: int, epoch: int) -> np.ndarray:
-    return shuffled(count, seed, "order", epoch)
+@lru_cache(maxsize=2)
+def _order(count: int, seed: int, epoch: int) -> Permutation:
+    """Order an epoch's images."""
+    return Permutation(count, seed, "order", epoch)
 
 
-def sort_copies(copies: np.ndarray) -> np.ndarray:
+def sort_copies(copies: np.ndarray, parts: int = 1) -> np.ndarray:
     """Order a global batch: all first copies of its images, then all second ones, and so on.
 
-    Copies side by side would be mixed with each other.
+    Adjacent copies would be mixed with each other. With several `parts`, each equal part of the
+    batch is ordered on its own, so that an image's copies stay in one.
     """
-    return np.argsort(copies, kind="stable")
+    return np.lexsort((copies, np.arange(len(copies)) * parts // len(copies)))
 
 
 def number_copies(epochs: np.ndarray, copies: np.ndarray, repeats: int) -> Tensor | None:
-    """Give each copy of an image in a global batch another number, over its epochs (from 0)."""
+    """Count the copies of each image in a global batch, over its epochs (from 0)."""
     numbers = epochs * repeats + copies
     return torch.from_numpy(numbers) if numbers.any() or repeats > 1 else None
 
 
 def check_batch(batch: int, shard: Shard) -> None:
-    """Refuse a global batch that the processes can't share evenly."""
+    """Check that the processes can share a global batch evenly."""
     if batch < 1 or batch % shard.count:
         fits = ", ".join(str(n) for n in range(1, batch + 1) if batch % n == 0)
-        hint = f"; it can be shared by {fits}" if fits else "; it is at least 1"
+        hint = f"; it can be shared by {fits}" if fits else "; it must be at least 1"
         raise InputError(f"a global batch of {batch} on {shard.count} processes{hint}")
 
 
 class EvalBatches:
-    """Each image of a source once, in its order, for one process of several."""
+    """Each image of a dataset once, in its order, for one process of several."""
 
     def __init__(
-        self, source: ImageDataset, preprocess: Preprocess, *, batch: int, shard: Shard = ALONE
+        self, dataset: ImageDataset, preprocess: Preprocess, *, batch: int, shard: Shard = ALONE
     ) -> None:
         if batch < 1:
-            raise InputError(f"a batch has at least 1 image, not {batch}")
-        self.source, self.preprocess, self.batch, self.shard = source, preprocess, batch, shard
+            raise InputError(f"a batch has at least 1 image, got {batch}")
+        self.dataset, self.preprocess, self.batch, self.shard = dataset, preprocess, batch, shard
 
     def __len__(self) -> int:
-        return -(-len(self.source) // self.batch)
+        return -(-len(self.dataset) // self.batch)
 
     def __getitem__(self, step: int) -> Batch:
-        """Make this process's part of a batch; it may be empty at the end."""
+        """Make this process's share of a batch; it may be empty at the end."""
         if not 0 <= step < len(self):
             raise IndexError(step)
-        stop = min((step + 1) * self.batch, len(self.source))
+        stop = min((step + 1) * self.batch, len(self.dataset))
         indices = np.arange(*self.shard.slice_of(step * self.batch, stop))
-        return assemble(self.source, indices, self.preprocess)
+        return assemble(self.dataset, indices, self.preprocess)
 
 
 def assemble(
-    source: ImageDataset,
+    dataset: ImageDataset,
     indices: np.ndarray,
     preprocess: Preprocess,
     augment: Augment | None = None,
-    draws: CounterRNG | None = None,
+    rng: CounterRNG | None = None,
     mix: Mix | None = None,
 ) -> Batch:
-    """Read, decode and transform images; without an augmentation, as evaluation does."""
+    """Read, decode and transform images; without `augment`, as in evaluation."""
     bad: tuple[UnreadableImage, ...] = ()
-    if isinstance(source, FixedSizeDataset):
-        images = _transform_many(source.take(indices), preprocess, augment, draws)
+    if isinstance(dataset, FixedSizeDataset):
+        images = _transform_many(dataset.take(indices), preprocess, augment, rng)
         weights = np.ones(len(indices), np.float32)
     else:
-        images, weights, bad = _transform_each(source, indices, preprocess, augment, draws)
+        images, weights, bad = _transform_each(dataset, indices, preprocess, augment, rng)
     return Batch(
         images=torch.from_numpy(np.ascontiguousarray(images)),
-        labels=torch.from_numpy(source.labels[indices]),
+        labels=torch.from_numpy(dataset.labels[indices]),
         weights=torch.from_numpy(weights),
         indices=torch.from_numpy(indices),
         mix=mix,
@@ -210,37 +225,37 @@ def assemble(
 
 
 def _transform_many(
-    pixels: np.ndarray, preprocess: Preprocess, augment: Augment | None, draws: CounterRNG | None
+    pixels: np.ndarray, preprocess: Preprocess, augment: Augment | None, rng: CounterRNG | None
 ) -> np.ndarray:
-    if augment is None or draws is None:
+    if augment is None or rng is None:
         return eval_pixels(pixels, preprocess)
-    return train_pixels(pixels, augment, preprocess, draws)
+    return train_pixels(pixels, augment, preprocess, rng)
 
 
 def _transform_each(
-    source: ImageDataset,
+    dataset: ImageDataset,
     indices: np.ndarray,
     preprocess: Preprocess,
     augment: Augment | None,
-    draws: CounterRNG | None,
+    rng: CounterRNG | None,
 ) -> tuple[np.ndarray, np.ndarray, tuple[UnreadableImage, ...]]:
-    """Fill a batch; an image that can't be used leaves a black one with weight 0, and its name."""
+    """Fill a batch; an image that can't be used is black, has weight 0, and is reported."""
     images = np.zeros((len(indices), *preprocess.size, preprocess.channels), np.uint8)
     weights = np.ones(len(indices), np.float32)
     bad: list[UnreadableImage] = []
-    rows = draws.rows() if draws is not None else [None] * len(indices)
+    rows = rng.rows() if rng is not None else [None] * len(indices)
     for place, (index, row) in enumerate(zip(indices.tolist(), rows, strict=True)):
         try:
-            content = source.read(index)
+            content = dataset.read(index)
             if augment is None or row is None:
                 images[place] = eval_image(content, preprocess)
             else:
                 images[place] = train_image(content, augment, preprocess, row)
         except ImageError as error:
-            bad.append(source.unreadable(index, str(error), error.kind))
+            bad.append(dataset.unreadable(index, str(error), error.kind))
             weights[place] = 0
-        except OSError as error:  # vanished, or lost its permission, since the folder was read
+        except OSError as error:  # removed or made unreadable since the folder was listed
             reason = error.strerror or str(error)
-            bad.append(source.unreadable(index, reason, "unreadable"))
+            bad.append(dataset.unreadable(index, reason, "unreadable"))
             weights[place] = 0
     return images, weights, tuple(bad)

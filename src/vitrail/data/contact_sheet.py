@@ -1,4 +1,4 @@
-"""A contact sheet of images as training or evaluation sees them, to look at before a long run."""
+"""A contact sheet of images as training or evaluation sees them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ContactSheet(Result):
     images: int
 
     def summary(self) -> Iterator[str]:
-        """Give the file and how many images it shows."""
+        """Show the file and its number of images."""
         yield f"{self.file}: {self.images} images"
 
 
@@ -50,11 +50,11 @@ def show_data(
     """
     if size < 1 or count < 1:
         raise InputError(f"count and size must be at least 1, got {count} and {size}")
-    source = open_dataset(data, split=split)
+    dataset = open_dataset(data, split=split)
     preprocess = Preprocess(
         size=(size, size), mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear", fit="small"
     )
-    chosen = subset(source, min(count, len(source)), seed)
+    chosen = subset(dataset, min(count, len(dataset)), seed)
     images = _images(chosen, preprocess, augment, seed)
     try:
         Image.fromarray(_tile(images)).save(out)
@@ -66,21 +66,19 @@ def show_data(
 
 
 def _images(
-    source: ImageDataset, preprocess: Preprocess, level: str | None, seed: int
+    dataset: ImageDataset, preprocess: Preprocess, level: str | None, seed: int
 ) -> np.ndarray:
     if level is None:
-        order = (
-            select(source, np.argsort(source.labels, kind="stable"))
-            if source.labels.ndim == 1
-            else source
-        )
-        return EvalBatches(order, preprocess, batch=len(source))[0].images.numpy()
+        if not dataset.multilabel:
+            dataset = select(dataset, np.argsort(dataset.labels, kind="stable"))
+        return EvalBatches(dataset, preprocess, batch=len(dataset))[0].images.numpy()
     augment = parse_augment(level)
-    return TrainBatches(source, augment, preprocess, batch=len(source), seed=seed)[0].images.numpy()
+    batches = TrainBatches(dataset, augment, preprocess, batch=len(dataset), seed=seed)
+    return batches[0].images.numpy()
 
 
 def _tile(images: np.ndarray) -> np.ndarray:
-    """Lay images out in a square, row by row."""
+    """Arrange images in a square, row by row."""
     count, height, width, channels = images.shape
     columns = math.ceil(math.sqrt(count))
     rows = math.ceil(count / columns)

@@ -1,7 +1,7 @@
-"""Where images come from: one interface for every kind of data set.
+"""Datasets and streams of images: one interface for every kind.
 
-A source knows its labels without reading an image; it hands out encoded bytes (or pixels) and
-leaves decoding to decode.py.
+A dataset knows its labels without reading an image; it returns encoded bytes (or pixels) and leaves
+decoding to decode.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WHOLE = 2**30  # bytes of decoded images that are hashed whole
 _AT_ONCE = 1024  # of them, so many images at a time
 
 Content = bytes | np.ndarray
-"""An image as a source holds it: an encoded file, or pixels of uint8 (height, width, channels)."""
+"""An image as a dataset holds it: an encoded file, or uint8 pixels (height, width, channels)."""
 
 
 @dataclass(frozen=True)
@@ -31,25 +31,24 @@ class UnreadableImage:
     where: str
     reason: str
     kind: str
-    """The reason in a word or two, to count by."""
+    """The reason in a word or two, for counting."""
     identity: str = ""
-    """What tells it from others, where its name changes with the epoch, as in a stream."""
+    """What stays the same in each epoch, where the name does not, as in a stream."""
 
 
 class ImageDataset(ABC):
-    """Labelled images, each reached by its number."""
+    """Labeled images, each with its index."""
 
     def __init__(
         self, name: str, classes: Sequence[str], labels: np.ndarray, root: Path | None = None
     ) -> None:
         self.name = name
-        """What a message calls it, such as `photos/train`."""
+        """Its name in messages, such as `photos/train`."""
         self.classes = tuple(classes)
         self.labels = labels
-        """A class's number for each image (int64, N); with several labels an image 0 / 1
-        (uint8, N x classes)."""
+        """Class indices (int64, N); with several labels per image, 0 / 1 (uint8, N x classes)."""
         self.root = root
-        """The folder that the set lies in, where the list of bad files is kept."""
+        """The dataset's folder, where the list of unreadable files is kept."""
         assert labels.dtype == (np.int64 if labels.ndim == 1 else np.uint8), labels.dtype
 
     def __len__(self) -> int:
@@ -57,33 +56,39 @@ class ImageDataset(ABC):
 
     @property
     def multilabel(self) -> bool:
-        """Tell whether an image may have several labels, or none."""
+        """Tell whether an image may have several labels or none."""
         return self.labels.ndim == 2
+
+    def class_counts(self) -> np.ndarray:
+        """Count the images of each class."""
+        if self.multilabel:
+            return self.labels.sum(axis=0, dtype=np.int64)
+        return np.bincount(self.labels, minlength=len(self.classes))
 
     @abstractmethod
     def read(self, index: int) -> Content:
-        """Read one image; OSError where it can't be."""
+        """Read one image; OSError if it can't be read."""
 
     @abstractmethod
     def where(self, index: int) -> str:
-        """Name one image, so that a person finds it; no two have the same name."""
+        """Name one image so that a person can find it; each name is unique."""
 
     def unreadable(self, index: int, reason: str, kind: str) -> UnreadableImage:
         """Describe an image that could not be used."""
         return UnreadableImage(self.where(index), reason, kind)
 
     def size(self, index: int) -> int:
-        """Count the bytes of an image without reading it; -1 where that can't be."""
+        """Count the bytes of an image without reading it; -1 if unknown."""
         return -1
 
     def storage(self) -> str:
-        """Say where the images are stored and when that last changed, as far as it is known."""
+        """Say where the images are stored and when they last changed, as far as that is known."""
         return ""
 
     def fingerprint(self) -> str:
-        """Hash names, labels, sizes and a sample of the contents, to notice other images.
+        """Hash names, labels, sizes and a sample of the contents, to notice changed images.
 
-        A copy of the same files at another place has the same fingerprint.
+        A copy of the same files elsewhere has the same fingerprint.
         """
         digest = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogateescape"))
         for index in range(len(self)):
@@ -95,7 +100,7 @@ class ImageDataset(ABC):
         return digest.hexdigest()
 
     def stamp(self) -> str:
-        """Hash all that tells one content from another, for caches: fingerprint, place, times."""
+        """Hash what identifies the content, as a key for caches: fingerprint, place and times."""
         text = f"{self.fingerprint()} {self.storage()}"
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
@@ -112,7 +117,7 @@ class ImageDataset(ABC):
 
 
 def stat_files(files: Iterable[Path]) -> str:
-    """Give the places, sizes and times of change of files."""
+    """List the paths, sizes and modification times of files."""
     rows = []
     for file in files:
         try:
@@ -124,26 +129,26 @@ def stat_files(files: Iterable[Path]) -> str:
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """Give up to so many numbers below a count, evenly spread."""
+    """Return at most `most` indices below `count`, evenly spread."""
     return np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist()
 
 
 class FixedSizeDataset(ImageDataset):
-    """Decoded images of one size, which can be taken many at once."""
+    """Decoded images of one size, which can be read many at a time."""
 
     in_memory = False
-    """Whether all images are at hand, and few enough to be hashed whole."""
+    """Whether all images are in memory, and few enough to be hashed whole."""
 
     @abstractmethod
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Take images out: (n, height, width, channels), uint8."""
+        """Return images: (n, height, width, channels), uint8."""
 
     def read(self, index: int) -> np.ndarray:
-        """Take one image out."""
+        """Return one image."""
         return self.take(np.array([index]))[0]
 
     def where(self, index: int) -> str:
-        """Name an image by its number."""
+        """Name an image by its index."""
         return f"{self.name}[{index}]"
 
     def _hash_contents(self, update: Callable[[bytes], None]) -> None:
@@ -156,7 +161,7 @@ class FixedSizeDataset(ImageDataset):
 
 
 class ArrayDataset(FixedSizeDataset):
-    """Decoded images of one size, all in memory (or mapped to it)."""
+    """Decoded images of one size, all in memory or memory-mapped."""
 
     def __init__(
         self, name: str, classes: Sequence[str], labels: np.ndarray, pixels: np.ndarray
@@ -170,65 +175,61 @@ class ArrayDataset(FixedSizeDataset):
         self.in_memory = pixels.nbytes <= _WHOLE
 
     def take(self, indices: np.ndarray) -> np.ndarray:
-        """Take images out of memory."""
+        """Return images from memory."""
         return self.pixels[indices]
 
 
-def select(source: ImageDataset, indices: np.ndarray, name: str | None = None) -> ImageDataset:
-    """Take some of a source's images, in a given order; nothing is copied."""
+def select(dataset: ImageDataset, indices: np.ndarray, name: str | None = None) -> ImageDataset:
+    """Select some of a dataset's images, in a given order; nothing is copied."""
     indices = np.asarray(indices, np.int64)
-    if isinstance(source, Selection | _FixedSizeSelection):  # one hop, however often chosen from
-        source, indices, name = source.source, source.indices[indices], name or source.name
-    if isinstance(source, FixedSizeDataset):
-        return _FixedSizeSelection(source, indices, name)
-    return Selection(source, indices, name)
+    if isinstance(dataset, Selection):  # one hop, however often chosen from
+        dataset, indices, name = dataset.dataset, dataset.indices[indices], name or dataset.name
+    if isinstance(dataset, FixedSizeDataset):
+        return _FixedSizeSelection(dataset, indices, name)
+    return Selection(dataset, indices, name)
 
 
 class Selection(ImageDataset):
     """Some of another dataset's images."""
 
-    def __init__(self, source: ImageDataset, indices: np.ndarray, name: str | None) -> None:
-        super().__init__(name or source.name, source.classes, source.labels[indices], source.root)
-        self.source = source
+    def __init__(self, dataset: ImageDataset, indices: np.ndarray, name: str | None) -> None:
+        super().__init__(
+            name or dataset.name, dataset.classes, dataset.labels[indices], dataset.root
+        )
+        self.dataset = dataset
         self.indices = indices
 
     def read(self, index: int) -> Content:
-        """Read the image from the source behind."""
-        return self.source.read(int(self.indices[index]))
-
-    def where(self, index: int) -> str:
-        """Name the image as the source behind does."""
-        return self.source.where(int(self.indices[index]))
-
-    def size(self, index: int) -> int:
-        """Count the image's bytes as the dataset behind does."""
-        return self.source.size(int(self.indices[index]))
-
-    def storage(self) -> str:
-        """Say where the dataset behind is stored."""
-        return self.source.storage()
-
-
-class _FixedSizeSelection(FixedSizeDataset):
-    """Some of another dataset's images, of one size."""
-
-    def __init__(self, source: FixedSizeDataset, indices: np.ndarray, name: str | None) -> None:
-        super().__init__(name or source.name, source.classes, source.labels[indices], source.root)
-        self.in_memory = source.in_memory
-        self.source = source
-        self.indices = indices
-
-    def take(self, indices: np.ndarray) -> np.ndarray:
-        """Take the images out of the source behind."""
-        return self.source.take(self.indices[indices])
+        """Read the image from the dataset behind."""
+        return self.dataset.read(int(self.indices[index]))
 
     def where(self, index: int) -> str:
         """Name the image as the dataset behind does."""
-        return self.source.where(int(self.indices[index]))
+        return self.dataset.where(int(self.indices[index]))
+
+    def size(self, index: int) -> int:
+        """Count the image's bytes as the dataset behind does."""
+        return self.dataset.size(int(self.indices[index]))
 
     def storage(self) -> str:
         """Say where the dataset behind is stored."""
-        return self.source.storage()
+        return self.dataset.storage()
+
+
+class _FixedSizeSelection(Selection, FixedSizeDataset):
+    """Some of another dataset's images, of one size."""
+
+    def __init__(self, dataset: FixedSizeDataset, indices: np.ndarray, name: str | None) -> None:
+        super().__init__(dataset, indices, name)
+        self.in_memory, self._behind = dataset.in_memory, dataset
+
+    def read(self, index: int) -> np.ndarray:
+        """Return one image."""
+        return FixedSizeDataset.read(self, index)
+
+    def take(self, indices: np.ndarray) -> np.ndarray:
+        """Return images of the dataset behind."""
+        return self._behind.take(self.indices[indices])
 
 
 @dataclass(frozen=True)
@@ -237,14 +238,14 @@ class StreamItem:
 
     content: Content
     label: int | np.ndarray
-    """A class's number; with several labels 0 / 1 for each class."""
+    """A class index; with several labels, 0 / 1 for each class."""
     where: str
     path: str = ""
-    """What the stream calls the image's file, the same in each epoch."""
+    """The image's file in the stream, the same in each epoch."""
 
     @property
     def identity(self) -> str:
-        """Name the image the same in each epoch, so that it is counted once."""
+        """Identify the image across epochs, so that it is counted once."""
         if not self.content and not self.path:
             return self.where
         content = self.content if isinstance(self.content, bytes) else self.content.tobytes()
@@ -252,7 +253,7 @@ class StreamItem:
 
 
 class ImageStream(ABC):
-    """Labelled images that come one after the other, too many to be reached by number."""
+    """Labeled images that come one after the other, without an index."""
 
     def __init__(
         self, name: str, classes: Sequence[str], *, multilabel: bool = False, length: int | None
@@ -261,16 +262,16 @@ class ImageStream(ABC):
         self.classes = tuple(classes)
         self.multilabel = multilabel
         self.length = length
-        """How many images an epoch has, where that is known."""
+        """Images per epoch, if known."""
 
     def fingerprint(self) -> str:
-        """Hash what is known of the images before they come: name, classes and count."""
+        """Hash what is known before any image is read: name, classes and length."""
         known = repr((self.name, self.classes, self.multilabel, self.length))
         return hashlib.sha256(known.encode("utf-8", "surrogateescape")).hexdigest()
 
     @abstractmethod
     def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[StreamItem]:
-        """Give an epoch's images from a position on, in an order that only seed and epoch decide.
+        """Yield an epoch's images from a position on, in an order that only seed and epoch decide.
 
         All processes see the same order; each decodes its own share.
         """

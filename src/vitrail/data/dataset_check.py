@@ -1,7 +1,7 @@
-"""What a set of images holds, and what is wrong with it, in one pass over the files.
+"""Check a dataset in one pass over its files: what it holds, and what is wrong with it.
 
-Images are looked at in worker processes, so that one which crashes the decoder is found out and
-named, and does not end the check.
+Worker processes decode the images, so that one that crashes the decoder is named and does not end
+the check.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,31 +21,36 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.console import show_progress
-from vitrail.data.dataset import ImageDataset, UnreadableImage
+from vitrail.data.dataset import ImageDataset, UnreadableImage, select
 from vitrail.data.datasets.open import notes, open_splits
 from vitrail.data.datasets.unreadable_list import list_others, write_rows, write_unreadable_list
 from vitrail.data.decoding.decode import LIMITS, ImageError, Limits, decode, read_header
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
+from vitrail.data.near_duplicates import SMALLEST, perceptual_hash
 from vitrail.data.rng import shuffled
+from vitrail.data.same_images import CheckedImage, group_same_images
 from vitrail.result import Result, ResultTable
+from vitrail.text import encodable
 
-CHUNK = 32  # images a worker looks at before it reports
-MEASURED = 1_000  # images that mean and std are taken from, drawn at random
-ENOUGH = 1_000_000  # pixels of each that are measured; larger images are measured smaller
+CHUNK = 32  # images per task of a worker
+MEASURED = 1_000  # images sampled for mean and std
+ENOUGH = 1_000_000  # pixels of each that are measured; larger images are shrunk
 _ALONE = LoaderConfig(workers=1, kind="processes")
 
 
 class ImageInfo(NamedTuple):
-    """What one image turned out to be."""
+    """What was found out about one image."""
 
     digest: bytes
-    """A hash of its file, to find it again."""
+    """A hash of its file, to find copies."""
+    appearance: bytes
+    """A hash of what it looks like, to find images that are nearly the same."""
     shape: tuple[int, int]
-    """Height and width, as shown."""
+    """Height and width, as displayed."""
     mode: str
-    """File format and kind of pixels, such as `JPEG RGB`."""
+    """File format and pixel mode, such as `JPEG RGB`."""
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None
-    """Mean of its pixels (0 to 1) and of their squares by channel, if it was measured."""
+    """Mean of the pixels (0 to 1) and of their squares per channel, if measured."""
     bad: UnreadableImage | None = None
 
 
@@ -54,7 +59,7 @@ class DatasetCheck(Result):
     """What a check of a dataset found."""
 
     images: int
-    """Files that were looked at, good and bad."""
+    """Files that were checked, good and bad."""
     splits: dict[str, int]
     """Good images of each split."""
     classes: dict[str, dict[str, int]]
@@ -67,27 +72,31 @@ class DatasetCheck(Result):
     """Groups of the same image in several splits."""
     conflicts: list[list[str]]
     """Groups of the same image under several classes."""
+    near_duplicates: list[list[str]]
+    """Groups of files that differ and look the same within a split, such as re-encoded ones."""
+    near_leaks: list[list[str]]
+    """Such groups in several splits."""
     empty: list[str]
     """Classes without a good image, as `split: class`."""
     imbalance: float
-    """Images of the largest class by those of the smallest, in the first split."""
+    """Images of the largest class divided by those of the smallest, in the first split."""
     sizes: dict[str, list[int]]
     """Smallest, median and largest height and width."""
     modes: dict[str, int]
     """Images of each format and mode."""
     mean: list[float]
-    """Mean of the pixels by channel, of 0 to 1, each image counting the same."""
+    """Mean of the pixels per channel, from 0 to 1, each image counting the same."""
     std: list[float]
-    """Deviation of the pixels likewise."""
+    """Standard deviation of the pixels, likewise."""
     measured: int
-    """Images that mean and std were taken from."""
+    """Images that mean and std were computed on."""
     list: str | None = None
     """The file that lists the unreadable images, if it was written."""
     notes: tuple[str, ...] = ()
-    """What a person may want to know of the dataset, each in one line."""
+    """Remarks on the dataset, one line each."""
 
     def summary(self) -> Iterator[ResultTable | str]:
-        """Give the classes first, what is wrong last."""
+        """Show the classes first, problems last."""
         yield from self.notes
         rows = [(name, *(f"{n:,}" for n in each.values())) for name, each in self.classes.items()]
         yield ResultTable(("class", *self.splits), rows)
@@ -101,9 +110,11 @@ class DatasetCheck(Result):
         yield f"largest class / smallest: {self.imbalance:.1f}"
         mean, std = (" ".join(f"{v:.4f}" for v in values) for values in (self.mean, self.std))
         yield f"mean      {mean}   std {std}   (of {self.measured:,} images)"
-        yield from _describe_groups("the same image in several splits", self.leaks)
-        yield from _describe_groups("the same image under several classes", self.conflicts)
-        yield from _describe_groups("the same image more than once in a split", self.duplicates)
+        for what, groups in self.same_images().items():
+            if groups:
+                shown = "; ".join(" = ".join(group[:3]) for group in groups[:3])
+                rest = "; --out FILE.tsv lists them all" if len(groups) > 3 else ""
+                yield f"{what}: {len(groups):,}, such as {shown}{rest}"
         yield from (f"no good image: {name}" for name in self.empty[:10])
         yield from (f"unreadable: {bad['path']}: {bad['reason']}" for bad in self.bad[:10])
         if len(self.bad) > 10:
@@ -111,11 +122,25 @@ class DatasetCheck(Result):
         if self.list:
             yield f"{self.list}: {len(self.bad):,} files that training now skips"
 
+    def same_images(self) -> dict[str, list[list[str]]]:
+        """Return the groups of images that are the same, by what is the matter with them."""
+        return {
+            "the same image in several splits": self.leaks,
+            "nearly the same image in several splits": self.near_leaks,
+            "the same image under several classes": self.conflicts,
+            "the same image more than once in a split": self.duplicates,
+            "nearly the same image in a split": self.near_duplicates,
+        }
 
-def _describe_groups(what: str, groups: Sequence[Sequence[str]]) -> Iterator[str]:
-    if groups:
-        shown = "; ".join(" = ".join(group[:3]) for group in groups[:3])
-        yield f"{what}: {len(groups):,}, such as {shown}"
+    def problems(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield split, path, reason and kind of each file that is unreadable or there twice."""
+        for bad in self.bad:
+            yield bad["split"], bad["path"], bad["reason"], bad["kind"]
+        for what, groups in self.same_images().items():
+            for first, *others in groups:
+                for other in others:
+                    split, _, path = other.partition(": ")
+                    yield split, path, f"as {first}", what
 
 
 def check_data(
@@ -129,15 +154,15 @@ def check_data(
     """Check every image of a dataset: counts, unreadable files, duplicates, sizes, mean and std.
 
     `fix` lists the unreadable files in the dataset's folder, so that training skips them; `out` is
-    a TSV file for them and the reasons. No image is moved or changed.
+    a TSV file for them, for images that are there twice, and the reasons. No image is moved or
+    changed.
     """
     splits = open_splits(data)
     limits = Limits(pixels=max_pixels)
     with show_progress("checking", sum(map(len, splits.values()))) as report:
         found = check(splits, limits=limits, workers=workers, report=report)
     if out is not None:
-        columns = ("split", "path", "reason", "kind")
-        write_rows(out, columns, ([bad[column] for column in columns] for bad in found.bad))
+        write_rows(out, ("split", "path", "reason", "kind"), map(list, found.problems()))
     written: Path | None = None
     if fix:
         root = next(iter(splits.values())).root
@@ -150,7 +175,7 @@ def check_data(
 
 
 class _Inspector:
-    """Looks at images of several sources; sent once to each worker."""
+    """Checks images of several datasets; sent once to each worker."""
 
     def __init__(
         self, splits: Mapping[str, ImageDataset], measured: set[tuple[str, int]], limits: Limits
@@ -162,9 +187,9 @@ class _Inspector:
         split, indices = task
         return [self._look(self._splits[split], i, (split, i) in self._measured) for i in indices]
 
-    def _look(self, source: ImageDataset, index: int, measure: bool) -> ImageInfo:
+    def _look(self, dataset: ImageDataset, index: int, measure: bool) -> ImageInfo:
         try:
-            content = source.read(index)
+            content = dataset.read(index)
             if isinstance(content, np.ndarray):
                 digest = hashlib.blake2b(content.tobytes(), digest_size=16).digest()
                 mode, pixels = f"{content.shape[2]} channels", content
@@ -173,15 +198,18 @@ class _Inspector:
                 digest = hashlib.blake2b(content, digest_size=16).digest()
                 header = read_header(content, self._limits)
                 # An eighth of a JPEG shows damage as well as all of it, and much sooner.
-                shrink = sqrt(max(header.height * header.width / ENOUGH, 1)) if measure else 8.0
+                shrink = max(min(header.height, header.width) / SMALLEST, 1.0)
+                if measure:
+                    shrink = sqrt(max(header.height * header.width / ENOUGH, 1))
                 pixels = decode(content, limits=self._limits, header=header, shrink=shrink)
                 mode, shape = f"{header.format} {header.mode}", (header.height, header.width)
         except ImageError as error:
-            return _failed(UnreadableImage(source.where(index), str(error), error.kind))
+            return _failed(UnreadableImage(dataset.where(index), str(error), error.kind))
         except OSError as error:
             reason = error.strerror or str(error)
-            return _failed(UnreadableImage(source.where(index), reason, "unreadable"))
-        return ImageInfo(digest, shape, mode, _moments(pixels) if measure else None)
+            return _failed(UnreadableImage(dataset.where(index), reason, "unreadable"))
+        moments = _moments(pixels) if measure else None
+        return ImageInfo(digest, perceptual_hash(pixels), shape, mode, moments)
 
     def crashed(self, split: str, index: int) -> ImageInfo:
         where = self._splits[split].where(index)
@@ -190,13 +218,13 @@ class _Inspector:
 
 @cache
 def _silence_decoders() -> None:
-    """Keep what libraries of C write on stderr of broken files from a worker's users."""
+    """Hide what C libraries print to stderr about broken files in a worker."""
     if multiprocessing.parent_process() is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _failed(bad: UnreadableImage) -> ImageInfo:
-    return ImageInfo(b"", (0, 0), "", None, bad)
+    return ImageInfo(b"", b"", (0, 0), "", None, bad)
 
 
 def _moments(pixels: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -215,17 +243,17 @@ def check(
     workers: int | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> DatasetCheck:
-    """Look at every image of a set's splits; `report` is told how many are done."""
+    """Check every image of a dataset's splits; `report` is called with how many are done."""
     measured = {
         (split, int(index))
-        for split, source in list(splits.items())[:1]
-        for index in shuffled(len(source), 0, "subset")[:MEASURED]
+        for split, dataset in list(splits.items())[:1]
+        for index in shuffled(len(dataset), 0, "subset")[:MEASURED]
     }
     inspector = _Inspector(splits, measured, limits)
     tasks = [
-        (split, range(start, min(start + CHUNK, len(source))))
-        for split, source in splits.items()
-        for start in range(0, len(source), CHUNK)
+        (split, range(start, min(start + CHUNK, len(dataset))))
+        for split, dataset in splits.items()
+        for start in range(0, len(dataset), CHUNK)
     ]
     looks: dict[str, list[ImageInfo]] = {split: [] for split in splits}
     done = 0
@@ -240,7 +268,7 @@ def check(
 def _look_at_all(
     inspector: _Inspector, tasks: Sequence[tuple[str, range]], config: LoaderConfig
 ) -> Iterator[list[ImageInfo]]:
-    """Run the tasks in worker processes; images of a chunk that kills them are tried alone."""
+    """Run the tasks in worker processes; images of a chunk that kills workers are tried alone."""
     waiting = deque(tasks)
     while waiting:
         try:
@@ -263,7 +291,7 @@ def _look_alone(inspector: _Inspector, split: str, index: int) -> ImageInfo:
 def _summarize(
     splits: Mapping[str, ImageDataset], looks: Mapping[str, list[ImageInfo]]
 ) -> DatasetCheck:
-    """Put what was seen of each image together."""
+    """Combine what was found out about each image."""
     good = {
         split: [i for i, look in enumerate(each) if not look.bad] for split, each in looks.items()
     }
@@ -271,11 +299,25 @@ def _summarize(
     moments = np.array([look.moments for each in looks.values() for look in each if look.moments])
     mean = moments[:, 0].mean(0) if len(moments) else np.zeros(0)
     squares = moments[:, 1].mean(0) if len(moments) else np.zeros(0)
-    std = np.sqrt(np.maximum(squares - mean**2, 0))  # of one color, rounding gives less than 0
-    counts = {split: _class_counts(source, good[split]) for split, source in splits.items()}
-    classes = list(dict.fromkeys(name for source in splits.values() for name in source.classes))
+    std = np.sqrt(np.maximum(squares - mean**2, 0))  # rounding may give less than 0
+    counts: dict[str, dict[str, int]] = {}
+    for split, dataset in splits.items():
+        numbers = select(dataset, np.array(good[split], np.int64)).class_counts().tolist()
+        counts[split] = dict(zip(dataset.classes, numbers, strict=True))
+    classes = list(dict.fromkeys(name for dataset in splits.values() for name in dataset.classes))
     first = [count for count in next(iter(counts.values()), {}).values() if count]
-    within, between, conflicts = _same_images(splits, looks)
+    same = group_same_images(
+        [
+            CheckedImage(
+                split,
+                splits[split].where(i),
+                splits[split].labels[i].tobytes(),
+                *looks[split][i][:2],
+            )
+            for split, indices in good.items()
+            for i in indices
+        ]
+    )
     bad = [
         {"split": split, "path": look.bad.where, "reason": look.bad.reason, "kind": look.bad.kind}
         for split, each in looks.items()
@@ -285,12 +327,22 @@ def _summarize(
     return DatasetCheck(
         images=sum(map(len, looks.values())),
         splits={split: len(indices) for split, indices in good.items()},
-        classes={name: {split: counts[split].get(name, 0) for split in splits} for name in classes},
+        classes={
+            encodable(name): {split: counts[split].get(name, 0) for split in splits}
+            for name in classes
+        },
         bad=bad,
-        duplicates=within,
-        leaks=between,
-        conflicts=conflicts,
-        empty=[f"{s}: {n}" for s, each in counts.items() for n, count in each.items() if not count],
+        duplicates=same.within,
+        leaks=same.across,
+        conflicts=same.conflicts,
+        near_duplicates=same.near_within,
+        near_leaks=same.near_across,
+        empty=[
+            f"{split}: {encodable(name)}"
+            for split, each in counts.items()
+            for name, count in each.items()
+            if not count
+        ],
         imbalance=max(first) / min(first) if first else 0.0,
         sizes={
             axis: [int(values.min()), int(np.median(values)), int(values.max())]
@@ -301,38 +353,3 @@ def _summarize(
         std=std.tolist(),
         measured=len(moments),
     )
-
-
-def _class_counts(source: ImageDataset, good: list[int]) -> dict[str, int]:
-    labels = source.labels[good]
-    if source.multilabel:
-        counts = labels.sum(axis=0, dtype=np.int64)
-    else:
-        counts = np.bincount(labels, minlength=len(source.classes))
-    return dict(zip(source.classes, counts.tolist(), strict=True))
-
-
-def _same_images(
-    splits: Mapping[str, ImageDataset], looks: Mapping[str, list[ImageInfo]]
-) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
-    """Group files of the same bytes: within a split, between splits, under several classes."""
-    groups: defaultdict[bytes, list[tuple[str, int]]] = defaultdict(list)
-    for split, each in looks.items():
-        for index, look in enumerate(each):
-            if not look.bad:
-                groups[look.digest].append((split, index))
-    within: list[list[str]] = []
-    between: list[list[str]] = []
-    conflicts: list[list[str]] = []
-    for group in groups.values():
-        if len(group) < 2:
-            continue
-        names = [f"{split}: {splits[split].where(index)}" for split, index in group]
-        in_splits = Counter(split for split, _ in group)
-        if len(in_splits) > 1:
-            between.append(names)
-        if max(in_splits.values()) > 1:
-            within.append(names)
-        if len({splits[split].labels[index].tobytes() for split, index in group}) > 1:
-            conflicts.append(names)
-    return within, between, conflicts

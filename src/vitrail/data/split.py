@@ -1,7 +1,7 @@
-"""Splits: what `train`, `val`, `test` and `all` mean for a set, and how a part is held out.
+"""Splits: what `train`, `val`, `test` and `all` mean for a dataset, and how images are held out.
 
-`train` is the whole training split, `val` the set's own or else its test split, `all` everything.
-A set that comes in one piece gives a tenth of each class to `val` and the rest to `train`.
+`train` is the whole training split, `val` the validation split or else the test split, `all`
+everything. A dataset without splits gives a tenth of each class to `val` and the rest to `train`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vitrail.data.dataset import ImageDataset, select
 
 SPLITS = ("train", "val", "test")
 HELD_OUT = 0.1
-"""The part of a set without splits that becomes `val`."""
+"""The fraction of a dataset without splits that becomes `val`."""
 _SPELLINGS = {
     "training": "train",
     "valid": "val",
@@ -29,17 +29,17 @@ _SPELLINGS = {
 
 
 class NoSplitError(InputError):
-    """A set has no split of the name that was asked for."""
+    """A dataset does not have the requested split."""
 
 
 def spell(word: str) -> str:
-    """Give the usual name of a split that goes by several; other words as they are."""
+    """Return the usual name of a split (`training` is `train`); other words unchanged."""
     lower = word.lower()
     return lower if lower in SPLITS else _SPELLINGS.get(lower, word)
 
 
-def choose(asked: str, there: Sequence[str], name: str) -> str:
-    """Say which of the splits that a set has is meant by the one asked for."""
+def choose_split(asked: str, there: Sequence[str], name: str) -> str:
+    """Choose which of a dataset's splits is meant by the one asked for."""
     known = (*there, "all")
     if asked in known:
         return asked
@@ -49,32 +49,34 @@ def choose(asked: str, there: Sequence[str], name: str) -> str:
     raise NoSplitError(f"{name} has no split {asked!r}; it has {', '.join(known)}{hint}")
 
 
-def hold_out(source: ImageDataset, asked: str, seed: int) -> np.ndarray:
-    """Find what `train`, `val` or `all` has of a set in one piece: the images' numbers."""
-    if choose(asked, ("train", "val"), source.name) == "all":
-        return np.arange(len(source))
-    return np.flatnonzero(_held_out(source, HELD_OUT, seed) == (asked == "val"))
+def split_indices(dataset: ImageDataset, asked: str, seed: int) -> np.ndarray:
+    """Return the indices of `train`, `val` or `all` of a dataset without splits."""
+    if choose_split(asked, ("train", "val"), dataset.name) == "all":
+        return np.arange(len(dataset))
+    return np.flatnonzero(_held_out(dataset, HELD_OUT, seed) == (asked == "val"))
 
 
-def split(source: ImageDataset, fraction: float, seed: int) -> tuple[ImageDataset, ImageDataset]:
-    """Split into the rest and a held-out fraction, of each class alike.
+def split_dataset(
+    dataset: ImageDataset, fraction: float, seed: int
+) -> tuple[ImageDataset, ImageDataset]:
+    """Split into the rest and a held-out fraction, the same of each class.
 
-    A class of two or more gives at least one image and keeps at least one. Names decide, not
-    positions: one image more in the set moves at most one of the others.
+    A class of two or more images gives at least one and keeps at least one. Names decide, not
+    positions: adding an image to the dataset moves at most one of the others.
     """
     if not 0 < fraction < 1:
-        raise InputError(f"expected a part between 0 and 1 to hold out, got {fraction}")
-    chosen = _held_out(source, fraction, seed)
-    held_out = select(source, np.flatnonzero(chosen), f"{source.name} (held out)")
-    return select(source, np.flatnonzero(~chosen)), held_out
+        raise InputError(f"the held-out fraction must be in (0, 1), got {fraction}")
+    chosen = _held_out(dataset, fraction, seed)
+    held_out = select(dataset, np.flatnonzero(chosen), f"{dataset.name} (held out)")
+    return select(dataset, np.flatnonzero(~chosen)), held_out
 
 
-def _held_out(source: ImageDataset, fraction: float, seed: int) -> np.ndarray:
-    """Mark the images to hold out: those of each class with the smallest hashes."""
-    hashes, chosen = _hashes(source, seed), np.zeros(len(source), bool)
-    everything = [np.arange(len(source))]
-    several = source.multilabel
-    for group in everything if several else members(source.labels, len(source.classes)):
+def _held_out(dataset: ImageDataset, fraction: float, seed: int) -> np.ndarray:
+    """Mark the images to hold out: in each class, those with the smallest hashes."""
+    hashes, chosen = _hashes(dataset, seed), np.zeros(len(dataset), bool)
+    everything = [np.arange(len(dataset))]
+    several = dataset.multilabel
+    for group in everything if several else members(dataset.labels, len(dataset.classes)):
         count = round_half_up(fraction, len(group))
         count = min(max(count, 1), len(group) - 1) if len(group) > 1 else 0
         chosen[group[np.argsort(hashes[group], kind="stable")[:count]]] = True
@@ -88,22 +90,22 @@ def members(labels: np.ndarray, classes: int) -> list[np.ndarray]:
 
 
 def sample_order(labels: np.ndarray, classes: int, seed: int) -> list[np.ndarray]:
-    """Give the positions of each class's images in the order in which a seed samples them.
+    """Return the positions of each class's images in a random order given by the seed.
 
-    A class's order does not depend on which other classes there are.
+    A class's order does not depend on the other classes.
     """
     return [np.random.default_rng(seed).permutation(each) for each in members(labels, classes)]
 
 
 def round_half_up(fraction: float, total: int) -> int:
-    """Count a part of a whole; the decimal the user wrote, not its binary neighbor."""
+    """Round a fraction of a total, taking the decimal that was written, not its binary value."""
     return math.floor(Fraction(str(fraction)) * total + Fraction(1, 2))
 
 
-def _hashes(source: ImageDataset, seed: int) -> np.ndarray:
+def _hashes(dataset: ImageDataset, seed: int) -> np.ndarray:
     key = (seed % 2**64).to_bytes(8, "little")
     digests = bytearray()
-    for index in range(len(source)):
-        name = source.where(index).encode("utf-8", "surrogateescape")
+    for index in range(len(dataset)):
+        name = dataset.where(index).encode("utf-8", "surrogateescape")
         digests += hashlib.blake2b(name, digest_size=8, key=key).digest()
     return np.frombuffer(digests, "<u8")

@@ -1,7 +1,7 @@
-"""Batches of a stream, whose images can't be reached by number.
+"""Batches of a stream, whose images have no index.
 
-Every process reads the same row of encoded images and decodes its own share of each batch. Where
-it stands is two integers, from which a restart goes on.
+Every process reads the same sequence of encoded images and decodes its own share of each batch. A
+cursor of three integers says where to resume.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from vitrail.distributed import ALONE, Shard
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where in a stream the next batch begins."""
+    """Where in a stream the next batch starts."""
 
     step: int = 0
     epoch: int = 0
     taken: int = 0
-    """Images of the epoch that earlier batches took."""
+    """Images of the epoch that earlier batches have used."""
 
 
 class RawBatch(NamedTuple):
@@ -51,11 +51,11 @@ class RawBatch(NamedTuple):
     """The epoch of the global batch's first image."""
     mix: Mix | None
     after: Cursor
-    """Where the next batch begins."""
+    """Where the next batch starts."""
 
 
 class _Read(ImageDataset):
-    """A few images of a stream, by their number among them."""
+    """A few images of a stream as a dataset."""
 
     def __init__(self, stream: ImageStream, items: list[StreamItem]) -> None:
         kind = np.uint8 if stream.multilabel else np.int64
@@ -64,7 +64,7 @@ class _Read(ImageDataset):
         self._items = items
 
     def read(self, index: int) -> Content:
-        """Hand out what was read."""
+        """Return what was read."""
         return self._items[index].content
 
     def where(self, index: int) -> str:
@@ -72,7 +72,7 @@ class _Read(ImageDataset):
         return self._items[index].where
 
     def unreadable(self, index: int, reason: str, kind: str) -> UnreadableImage:
-        """Describe an image that could not be used, the same in each epoch."""
+        """Describe an image that could not be used, the same way in each epoch."""
         item = self._items[index]
         return UnreadableImage(item.where, reason, kind, item.identity)
 
@@ -90,20 +90,22 @@ class StreamBatches:
         seed: int,
         shard: Shard = ALONE,
         repeats: int = 1,
+        together: bool = False,
     ) -> None:
         check_batch(batch, shard)
         self.stream, self.augment, self.preprocess = stream, augment, preprocess
         self.batch, self.seed, self.shard, self.repeats = batch, seed, shard, repeats
+        self._parts = shard.count if together else 1
 
     def portions(self, start: Cursor) -> Iterator[RawBatch]:
-        """Read this process's share of each batch from a place on, without end."""
+        """Read this process's share of each batch from a cursor on, without end."""
         row = self._repeat(self._row(start.epoch, start.taken), start.step * self.batch)
         step = start.step
         while True:
             whole = list(islice(row, self.batch))
             mix = draw_mix(self.augment, self.preprocess.size, self.seed, step)
             places = places_of(self.batch, self.shard, partner=mix is not None)
-            order = sort_copies(np.array([copy for copy, *_ in whole]))
+            order = sort_copies(np.array([copy for copy, *_ in whole]), self._parts)
             mine = [whole[place] for place in order[places]]
             step += 1
             copy, epoch, position, _ = whole[-1]
@@ -120,16 +122,16 @@ class StreamBatches:
     def make(self, portion: RawBatch) -> Batch:
         """Decode and augment a share."""
         times = portion.epochs * self.repeats + portion.copies
-        draws = CounterRNG(self.seed, "image", times, portion.positions)
+        rng = CounterRNG(self.seed, "image", times, portion.positions)
         numbers = np.arange(len(portion.items))
-        made = assemble(portion.items, numbers, self.preprocess, self.augment, draws, portion.mix)
+        made = assemble(portion.items, numbers, self.preprocess, self.augment, rng, portion.mix)
         copies = number_copies(portion.epochs - portion.first, portion.copies, self.repeats)
         return replace(made, indices=torch.from_numpy(portion.positions), copies=copies)
 
     def _repeat(
         self, row: Iterator[tuple[int, int, StreamItem]], place: int
     ) -> Iterator[tuple[int, int, int, StreamItem]]:
-        """Give each image of a row as often as it is repeated; the first may have begun."""
+        """Repeat each image; the first may have been started by an earlier batch."""
         copy = place % self.repeats
         for epoch, position, item in row:
             while copy < self.repeats:
@@ -138,7 +140,7 @@ class StreamBatches:
             copy = 0
 
     def _row(self, epoch: int, start: int) -> Iterator[tuple[int, int, StreamItem]]:
-        """Give the images of an epoch from a position on, then those of the next, and so on."""
+        """Yield the images of an epoch from a position on, then those of the next, and so on."""
         while True:
             position = start
             for item in self.stream.items(self.seed, epoch, start):

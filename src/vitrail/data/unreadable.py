@@ -1,4 +1,4 @@
-"""What could not be used: each image counted once, said once, and too many refused."""
+"""Images that could not be used: each counted once, and too many of them an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ log = logging.getLogger("vitrail")
 
 
 class UnreadableImages:
-    """The images of a set that could not be used."""
+    """The images of a dataset that could not be used, over all epochs or evaluations of it.
+
+    `total` is how many images the dataset has; where it is unknown, any number may be unreadable.
+    With several processes, give each of them what all have met, so that all stop together.
+    """
 
     def __init__(self, name: str, total: int | None, allowed: float = 0.1) -> None:
         self._name, self._total, self._allowed = name, total, allowed
@@ -21,16 +25,18 @@ class UnreadableImages:
         """Each one by its name or, in a stream, by what stays the same in each epoch."""
 
     def note(self, images: Iterable[UnreadableImage]) -> None:
-        """Count images; refuse when more of the set than allowed turn out to be bad."""
+        """Count images that were not counted yet; raise InputError if they are too many."""
         for image in images:
             if not self.bad:
-                first = f"{image.where}: {image.reason}"
-                log.warning("%s; such images are left out and counted", first)
+                log.warning(
+                    "%s: %s; such images are skipped and counted", image.where, image.reason
+                )
             self.bad.setdefault(image.identity or image.where, image)
         if self._total and len(self.bad) > self._allowed * self._total:
             raise InputError(
-                f"{self.summary()}, more than the {self._allowed:.0%} that are allowed; see "
-                f"'vitrail data check', whose --fix writes a list to skip, or allow more"
+                f"{self.summary()}, more than the {self._allowed:.0%} that are allowed; "
+                f"'vitrail data check --fix' lists them so that they are left out, and "
+                f"max_unreadable allows more"
             )
 
     def summary(self) -> str:
@@ -38,5 +44,6 @@ class UnreadableImages:
         kinds = Counter(image.kind for image in self.bad.values()).most_common()
         why = ", ".join(f"{count:,} {kind}" for kind, count in kinds)
         total = f" of {self._total:,}" if self._total else ""
-        count = f"{len(self.bad):,}{total} images"
+        noun = "image" if len(self.bad) == (self._total or 1) == 1 else "images"
+        count = f"{len(self.bad):,}{total} {noun}"
         return f"{self._name}: {count} could not be used" + (f" ({why})" if why else "")

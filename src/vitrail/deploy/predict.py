@@ -15,6 +15,7 @@ from vitrail.predictor import ImageLike, ModelLike, Prediction, Predictor
 from vitrail.predictor.images import find_images, is_one
 from vitrail.predictor.prediction_files import csv_writer, parquet_writer
 from vitrail.result import Result, ResultTable
+from vitrail.weights.text.prompts import Texts
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,13 @@ class PredictionResult(Result):
     def summary(self) -> Iterable[ResultTable | str]:
         """Give a table of classes, and the images that could not be read."""
         rows = [
-            ("" if rank else each.path, score.label, f"{score.probability:.1%}")
+            ("" if rank else each.path, *score.cells())
             for each in self.predictions
             for rank, score in enumerate(each.top)
         ]
         if rows:
-            yield ResultTable(("image", "class", "probability"), rows, justify="left")
+            columns = ("image", "class", "probability", "predicted")[: len(rows[0])]
+            yield ResultTable(columns, rows, justify="left")
         for each in self.unreadable:
             yield f"unreadable: {each.path}: {each.error}"
 
@@ -45,6 +47,9 @@ def predict(
     model: ModelLike,
     images: ImageLike | Sequence[ImageLike],
     *,
+    classes: Texts | None = None,
+    templates: Texts | None = None,
+    patches: int | None = None,
     top: int = 5,
     csv: str | Path | None = None,
     parquet: str | Path | None = None,
@@ -55,6 +60,9 @@ def predict(
 ) -> PredictionResult:
     """Classify images, given as files, folders or pixels; unreadable ones have an error.
 
+    `classes` are given as text to a CLIP or SigLIP ("cat,dog", a list, or a file with one per
+    line), with prompt `templates` such as "a photo of a {}.". `patches` keeps the images' aspect
+    ratio, within a patch budget.
     `on_prediction` gets each prediction as soon as it is there; without `keep`, the result holds
     only the unreadable ones. InputError if no image can be read.
     """
@@ -71,7 +79,9 @@ def predict(
         files += find_images([each]) if isinstance(each, str | Path) else [each]
     if device is None and backend not in (REFERENCE, AUTO):
         device = "cpu"  # where the other backends run
-    predictor = Predictor.load(model, device=device)
+    predictor = Predictor.load(model, classes=classes, templates=templates, device=device)
+    if patches is not None:
+        predictor = predictor.with_patches(patches)
     predictor = select_backend(predictor, backend, log=log_line)
     kept: list[Prediction] = []
     unreadable: list[Prediction] = []

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,6 +14,15 @@ from vitrail.config import InputError
 from vitrail.data.batches import Batch, UnreadableImage
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.evaluation.metrics.scores import (
+    LabelMetrics,
+    MacroScores,
+    choose_thresholds,
+    macro_scores,
+    predict_labels,
+    score_labels,
+    sigmoid,
+)
 
 
 class Accuracy(NamedTuple):
@@ -29,10 +39,20 @@ class Accuracy(NamedTuple):
     """Images evaluated."""
     skipped: int
     """Images that could not be read."""
+    labels: LabelMetrics | None = None
+    """Where images have several labels, predicted from a probability of 0.5 on."""
+    thresholds: tuple[float, ...] | None = None
+    """There, each class's probability of the best F1 on these images."""
+    macro: MacroScores | None = None
+    """Where images have one label: accuracy and F1 as means over the classes."""
 
 
 def _this_process(*values: float) -> list[float]:
     return list(values)
+
+
+def _only_this(value: Any) -> list[Any]:
+    return [value]
 
 
 @torch.inference_mode()
@@ -68,23 +88,70 @@ def measure_accuracy(
     device: torch.device,
     micro: int | None = None,
     total: Callable[..., list[float]] = _this_process,
+    gather: Callable[[Any], list[Any]] = _only_this,
     note: Callable[[Iterable[UnreadableImage]], None] = lambda bad: None,
+    keep: Callable[[Tensor, Tensor, Tensor], None] | None = None,
 ) -> Accuracy:
-    """Run a model over batches, `micro` images at a time; `total` adds up over all processes.
+    """Run a model over batches, `micro` images at a time.
 
-    `note` is told which images could not be read; an error is raised if none could.
+    Over all processes `total` adds up and `gather` gives what each has, as those of `Processes`.
+    `note` is told which images could not be read; an error is raised if none could. `keep` gets
+    numbers, logits and labels of those that could.
     """
     sums = torch.zeros(4, dtype=torch.float64)  # correct, correct in the top 5, loss, images
-    skipped = 0
+    skipped, rows = 0, list[tuple[np.ndarray, np.ndarray, np.ndarray]]()
+    classes: np.ndarray | None = None  # (3, classes): images, correct ones, predictions
     for batch, logits in run_batches(model, batches, preprocess, device=device, micro=micro):
         note(batch.bad)
         skipped += len(batch.bad)
         if len(batch.labels):
             sums += _count(logits, batch.labels, batch.weights.double())
+            if keep is not None:
+                there = batch.weights > 0
+                keep(batch.indices[there], logits[there], batch.labels[there])
+            if batch.labels.ndim == 2:
+                rows.append(_readable_rows(batch, logits))
+            else:
+                counted = _count_classes(logits, batch.labels, batch.weights)
+                classes = counted if classes is None else classes + counted
     correct, in_top5, loss, images, bad = total(*sums.tolist(), float(skipped))
     if images == 0:
         raise InputError(f"nothing to evaluate: none of {bad:,.0f} images can be read")
-    return Accuracy(correct / images, in_top5 / images, loss / images, int(images), int(bad))
+    found = Accuracy(correct / images, in_top5 / images, loss / images, int(images), int(bad))
+    parts = gather((rows, classes))
+    if everywhere := [each for own, _ in parts for each in own]:
+        return _score_labels(found, everywhere)
+    counts = sum(each for _, each in parts if each is not None)
+    assert isinstance(counts, np.ndarray), "give `gather` with `total`"
+    return found._replace(macro=macro_scores(*counts))
+
+
+def _readable_rows(batch: Batch, logits: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Give the images' numbers, logits and labels of a batch."""
+    there = batch.weights > 0
+    found = batch.indices[there], logits[there], batch.labels[there] > 0
+    return found[0].numpy(), found[1].numpy(), found[2].numpy()
+
+
+def _score_labels(
+    found: Accuracy, rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+) -> Accuracy:
+    """Add what can only be computed of all images together, in the order of the dataset."""
+    indices, logits, labels = map(np.concatenate, zip(*rows, strict=True))
+    assert len(indices) == found.images, "give `gather` with `total`"
+    order = np.argsort(indices, kind="stable")
+    logits, labels = logits[order], labels[order]
+    return found._replace(
+        labels=score_labels(logits, labels, predict_labels(logits)),
+        thresholds=choose_thresholds(sigmoid(logits), labels),
+    )
+
+
+def _count_classes(logits: Tensor, labels: Tensor, weights: Tensor) -> np.ndarray:
+    """Count the images of each class, those predicted correctly, and the predictions."""
+    best, there, count = logits.argmax(-1), weights > 0, logits.shape[-1]
+    rows = (labels[there], labels[there & (best == labels)], best[there])
+    return np.stack([np.bincount(row.numpy(), minlength=count) for row in rows])
 
 
 def _count(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:

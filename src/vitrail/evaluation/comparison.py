@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations, takewhile
+from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,143 +14,29 @@ import torch
 from vitrail.config import InputError
 from vitrail.console import log_line
 from vitrail.data.batches import EvalBatches
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data
 from vitrail.distributed import process_group
 from vitrail.evaluation.class_matching import ClassMap, read_map
+from vitrail.evaluation.comparison_result import ComparedModel, Comparison
 from vitrail.evaluation.dataset_predictions import Predictions, join_predictions, predict_dataset
 from vitrail.evaluation.evaluate import BATCH, check_head, map_thresholds, open_matched
-from vitrail.evaluation.evaluation_result import EvaluationResult, score_predictions
+from vitrail.evaluation.evaluation_result import EvaluationResult
 from vitrail.evaluation.features.extract import extract
 from vitrail.evaluation.features.feature_store import features_folder
 from vitrail.evaluation.inputs import name_data, name_model, open_images, preprocess_of
-from vitrail.evaluation.probes.fewshot import fit_shots
-from vitrail.evaluation.significance import PairedTest, paired_test
+from vitrail.evaluation.metrics.significance import PairedTest, paired_test
+from vitrail.evaluation.probes.fewshot import check_shots, fit_shots
+from vitrail.evaluation.scoring import score_predictions
 from vitrail.models import BiT, ViT
 from vitrail.models.cost.total import cost_of
 from vitrail.models.names import parse_size
 from vitrail.models.spec import Size
-from vitrail.result import Result, ResultTable, plain_fields
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
 
 _ROUNDS = 7
 """Times that each model's speed is measured, in turn with the others."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedModel:
-    """One of the models, and all that was measured of it."""
-
-    model: str
-    """As it was given."""
-    name: str
-    image: str
-    """The size of its images, which may differ from that of its positions (DINOv2)."""
-    parameters: int
-    flops: int
-    """For one image forward, two per multiply-add."""
-    speed: float
-    """Images per second, the median of several rounds."""
-    ratio: float
-    """Speed relative to the first model, the median of the rounds' ratios."""
-    notes: tuple[str, ...]
-    shots: dict[int, tuple[float, float]]
-    """Few-shot accuracy, mean and std over seeds, by the number of shots."""
-    result: EvaluationResult | None
-    """On the whole split; None if the model does not have the data's classes."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data, without what is known by class."""
-        shots = {str(n): {"mean": mean, "std": std} for n, (mean, std) in self.shots.items()}
-        found = plain_fields(self) | {"shots": shots}
-        del found["result"]
-        return found | (self.result.metrics() if self.result else {})
-
-    def figures(self) -> dict[str, str]:
-        """Write what was measured, by name; nothing where the model lacks the classes."""
-        names = ("top-1", "95 %", "top-5", "loss", "calibration error")
-        quality: dict[str, str] = dict.fromkeys(names, "")
-        if (found := self.result) is not None:
-            top1, calibration = found.top1, found.calibration
-            quality = {
-                "top-1": f"{top1.value:.2%}",
-                "95 %": f"{top1.low:.1%} to {top1.high:.1%}",
-                "top-5": f"{found.top5.value:.2%}",
-                "loss": f"{found.loss.value:.3f}",
-                "calibration error": "" if calibration is None else f"{calibration.ece.value:.1%}",
-            }
-        few = {f"{n}-shot": f"{mean:.2%} ± {std:.2%}" for n, (mean, std) in self.shots.items()}
-        return quality | few | {
-            "resolution": self.image,
-            "parameters": f"{self.parameters:,}",
-            "GFLOPs per image": f"{self.flops / 1e9:.2f}",
-            "images per second": f"{self.speed:,.1f}",
-            "speed": f"{self.ratio:.2f}x",
-        }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Comparison(Result):
-    """All models, and each pair of them that can be compared."""
-
-    data: str
-    models: tuple[ComparedModel, ...]
-    pairs: tuple[tuple[int, int, PairedTest], ...]
-    """Positions of the first and the second model, and how they differ."""
-    images: int
-    """Images that every model with an accuracy has predicted."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data."""
-        pairs = [
-            {
-                "first": self.models[one].model,
-                "second": self.models[two].model,
-                "difference": test.difference.value,
-                "difference_interval": [test.difference.low, test.difference.high],
-                "only_first": test.only_first,
-                "only_second": test.only_second,
-                "p": test.exact,
-                "p_mid": test.midp,
-            }
-            for one, two, test in self.pairs
-        ]
-        rows = [each.to_dict() for each in self.models]
-        return {"data": self.data, "images": self.images, "models": rows, "pairs": pairs}
-
-    def summary(self) -> Iterator[ResultTable | str]:
-        """Give one column per model, then what each difference is worth."""
-        labels = _label(self.models)
-        columns = [each.figures() for each in self.models]
-        yield ResultTable(
-            ("", *(f"{number}: {label}" for number, label in enumerate(labels, 1))),
-            [(row, *(figures[row] for figures in columns)) for row in columns[0]],
-        )
-        for number, each in enumerate(self.models, 1):
-            yield f"{number}: {each.model}"
-            yield from (f"   {note}" for note in each.notes)
-        for one, two, test in self.pairs:
-            points = [f"{100 * value:+.2f}" for value in test.difference]
-            wins = f"only {two + 1} is correct on {test.only_second:,}, only {one + 1} on "
-            yield (
-                f"{two + 1} against {one + 1}: {points[0]} points ({points[1]} to {points[2]}) on "
-                f"{self.images:,} images; {wins}{test.only_first:,}; p = {test.exact:.3g} "
-                f"(McNemar, exact; mid-p {test.midp:.3g})"
-            )
-
-
-def _label(models: Sequence[ComparedModel]) -> list[str]:
-    """Name the models shortly; those of one architecture by what differs in their texts."""
-    names = [each.name.partition(",")[0] for each in models]
-    labels = []
-    for name, each in zip(names, models, strict=True):
-        alike = [other.model for other, known in zip(models, names, strict=True) if known == name]
-        letters = zip(*alike, strict=False)
-        same = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, letters))
-        common = re.match(r".*[:/._-]", each.model[:same])
-        rest = each.model[common.end() if common else 0 :]
-        labels.append(f"{name} {rest}" if len(set(alike)) > 1 else name)
-    return labels
 
 
 def compare(
@@ -183,20 +66,22 @@ def compare(
             raise InputError("compare runs in one process; run it without torchrun")
         size = parse_size(image) if isinstance(image, str) else image
         classes = read_map(Path(map)) if isinstance(map, str | Path) else map
+        few_images = _open_few(models, data, split, shots, seeds) if shots else None
         loaded = [as_loaded(model, image=size) for model in models]
         found: list[tuple[Predictions | None, EvaluationResult | None, tuple[str, ...]]] = []
         few: list[dict[int, tuple[float, float]]] = []
         for model, each in zip(models, loaded, strict=True):
-            log_line(f"{name_model(model)}: every image")
+            log_line(f"evaluating {name_model(model)}")
             found.append(
                 _evaluate(models, model, each, data, split, classes, batch, processes.device)
             )
-            few.append(_few_shot(models, each, data, split, shots, seeds, processes.device))
+            if few_images is not None:
+                few.append(_few_shot(each, few_images, shots, seeds, processes.device))
         if not shots and not any(result for _, result, _ in found):
             raise InputError(
                 f"none of the models has the classes of {name_data(data)}: {found[0][2][0]}"
             )
-        log_line("speed")
+        log_line("measuring speed")
         sizes = [preprocess_of(each).size for each in loaded]
         on_device = [each.model.to(processes.device) for each in loaded]
         speeds = _measure_speeds(on_device, sizes, batch, processes.device)
@@ -214,7 +99,7 @@ def compare(
                 speed=statistics.median(speeds[number]),
                 ratio=statistics.median(mine / first for mine, first in pairs),
                 result=found[number][1],
-                shots=few[number],
+                shots=few[number] if few else {},
                 notes=found[number][2],
             )
         )
@@ -274,35 +159,34 @@ def compare_predictions(
     return tests, len(common)
 
 
+def _open_few(
+    models: Sequence[AnyModel], data: Data, split: str | None, shots: Sequence[int], seeds: int
+) -> tuple[ImageDataset, ImageDataset]:
+    """Open the images that few-shot learns from and is evaluated on; refuse what they lack."""
+    train, test = (open_images(data, part, models)[0] for part in ("train", split))
+    try:
+        check_shots(train, shots, seeds)
+    except InputError as error:
+        raise InputError(f"{error}; a bare --shots leaves few-shot out") from None
+    return train, test
+
+
 def _few_shot(
-    models: Sequence[AnyModel],
     loaded: LoadedModel,
-    data: Data,
-    split: str | None,
+    datasets: tuple[ImageDataset, ImageDataset],
     shots: Sequence[int],
     seeds: int,
     device: torch.device,
 ) -> dict[int, tuple[float, float]]:
     """Give the few-shot accuracy of a model's features, at each number of shots."""
-    if not shots:
-        return {}
+    preprocess, cache = preprocess_of(loaded), features_folder()
     train, test = (
-        extract(
-            loaded.model,
-            open_images(data, part, models)[0],
-            preprocess_of(loaded),
-            device=device,
-            cache=features_folder(),
-        )
-        for part in ("train", split)
+        extract(loaded.model, dataset, preprocess, device=device, cache=cache)
+        for dataset in datasets
     )
-    try:
-        found = fit_shots(train, test, shots=shots, seeds=seeds)
-    except InputError as error:
-        raise InputError(f"{error}; a bare --shots leaves few-shot out") from None
     return {
         each.shots: (float(each.accuracy[0].mean()), float(each.accuracy[0].std()))
-        for each in found
+        for each in fit_shots(train, test, shots=shots, seeds=seeds)
     }
 
 

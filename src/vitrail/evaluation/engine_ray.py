@@ -12,7 +12,6 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,8 +20,8 @@ from torch import nn
 
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches
+from vitrail.distributed import choose_device
 from vitrail.evaluation.dataset_predictions import ClassMatching, Predictions, predict_batches
-from vitrail.evaluation.features.extract import Engine
 from vitrail.weights.checkpoint import Activation
 from vitrail.weights.loaded import LoadedModel
 
@@ -39,7 +38,7 @@ def predict_on_ray(
     workers: int | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> list[Predictions]:
-    """Run a model over all batches on so many workers, by default one per core.
+    """Run a model over all batches on `workers` processes, by default one per core.
 
     Without a device a worker uses its GPU, if it has one.
     """
@@ -68,8 +67,7 @@ class _PredictBatch:
 
     def __call__(self, step: int) -> Predictions:
         """Predict the batch of this number."""
-        best = "cuda" if torch.cuda.is_available() else "cpu"
-        device = torch.device(self.device or best)
+        device = choose_device(self.device)
         made = [self.batches[step]]
         return predict_batches(
             self.model.to(device),
@@ -117,11 +115,6 @@ def map_on_ray(
     finally:
         if started:
             ray.shutdown()
-
-
-def encode_on_ray(workers: int | None = None, *, gpus: bool = True) -> Engine:
-    """Give the engine with which `extract` computes on so many of Ray's workers."""
-    return partial(map_on_ray, workers=workers, gpus=gpus)
 
 
 class _Worker:

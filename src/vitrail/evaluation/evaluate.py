@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.batches import EvalBatches
@@ -25,14 +23,12 @@ from vitrail.evaluation.dataset_predictions import (
     join_predictions,
     predict_dataset,
 )
-from vitrail.evaluation.evaluation_result import (
-    EvaluationResult,
-    score_predictions,
-    write_class_table,
-    write_evaluation,
-)
+from vitrail.evaluation.evaluation_files import write_class_table, write_evaluation
+from vitrail.evaluation.evaluation_result import EvaluationResult
 from vitrail.evaluation.imagenet_subsets import open_subset
 from vitrail.evaluation.inputs import name_data, name_model, open_images, preprocess_of
+from vitrail.evaluation.scoring import score_predictions
+from vitrail.files import check_writable
 from vitrail.models.names import parse_size
 from vitrail.models.spec import Size
 from vitrail.weights.load import as_loaded
@@ -61,7 +57,7 @@ def evaluate(
 ) -> EvaluationResult:
     """Evaluate a classifier: accuracy, calibration and confusion, each with a 95 % interval.
 
-    `split` is by default the images that a run held out of its data, otherwise `val` (`all` with
+    `split` is by default the images that a run was validated on, otherwise `val` (`all` with
     `subset`); `image` another resolution than the model was trained at; `subset` one of
     `imagenet_subsets.SUBSETS`; `map` says which of the model's classes those of the data are;
     `real` is the file of ImageNet's reassessed labels. A table by class is written to `csv`,
@@ -70,6 +66,10 @@ def evaluate(
     """
     if batch < 1:
         raise InputError(f"--batch must be at least 1, got {batch}")
+    if csv is not None:
+        check_writable(Path(csv))
+    if out is not None:
+        check_writable(Path(out), folder=True)
     with process_group(None if engine == "ray" else device) as processes:
         if engine == "ray" and processes.count > 1:
             raise InputError("--engine ray starts its own processes; run it without torchrun")
@@ -133,6 +133,14 @@ def open_matched(
     notes += (*notes_of(dataset), *matching.notes)
     if dataset.multilabel and loaded.activation == "softmax":
         notes += ("the model was trained with softmax: one class per image, not several labels",)
+    if dataset.multilabel:
+        own = "the model has no thresholds: a label is predicted from a probability of 0.5 on"
+        if loaded.thresholds is not None:
+            own = "a label is predicted where its probability reaches the model's threshold"
+        notes += (own,)
+    if loaded.preprocess is not None and loaded.preprocess.patches:
+        sides = "x".join(map(str, loaded.preprocess.size))
+        notes += (f"images are stretched to {sides}; predict keeps their aspect ratio",)
     if loaded.preprocess is None:
         notes += ("the weights do not say how images are preprocessed: the paper's way is used",)
     return dataset, matching, notes
@@ -140,11 +148,11 @@ def open_matched(
 
 def map_thresholds(
     loaded: LoadedModel, matching: ClassMatching, dataset: ImageDataset
-) -> np.ndarray | None:
+) -> list[float] | None:
     """Give the model's thresholds in the order of the data's classes, if they are needed."""
     if loaded.thresholds is None or not dataset.multilabel:
         return None
-    return np.array(loaded.thresholds)[matching.outputs(len(dataset.classes))]
+    return [loaded.thresholds[output] for output in matching.outputs(len(dataset.classes))]
 
 
 def _predict(

@@ -1,28 +1,21 @@
-"""What an evaluation found: for people, for programs, and as files with plots."""
+"""What an evaluation found, for people and for programs."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset
-from vitrail.evaluation.calibration import Calibration, calibrate
-from vitrail.evaluation.dataset_predictions import TOP_K, Predictions
-from vitrail.evaluation.intervals import Estimate, bootstrap, mean, wilson
-from vitrail.evaluation.scores import average_precision, confusion_matrix, f1, list_confusion, rank
-from vitrail.files import write_whole
-from vitrail.result import Result, ResultTable, write_json
-from vitrail.text import encodable, printable
+from vitrail.evaluation.dataset_predictions import Predictions
+from vitrail.evaluation.metrics.calibration import Calibration
+from vitrail.evaluation.metrics.intervals import Estimate
+from vitrail.evaluation.metrics.scores import list_confusion, most_confused
+from vitrail.result import Result, ResultTable
+from vitrail.text import printable
 
-_FEWER = 200
-"""Resamples of the mean average precision, each of which goes over all scores."""
 _SHOWN = 40
 """Classes that the table lists; of more, the worst."""
 
@@ -76,10 +69,13 @@ class EvaluationResult(Result):
     """Images evaluated."""
     skipped: int
     """Images that could not be read."""
-    top1: Estimate
-    """Fraction of images whose most likely class is correct; of labels, where images have several.
-    """
-    top5: Estimate
+    top1: Estimate | None = None
+    """Fraction of images whose most likely class is correct, where they have one label."""
+    top5: Estimate | None = None
+    macro_accuracy: Estimate | None = None
+    """The mean of the classes' accuracies, each of which counts the same."""
+    label_accuracy: Estimate | None = None
+    """Where images have several labels, the fraction of labels predicted correctly."""
     loss: Estimate
     """Mean cross-entropy; for a sigmoid model binary, summed over classes."""
     calibration: Calibration | None = None
@@ -87,8 +83,9 @@ class EvaluationResult(Result):
     """Top-1 by the reassessed labels of ImageNet, of the images that have any."""
     real_images: int = 0
     mean_average_precision: Estimate | None = None
-    """Where images have several labels, as the next two: over the classes that have images."""
+    """Where images have several labels: over the classes that have images."""
     macro_f1: Estimate | None = None
+    """The mean of the classes' F1."""
     micro_f1: Estimate | None = None
     classes: tuple[ClassResult, ...]
     """Those that images were evaluated of."""
@@ -108,12 +105,26 @@ class EvaluationResult(Result):
         total = self.images + self.skipped
         return f"on {self.images:,} of {total:,} images ({self.skipped:,} unreadable)"
 
+    def scores(self) -> dict[str, Estimate]:
+        """Give the scores that matter, by name, the one that models are compared by first."""
+        found = {
+            "mAP": self.mean_average_precision,
+            "top-1": self.top1,
+            "top-5": self.top5,
+            "macro accuracy": self.macro_accuracy,
+            "macro F1": self.macro_f1,
+            "micro F1": self.micro_f1,
+        }
+        return {name: each for name, each in found.items() if each is not None}
+
     def metrics(self) -> dict[str, Any]:
         """Give the metrics as plain data; an estimate with its 95 % interval."""
         found: dict[str, Any] = {"images": self.images, "skipped": self.skipped}
         named = {
             "top1": self.top1,
             "top5": self.top5,
+            "macro_accuracy": self.macro_accuracy,
+            "label_accuracy": self.label_accuracy,
             "loss": self.loss,
             "real": self.real,
             "map": self.mean_average_precision,
@@ -172,32 +183,30 @@ class EvaluationResult(Result):
         yield from self.notes
         if self.confusion is not None and (pairs := self._most_confused()):
             yield f"most often confused: {pairs}"
-        first = "labels" if multilabel else "top-1"
-        yield f"{first:12} {_show(self.top1)} {self.evaluated_on()}"
-        rest = {
-            "mAP": self.mean_average_precision,
-            "macro F1": self.macro_f1,
-            "micro F1": self.micro_f1,
-            "top-5": None if multilabel else self.top5,
-        }
-        yield from (f"{name:12} {_show(each)}" for name, each in rest.items() if each is not None)
+        (name, main), *others = self.scores().items()
+        yield f"{name:14} {_show(main)} {self.evaluated_on()}"
+        yield from (f"{name:14} {_show(each)}" for name, each in others)
+        if self.label_accuracy is not None:
+            yield f"{'labels':14} {_show(self.label_accuracy)} predicted correctly"
         loss = self.loss
-        yield f"{'loss':12} {loss.value:.4f} ({loss.low:.4f} to {loss.high:.4f})"
+        yield f"{'loss':14} {loss.value:.4f} ({loss.low:.4f} to {loss.high:.4f})"
         if self.calibration is not None:
             bins = len(self.calibration.bins)
-            yield f"{'calibration':12} {_show(self.calibration.ece)} error, in {bins} bins"
+            yield f"{'calibration':14} {_show(self.calibration.ece)} error, in {bins} bins"
         if self.real is not None:
-            yield f"{'ReaL':12} {_show(self.real)} on {self.real_images:,} images"
+            yield f"{'ReaL':14} {_show(self.real)} on {self.real_images:,} images"
         if self.out is not None:
-            yield f"{self.out}: report.json, classes.csv, images.csv and plots"
+            plots = "" if self.confusion is None else ", confusion and reliability plots"
+            yield f"{self.out}: report.json, classes.csv, images.csv{plots}"
 
     def _most_confused(self) -> str:
         """Name the pairs of classes that were confused most often."""
         assert self.confusion is not None
-        wrong = [each for each in list_confusion(self.confusion) if each.label != each.predicted]
-        wrong.sort(key=lambda each: -each.images)
         names = [*map(printable, self.names), "a class that the data does not have"]
-        shown = (f"{names[e.label]} as {names[e.predicted]} ({e.images:,})" for e in wrong[:3])
+        shown = (
+            f"{names[e.label]} as {names[e.predicted]} ({e.images:,})"
+            for e in most_confused(self.confusion)[:3]
+        )
         return ", ".join(shown)
 
 
@@ -217,183 +226,3 @@ def _show(estimate: Estimate) -> str:
 
 def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
-
-
-def score_predictions(
-    predictions: Predictions,
-    dataset: ImageDataset,
-    *,
-    real: Sequence[frozenset[int]] | None = None,
-    thresholds: np.ndarray | None = None,
-    resamples: int = 1000,
-) -> EvaluationResult:
-    """Compute all metrics of predictions.
-
-    `real` has the correct classes of each image of the dataset, `thresholds` the probability from
-    which on an image has each label (0.5 unless given).
-    """
-    if predictions.logits is not None:
-        return _score_multilabel(predictions, dataset, thresholds, resamples)
-    count = len(predictions.indices)
-    first, in_top = predictions.correct(), predictions.correct(TOP_K)
-    matrix = confusion_matrix(predictions.labels, predictions.top[:, 0], len(dataset.classes))
-    sets = [real[index] for index in predictions.indices.tolist()] if real is not None else []
-    best = predictions.top[:, 0].tolist()
-    hits = [top in each for top, each in zip(best, sets, strict=False) if each]
-    return EvaluationResult(
-        dataset=dataset.name,
-        images=count,
-        skipped=len(predictions.unreadable),
-        top1=wilson(int(first.sum()), count),
-        top5=wilson(int(in_top.sum()), count),
-        loss=mean(predictions.losses, resamples=resamples),
-        calibration=calibrate(predictions.confidence, first, resamples=resamples),
-        real=wilson(sum(hits), len(hits)) if real is not None else None,
-        real_images=len(hits),
-        classes=_score_classes(predictions.labels, first, in_top, matrix, dataset.classes),
-        confusion=matrix,
-        names=dataset.classes,
-        predictions=predictions,
-    )
-
-
-def _score_classes(
-    labels: np.ndarray,
-    first: np.ndarray,
-    in_top: np.ndarray,
-    matrix: np.ndarray,
-    names: Sequence[str],
-) -> tuple[ClassResult, ...]:
-    total = np.bincount(labels, minlength=len(names)).tolist()
-    correct = np.bincount(labels, weights=first, minlength=len(names)).tolist()
-    near = np.bincount(labels, weights=in_top, minlength=len(names)).tolist()
-    predicted = matrix.sum(0).tolist()
-    return tuple(
-        ClassResult(
-            name,
-            count,
-            wilson(correct[number], count),
-            wilson(near[number], count),
-            correct[number] / predicted[number] if predicted[number] else None,
-        )
-        for number, (name, count) in enumerate(zip(names, total, strict=True))
-        if count
-    )
-
-
-def _score_multilabel(
-    predictions: Predictions, dataset: ImageDataset, thresholds: np.ndarray | None, resamples: int
-) -> EvaluationResult:
-    """Compute the metrics where an image may have several labels, or none."""
-    logits, labels = predictions.logits, predictions.labels > 0
-    assert logits is not None
-    levels = np.full(labels.shape[1], 0.5) if thresholds is None else thresholds
-    # Compared as logits: of 0.5 exactly the logits above 0, which probabilities round away.
-    with np.errstate(divide="ignore"):
-        predicted = logits > np.log(levels / (1 - levels)).astype(logits.dtype)
-    share = mean((predicted == labels).mean(1), resamples=resamples)
-    order = rank(logits)
-    each = average_precision(logits, labels, order=order)
-    fewer = min(_FEWER, resamples)
-
-    def mean_precision(weights: np.ndarray) -> float:
-        found = average_precision(logits, labels, weights, order=order)
-        there = found[~np.isnan(found)]
-        return float(there.mean()) if len(there) else np.nan
-
-    def macro(weights: np.ndarray) -> float:
-        found = f1(predicted, labels, weights)
-        return float(np.nanmean(found)) if not np.isnan(found).all() else np.nan
-
-    def micro(weights: np.ndarray) -> float:
-        flat = weights.repeat(labels.shape[1])
-        return float(f1(predicted.reshape(-1, 1), labels.reshape(-1, 1), flat)[0])
-
-    counts, f1_each = labels.sum(0).tolist(), f1(predicted, labels, np.ones(len(labels)))
-    return EvaluationResult(
-        dataset=dataset.name,
-        images=len(logits),
-        skipped=len(predictions.unreadable),
-        top1=share,
-        top5=share,
-        loss=mean(predictions.losses, resamples=resamples),
-        mean_average_precision=bootstrap(mean_precision, len(logits), resamples=fewer),
-        macro_f1=bootstrap(macro, len(logits), resamples=fewer),
-        micro_f1=bootstrap(micro, len(logits), resamples=fewer),
-        classes=tuple(
-            ClassResult(
-                name,
-                count,
-                average_precision=None if np.isnan(ap) else float(ap),
-                f1=None if np.isnan(score) else float(score),
-                threshold=float(level),
-            )
-            for name, count, ap, score, level in zip(
-                dataset.classes, counts, each, f1_each, levels, strict=True
-            )
-        ),
-        names=dataset.classes,
-        predictions=predictions,
-    )
-
-
-def image_rows(predictions: Predictions, dataset: ImageDataset) -> list[dict[str, Any]]:
-    """Give one row per image: its class, the prediction and its probability, or the error."""
-    rows: list[dict[str, Any]] = []
-    for row, index in enumerate(predictions.indices.tolist()):
-        found: dict[str, Any] = {"image": dataset.where(index)}
-        if predictions.logits is None:
-            best = int(predictions.top[row, 0])
-            found["class"] = dataset.classes[predictions.labels[row]]
-            found["predicted"] = dataset.classes[best] if best >= 0 else ""
-            found["probability"] = float(predictions.confidence[row])
-        rows.append({**found, "loss": float(predictions.losses[row]), "error": ""})
-    blank = dict.fromkeys(rows[0], "")
-    rows += [blank | {"image": bad.where, "error": bad.reason} for bad in predictions.unreadable]
-    return rows
-
-
-def write_csv_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows as CSV with their names above, whole or not at all.
-
-    A name that is not UTF-8 is escaped, as messages do.
-    """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {key: encodable(each) if isinstance(each, str) else each for key, each in row.items()}
-        )
-    write_whole(path, text.getvalue())
-
-
-def write_class_table(result: EvaluationResult, path: Path) -> None:
-    """Write one row per class."""
-    write_csv_rows(path, [each.row() for each in result.classes])
-
-
-def write_evaluation(result: EvaluationResult, dataset: ImageDataset, out: Path) -> None:
-    """Write all that there is to know about an evaluation into a folder."""
-    from vitrail.plotting.evaluation_plots import (
-        draw_confusion,
-        draw_reliability,
-        make_title,
-        save_plot,
-    )
-
-    assert result.predictions is not None
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: cannot be made: {error.strerror}") from None
-    write_class_table(result, out / "classes.csv")
-    write_csv_rows(out / "images.csv", image_rows(result.predictions, dataset))
-    if result.confusion is not None and result.calibration is not None:
-        said = f"top-1 {result.top1.value:.1%} {result.evaluated_on()}"
-        title = make_title(dataset.name, said)
-        save_plot(draw_confusion(result.confusion, result.names, title), out, "confusion")
-        found = result.calibration
-        bins = [(b.low, b.images, b.confidence, b.accuracy) for b in found.bins]
-        save_plot(draw_reliability(bins, found.ece, title), out, "reliability")
-    write_whole(out / "report.json", write_json(result))

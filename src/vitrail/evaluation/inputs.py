@@ -41,23 +41,19 @@ def open_images(
 ) -> tuple[ImageDataset, tuple[str, ...]]:
     """Open the images to evaluate on, and note what a person should know about them.
 
-    Of the data that a run was trained on, `val` is what the run held out, however it did so; it is
-    also the default. Other data has its own splits.
+    For the data that a run was trained on, `val` is what the run was validated on, however it was
+    held out; it is also the default. Other data has its own splits.
     """
     for model in models:
-        if (config := _read_run(model)) is None or not _same_data(config.data, data):
+        if (config := read_run_config(model)) is None or not same_data(config.data, data):
             continue
         if not (config.val_split or config.hold_out):
             continue
         if split not in (None, "val", "train"):
             break
-        held_out = (
-            "images that the run was trained on"
-            if split == "train"
-            else ("images that the run held out")
-        )
         dataset = open_run_data(config, split)
-        return dataset, (f"{dataset.name}: {held_out}",)
+        what = "was trained on" if split == "train" else "was validated on"
+        return dataset, (f"{dataset.name}: images that the run {what}",)
     try:
         return open_dataset(data, split=split or "val"), ()
     except NoSplitError as error:
@@ -66,8 +62,8 @@ def open_images(
         raise NoSplitError(f"{error}; leave --split out to evaluate on held-out images") from None
 
 
-def _read_run(model: AnyModel) -> TrainConfig | None:
-    """Read the settings of a run that is named by its folder."""
+def read_run_config(model: AnyModel) -> TrainConfig | None:
+    """Read the settings of a run that is named by its folder; None for any other model."""
     if not isinstance(model, str | os.PathLike):
         return None
     path = expand(os.fspath(model).removeprefix("run:")) / CONFIG
@@ -77,7 +73,8 @@ def _read_run(model: AnyModel) -> TrainConfig | None:
         return None
 
 
-def _same_data(trained: str, asked: Data) -> bool:
+def same_data(trained: str, asked: Data) -> bool:
+    """Tell whether a run's data is what was asked for, however the two are written."""
     if not isinstance(asked, str | os.PathLike):
         return False
     here, there = os.fspath(asked), trained

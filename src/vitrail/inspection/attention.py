@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError, suggest
 from vitrail.inspection.hooks import (
-    Attended,
+    AttentionCall,
     Layers,
     attention_layers,
     choose_layers,
     evaluating,
     find_model,
-    listening,
+    hooked,
     patches_of,
 )
 from vitrail.inspection.record import (
@@ -93,6 +93,9 @@ def attention_masks(
     else:
         layers = "all" if method == "rollout" else [layer]
         maps, read = attention_maps(model, x, layers=layers, by_head=by_head)
+    if inner.spec.branches > 1 and method != "raw":  # side by side, so their mean is one layer
+        step = inner.spec.branches
+        maps = [torch.stack(maps[i : i + step]).mean(0) for i in range(0, len(maps), step)]
     if by_head:
         read = read[:, None].expand(-1, inner.spec.heads, -1)
     with torch.autocast(x.device.type, enabled=False):
@@ -147,17 +150,18 @@ def gradient_maps(
         raise InputError(
             f"{model.spec.name} has no head, so there is no class to take the gradient of"
         )
-    found: list[Attended] = []
+    found: list[AttentionCall] = []
     pooling: list[Tensor] = []
+    pool_heads = model.spec.pool_heads or model.spec.heads
     layers = range(len(attention_layers(model)))
     with evaluating(model), torch.inference_mode(False), torch.enable_grad():
         x = x.detach().clone().requires_grad_()
-        with listening(
+        with hooked(
             model,
             attention=layers,
-            attended=found.append,
-            pooled=lambda q, k: pooling.append(pooling_weights(q, k, model.spec.heads)),
-            eagerly=True,
+            on_attention=found.append,
+            on_pooling=lambda q, k: pooling.append(pooling_weights(q, k, pool_heads)),
+            eager=True,
         ):
             logits = model.forward(x)
         classes = _targets(logits, target)
@@ -169,11 +173,9 @@ def gradient_maps(
 
 
 @torch.no_grad()
-def _weigh(found: Attended, gradient: Tensor, *, by_head: bool) -> Tensor:
+def _weigh(found: AttentionCall, gradient: Tensor, *, by_head: bool) -> Tensor:
     """Multiply one layer's attention by its positive gradient."""
-    sums, heads = _Sums(), found.query.shape[1]
-    gradient = gradient.reshape(-1, found.query.shape[2], heads, found.query.shape[3])
-    gradient = gradient.transpose(1, 2)
+    sums = _Sums()
     whole: list[Chunk] = []
     for chunk in chunks_of(found):
         lines = slice(chunk.images.start * found.lines, chunk.images.stop * found.lines)
@@ -209,13 +211,17 @@ class _Sums:
 
 def _read(model: ViT, like: Tensor, pooling: Tensor | None) -> Tensor:
     """Return the weight of each token (batch, tokens) in what the head gets."""
-    read, prefix = like.new_zeros(len(like), like.shape[-1]), model.spec.prefix
+    read = like.new_zeros(len(like), like.shape[-1])
+    prefix = 0 if model.spec.pool_prefix else model.spec.prefix
     if pooling is not None:
         read[:, prefix:] = pooling.mean(1)
     elif model.spec.pool == "token":
         read[:, 0] = 1
     else:
         read[:, prefix:] = 1 / (read.shape[1] - prefix)
+    if model.spec.pool == "token-gap":
+        read[:, 0] = 1
+        read /= 2
     return read
 
 

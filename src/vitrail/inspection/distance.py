@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.inspection.hooks import (
-    Attended,
+    AttentionCall,
     attention_layers,
     evaluating,
     find_model,
-    listening,
+    hooked,
     patches_of,
 )
 from vitrail.inspection.record import chunks_of
@@ -64,7 +64,7 @@ def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> Attention
     tables: dict[tuple[Size, Size], Tensor] = {}
     image, patches, images = (0, 0), (0, 0), 0
 
-    def attended(found: Attended) -> None:
+    def on_attention(found: AttentionCall) -> None:
         for chunk in chunks_of(found, skip=prefix):
             grid = chunk.grid or patches
             if (grid, image) not in tables:
@@ -75,7 +75,7 @@ def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> Attention
             sums[found.layer, chunk.heads] += far.cpu().double().sum(0)
 
     everything = range(len(sites))
-    with evaluating(model), listening(model, attention=everything, attended=attended):
+    with evaluating(model), hooked(model, attention=everything, on_attention=on_attention):
         for batch in batches:
             image = (batch.shape[2], batch.shape[3])
             patches = image if isinstance(inner, BiT) else patches_of(inner, batch)

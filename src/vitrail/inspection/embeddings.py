@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from vitrail.config import InputError
 from vitrail.inspection.hooks import find_model
 from vitrail.models import BiT, ViT
-from vitrail.models.positions import Positions, RelativePositions, resize_grid
+from vitrail.models.positions.absolute import Positions
+from vitrail.models.positions.grid_resizing import resize_grid
+from vitrail.models.positions.relative import RelativePositions
 from vitrail.models.spec import Size
 from vitrail.plotting.drawable import Drawable
 
@@ -107,8 +109,9 @@ def position_similarity(
     table = inner.positions[_table_number(inner, layer)]
     if isinstance(table, RelativePositions):
         tiles = _compare_offsets(table, spec.prefix, rows * columns)
+    elif not isinstance(table, Positions):
+        raise InputError(f"{spec.name} has biases of offsets, not position embeddings")
     else:
-        assert isinstance(table, Positions)
         like = inner.embedding.weight.float()
         places = table((rows, columns), like).cpu().double()[spec.prefix :]
         places = F.normalize(places, dim=1)

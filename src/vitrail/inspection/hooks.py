@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.models import BiT, Model, ViT
-from vitrail.models.layers import SelfAttention
-from vitrail.models.positions import RelativePositions
+from vitrail.models.layers.differential import DifferentialMix, split_pairs
+from vitrail.models.layers.self_attention import SelfAttention
 from vitrail.models.spec import Size
 
 Axis = Literal["grid", "row", "column"]
@@ -26,7 +26,7 @@ Layers = Sequence[int] | Literal["all"]
 
 
 @dataclass(frozen=True)
-class Attended:
+class AttentionCall:
     """The inputs and outputs of one attention layer.
 
     A line is what attends to itself: a whole image, or with axial attention a row or a column.
@@ -34,15 +34,18 @@ class Attended:
 
     layer: int
     query: Tensor
-    """(lines, heads, tokens, head size), as are the other two."""
+    """(lines, heads, tokens, head size), as are the others."""
     key: Tensor
     value: Tensor
     mixed: Tensor
-    """Values weighted by attention (…, tokens, width)."""
-    relative: RelativePositions | None
+    """Values weighted by attention."""
+    bias: Tensor | None
+    """Added to the logits (lines or 1, heads or 1, tokens, tokens)."""
     axis: Axis
     lines: int
     """Lines of an image."""
+    subtracted: tuple[Tensor, Tensor, Tensor] | None = None
+    """Query, key and factor of the second of two attentions, where a layer has their difference."""
 
     @property
     def tokens(self) -> int:
@@ -83,47 +86,47 @@ def choose_layers(asked: Layers | None, count: int, what: str, name: str) -> lis
 
 
 @contextmanager
-def listening(
+def hooked(
     module: nn.Module,
     *,
     attention: Sequence[int] = (),
-    attended: Callable[[Attended], None] = lambda found: None,
+    on_attention: Callable[[AttentionCall], None] = lambda found: None,
     tokens: Sequence[int] = (),
-    encoded: Callable[[int, Tensor], None] = lambda layer, output: None,
-    pooled: Callable[[Tensor, Tensor], None] | None = None,
-    eagerly: bool = False,
+    on_tokens: Callable[[int, Tensor], None] = lambda layer, output: None,
+    on_pooling: Callable[[Tensor, Tensor], None] | None = None,
+    eager: bool = False,
 ) -> Iterator[None]:
     """Call back with each forward pass's attention, block outputs, and pooling's query and key.
 
-    Nothing stays behind, however the context ends. With `eagerly`, compiled code does not run at
+    Nothing stays behind, however the context ends. With `eager`, compiled code does not run at
     all, and the caller calls `forward`.
     """
     model = find_model(module)
     sites = attention_layers(model)
     axial = isinstance(model, BiT) or model.spec.attention == "axial"
 
-    def listen(stack: ExitStack) -> None:
+    def register(stack: ExitStack) -> None:
         for layer in dict.fromkeys(attention):
             axis: Axis = "grid" if not axial else "column" if layer % 2 else "row"
-            _hear_attention(stack, sites[layer], layer, axis, attended)
+            _hook_attention(stack, sites[layer], layer, axis, on_attention)
         for layer in dict.fromkeys(tokens):
-            hook = _hear_output(encoded, layer)
+            hook = _hook_output(on_tokens, layer)
             stack.callback(model.blocks[layer].register_forward_hook(hook).remove)
-        if pooled is not None and isinstance(model, ViT) and model.pooling is not None:
-            _hear_pooling(stack, model.pooling, pooled)
+        if on_pooling is not None and isinstance(model, ViT) and model.pooling is not None:
+            _hook_pooling(stack, model.pooling, on_pooling)
 
     with ExitStack() as stack:
-        # Else blocks would run, and be heard, once more in the backward pass.
+        # Otherwise blocks would run, and call the hooks, once more in the backward pass.
         stack.callback(setattr, model, "checkpointing", model.checkpointing)
         model.checkpointing = False
         compiled = _is_compiled(module)
-        if compiled and eagerly:
+        if compiled and eager:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if compiled and not eagerly:
-            hook = module.register_forward_hook(_replay(listen), with_kwargs=True)
+        if compiled and not eager:
+            hook = module.register_forward_hook(_replay(register), with_kwargs=True)
             stack.callback(hook.remove)
         else:
-            listen(stack)
+            register(stack)
         yield
 
 
@@ -150,7 +153,7 @@ def _is_compiled(module: nn.Module) -> bool:
     )
 
 
-def _replay(listen: Callable[[ExitStack], None]) -> Callable[..., None]:
+def _replay(register: Callable[[ExitStack], None]) -> Callable[..., None]:
     """Make the hook that runs a compiled module again, without its compiled code."""
 
     def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -159,63 +162,59 @@ def _replay(listen: Callable[[ExitStack], None]) -> Callable[..., None]:
             stack.enter_context(torch.random.fork_rng(devices=devices))
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(torch.no_grad())
-            listen(stack)
+            register(stack)
             module.forward(*args, **kwargs)
 
     disabled: Any = torch.compiler.disable(hook)  # where the root is compiled, so would this be
     return disabled
 
 
-def _hear_attention(
+def _hook_attention(
     stack: ExitStack,
     site: SelfAttention,
     layer: int,
     axis: Axis,
-    tell: Callable[[Attended], None],
+    callback: Callable[[AttentionCall], None],
 ) -> None:
-    heard: dict[str, Tensor] = {}
+    lines = 1
 
-    def note(name: str) -> Callable[..., None]:
-        return lambda _, inputs, output: heard.update({name: output})
+    def count_lines(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        nonlocal lines
+        lines = inputs[0].shape[1] if axis != "grid" else 1
 
-    def note_input(_: nn.Module, inputs: tuple[Tensor]) -> None:
-        heard["mixed"] = inputs[0]
+    def finish(mix: nn.Module, inputs: tuple[Any, ...], mixed: Tensor) -> None:
+        query, key, value, bias = inputs
+        subtracted = None
+        if isinstance(mix, DifferentialMix):
+            (query, query2), (key, key2) = split_pairs(query), split_pairs(key)
+            subtracted = query2, key2, mix.factor
+        found = AttentionCall(layer, query, key, value, mixed, bias, axis, lines, subtracted)
+        with torch.autocast(query.device.type, enabled=False):  # it is the model's, not the hook's
+            callback(found)
 
-    def finish(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, relative = inputs[0], inputs[1] if len(inputs) > 1 else None
-        qkv = heard.pop("qkv")
-        value = qkv.view(-1, x.shape[-2], 3, site.heads, x.shape[-1] // site.heads)[:, :, 2]
-        query, key, mixed = (heard.pop(name) for name in ("query", "key", "mixed"))
-        value, lines = value.transpose(1, 2), x.shape[1] if axis != "grid" else 1
-        with torch.autocast(x.device.type, enabled=False):  # it is the model's, not the listener's
-            tell(Attended(layer, query, key, value, mixed, relative, axis, lines))
-
-    stack.callback(heard.clear)
-    for name, part in (("qkv", site.qkv), ("query", site.query_norm), ("key", site.key_norm)):
-        stack.callback(part.register_forward_hook(note(name)).remove)
-    stack.callback(site.output.register_forward_pre_hook(note_input).remove)
-    stack.callback(site.register_forward_hook(finish).remove)
+    stack.callback(site.register_forward_pre_hook(count_lines).remove)
+    stack.callback(site.mix.register_forward_hook(finish).remove)
 
 
-def _hear_output(tell: Callable[[int, Tensor], None], layer: int) -> Callable[..., None]:
-    return lambda _, inputs, output: tell(layer, output)
+def _hook_output(callback: Callable[[int, Tensor], None], layer: int) -> Callable[..., None]:
+    return lambda _, inputs, output: callback(layer, output)
 
 
-def _hear_pooling(
-    stack: ExitStack, pooling: nn.Module, tell: Callable[[Tensor, Tensor], None]
+def _hook_pooling(
+    stack: ExitStack, pooling: nn.Module, callback: Callable[[Tensor, Tensor], None]
 ) -> None:
-    heard: list[Tensor] = []
+    seen: list[Tensor] = []
 
     def note(_: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        heard.append(output)
+        seen.append(output)
 
     def finish(_: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
-        query, both = heard
-        heard.clear()
+        query, both = seen
+        seen.clear()
         with torch.autocast(query.device.type, enabled=False):
-            tell(query, both.chunk(2, dim=-1)[0])
+            callback(query, both.chunk(2, dim=-1)[0])
 
-    stack.callback(heard.clear)
+    stack.callback(seen.clear)
     for name in ("query", "key_value"):  # in the order of their calls
         stack.callback(pooling.get_submodule(name).register_forward_hook(note).remove)
     stack.callback(pooling.register_forward_hook(finish).remove)

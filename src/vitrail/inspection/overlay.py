@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from vitrail.data.dataset import Content
 from vitrail.data.decoding.decode import decode
-from vitrail.data.transforms.geometry import Box, fit
+from vitrail.data.transforms.geometry import fit_to_size
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.plotting.tiles import stretch, to_colors
 
@@ -24,7 +24,7 @@ def place_mask(mask: np.ndarray, height: int, width: int, preprocess: Preprocess
     The mask (rows, columns) is of the model's input, into which `preprocess` made the image. It
     is interpolated between its cells' centers; what the model did not see is 0.
     """
-    before, size, after = fit(height, width, preprocess)
+    before, size, after = fit_to_size(height, width, preprocess)
     sides = zip((height, width), before[:2], before[2:], size, after[:2], after[2:], strict=True)
     axes = []
     for length, start, extent, resized, cut, kept in sides:
@@ -36,19 +36,6 @@ def place_mask(mask: np.ndarray, height: int, width: int, preprocess: Preprocess
     placed = F.grid_sample(cells, points, padding_mode="border", align_corners=False)[0, 0]
     seen = (down.abs() <= 1) & (across.abs() <= 1)
     return placed.where(seen, 0).numpy()
-
-
-def seen_part(height: int, width: int, preprocess: Preprocess) -> Box:
-    """Give the part of an upright image of this size that the model sees, in whole pixels."""
-    before, size, after = fit(height, width, preprocess)
-    edges = []
-    for start, extent, resized, cut, kept in zip(
-        before[:2], before[2:], size, after[:2], after[2:], strict=True
-    ):
-        scale = extent / resized
-        edges.append((round(start + cut * scale), round(start + (cut + kept) * scale)))
-    (top, bottom), (left, right) = edges
-    return Box(top, left, bottom - top, right - left)
 
 
 def overlay(

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.inspection.hooks import (
-    Attended,
+    AttentionCall,
     Layers,
     attention_layers,
     choose_layers,
     find_model,
-    listening,
+    hooked,
 )
 from vitrail.models import BiT, ViT
 from vitrail.models.spec import Size
@@ -86,7 +86,8 @@ def record(
     The model may be compiled, in half precision or under autocast, and its outputs do not change
     by a bit. `rows` are query tokens (0 is the class token). With `each`, attention is not kept
     but handed over part by part, and no map is ever whole. A compiled model runs twice, the second
-    time without its compiled code, for the tape; there, only its call is heard, not `features`.
+    time without its compiled code, for the tape; then only calls of the model itself are recorded,
+    not of `features`.
     """
     inner = find_model(model)
     sites, name = attention_layers(inner), inner.spec.name
@@ -100,7 +101,7 @@ def record(
     chosen = None if heads is None else choose_layers(heads, sites[0].heads, "head", name)
     tape = Tape(inner)
 
-    def attended(found: Attended) -> None:
+    def on_attention(found: AttentionCall) -> None:
         asked = None if rows is None else choose_layers(rows, found.tokens, "token", name)
         chunks = chunks_of(found, chosen, asked)
         if each is None:
@@ -109,27 +110,27 @@ def record(
             for chunk in chunks:
                 each(chunk)
 
-    def encoded(layer: int, output: Tensor) -> None:
+    def on_tokens(layer: int, output: Tensor) -> None:
         cells = output.flatten(2).transpose(1, 2) if isinstance(inner, BiT) else output
         tape.tokens[layer] = cells.flatten(1, -2).detach()
 
-    def pooled(query: Tensor, key: Tensor) -> None:
+    def on_pooling(query: Tensor, key: Tensor) -> None:
         assert isinstance(inner, ViT)
-        tape.pooling = pooling_weights(query, key, inner.spec.heads)
+        tape.pooling = pooling_weights(query, key, inner.spec.pool_heads or inner.spec.heads)
 
-    with listening(
+    with hooked(
         model,
         attention=layers,
-        attended=attended,
+        on_attention=on_attention,
         tokens=choose_layers(tokens, len(inner.blocks), "block", name),
-        encoded=encoded,
-        pooled=pooled if layers else None,
+        on_tokens=on_tokens,
+        on_pooling=on_pooling if layers else None,
     ):
         yield tape
 
 
 def chunks_of(
-    found: Attended,
+    found: AttentionCall,
     heads: Sequence[int] | None = None,
     rows: Sequence[int] | None = None,
     *,
@@ -142,8 +143,6 @@ def chunks_of(
     count = found.query.shape[1] if heads is None else len(heads)
     batch = len(found.query) // found.lines
     together = _CHUNK // (found.tokens * (found.tokens if rows is None else len(rows)))
-    if found.relative is not None:
-        together = max(together, count)  # its bias is made for all heads at once
     step = max(together // count, 1)
     together = min(max(together, 1), count)
     for first in range(0, batch, step):
@@ -157,7 +156,7 @@ def chunks_of(
 
 @torch.no_grad()
 def _compute(
-    found: Attended,
+    found: AttentionCall,
     images: slice,
     heads: slice | list[int],
     rows: Sequence[int] | None,
@@ -168,13 +167,21 @@ def _compute(
     some = slice(skip, None) if rows is None or found.axis != "grid" else list(rows)
     # At least in float32: so does the fused kernel, even of halves.
     exact = torch.promote_types(found.query.dtype, torch.float32)
-    query, key = found.query[lines].to(exact), found.key[lines].to(exact)
-    bias = None if found.relative is None else found.relative(query)
-    query = query[:, heads][:, :, some] * query.shape[-1] ** -0.5
-    logits = query @ key[:, heads, skip:].mT
+    bias = found.bias
     if bias is not None:
-        logits += bias[:, heads][:, :, some, skip:]
-    weights = logits.softmax(-1)
+        bias = bias if len(bias) == 1 else bias[lines]
+        bias = (bias if bias.shape[1] == 1 else bias[:, heads])[:, :, some, skip:].to(exact)
+
+    def weigh(query: Tensor, key: Tensor) -> Tensor:
+        query, key = query[lines].to(exact), key[lines].to(exact)
+        query = query[:, heads][:, :, some] * query.shape[-1] ** -0.5
+        logits = query @ key[:, heads, skip:].mT
+        return (logits if bias is None else logits.add_(bias)).softmax(-1)
+
+    weights = weigh(found.query, found.key)
+    if found.subtracted is not None:
+        *second, factor = found.subtracted
+        weights -= factor.to(exact) * weigh(*second)
     if found.axis == "grid":
         return weights, None
     weights, grid = spread(weights, found)
@@ -189,7 +196,7 @@ def pooling_weights(query: Tensor, key: Tensor, heads: int) -> Tensor:
     return (query @ key.mT * query.shape[-1] ** -0.5).softmax(-1)[:, :, 0]
 
 
-def spread(weights: Tensor, found: Attended) -> tuple[Tensor, Size]:
+def spread(weights: Tensor, found: AttentionCall) -> tuple[Tensor, Size]:
     """Write the attention of lines (lines, heads, side, side) as one over all their tokens."""
     lines, (_, heads, side, _) = found.lines, weights.shape
     grid = (lines, side) if found.axis == "row" else (side, lines)

@@ -1,7 +1,7 @@
 """Layer-by-layer similarity of two models: linear CKA, from minibatches (arXiv 2010.15327).
 
 Each batch adds an unbiased estimate of three covariances (Song et al. 2012), so that the result
-does not depend on the size of a batch but for its noise, and no batch has to hold a data set.
+depends on the batch size only by its noise, and no batch has to hold a dataset.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LayerSimilarity(Drawable):
     """The models'."""
 
     def draw(self) -> Plot:
-        """Draw the similarities, a cell a pair of layers."""
+        """Draw the similarities, one cell per pair of layers."""
         from vitrail.plotting.inspection_plots import draw_similarity
 
         return draw_similarity(self.cka, self.names)
@@ -69,13 +69,6 @@ def compare_layers(
     return LayerSimilarity(cka.float().numpy(), names)
 
 
-def linear_cka(x: Tensor, y: Tensor) -> float:
-    """Give the unbiased linear CKA of two sets of features (images, size) of one batch."""
-    first, second = ((part.double() @ part.double().T)[None] for part in (x, y))
-    both = covariances(first, second)
-    return float(both / (covariances(first, first) * covariances(second, second)).sqrt())
-
-
 def covariances(first: Tensor, second: Tensor) -> Tensor:
     """Estimate the covariance (HSIC) of each pair of grams (layers, images, images)."""
     count = first.shape[-1]
@@ -95,7 +88,7 @@ def _grams(model: nn.Module, x: Tensor) -> Tensor:
     with evaluating(model), record(model, tokens="all") as tape:
         model(x)
     rows = (tokens.float().flatten(1) for tokens in tape.tokens.values())
-    # Centring changes no covariance, but leaves float32 its digits for what differs.
+    # Centering changes no covariance, but leaves float32 its digits for what differs.
     rows = (each - each.mean(0) for each in rows)
     with torch.autocast(x.device.type, enabled=False):
         return torch.stack([(each @ each.T).cpu().double() for each in rows])

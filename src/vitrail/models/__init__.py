@@ -1,6 +1,6 @@
-"""Every model of the paper, from a name: torch only, no files, no data, no training.
+"""Every model of the paper, by name: torch only, no files, no data, no training.
 
-Names, specs and costs answer without importing torch; the models import it when first asked for.
+Names, specs and costs don't import torch; the models do when first used.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,16 +18,20 @@ if TYPE_CHECKING:
     from vitrail.models.bit import BiT as BiT
     from vitrail.models.factory import build as build
     from vitrail.models.model import Model as Model
-    from vitrail.models.positions import resize_patches as resize_patches
-    from vitrail.models.positions import resize_positions as resize_positions
+    from vitrail.models.positions.grid_resizing import resize_patches as resize_patches
+    from vitrail.models.positions.grid_resizing import resize_positions as resize_positions
+    from vitrail.models.positions.mixed_grids import PatchBatch as PatchBatch
+    from vitrail.models.positions.mixed_grids import pack_images as pack_images
     from vitrail.models.vit import ViT as ViT
 
 _LAZY = {
     "BiT": "bit",
     "build": "factory",
     "Model": "model",
-    "resize_patches": "positions",
-    "resize_positions": "positions",
+    "pack_images": "positions.mixed_grids",
+    "PatchBatch": "positions.mixed_grids",
+    "resize_patches": "positions.grid_resizing",
+    "resize_positions": "positions.grid_resizing",
     "ViT": "vit",
 }
 

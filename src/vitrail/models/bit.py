@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from vitrail.models.convolution import StdConv
 from vitrail.models.init import init_layers
-from vitrail.models.layers import SelfAttention
+from vitrail.models.layers.self_attention import SelfAttention
 from vitrail.models.model import Model
-from vitrail.models.positions import RelativePositions
+from vitrail.models.positions.relative import RelativePositions
 from vitrail.models.spec import BiTSpec, Size
 
 GROUPS = 32
 
 
 class AxialMixing(nn.Module):
-    """Row, then column self-attention with relative positions, for a 3x3 convolution's place."""
+    """Row, then column self-attention with relative positions, instead of a 3x3 convolution."""
 
     def __init__(self, channels: int, heads: int, grid: Size, stride: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class BiT(Model[BiTSpec]):
         return self.flatten_tokens(self.norm(x).relu())
 
     def flatten_tokens(self, x: Tensor) -> Tensor:
-        """Bring a feature map to (batch, cells, channels)."""
+        """Reshape a feature map to (batch, cells, channels)."""
         return x.flatten(2).transpose(1, 2)
 
     def pool(self, tokens: Tensor) -> Tensor:
@@ -103,14 +103,14 @@ class BiT(Model[BiTSpec]):
         return tokens.mean(1)
 
     def layer_of(self, parameter: str) -> int:
-        """Say how deep a parameter sits: 0 is the root, 1 the first block, the head last."""
+        """Return a parameter's depth: 0 for the root, 1 for the first block, the head last."""
         room, _, rest = parameter.partition(".")
         if room == "blocks":
             return 1 + int(rest.partition(".")[0])
         return 1 + len(self.blocks) if room in ("norm", "head") else 0
 
     def init_parameters(self) -> None:
-        """Fill all parameters as the official code does, from torch's random generator."""
+        """Fill all parameters as the official code does, with torch's global generator."""
         init_layers(self)
 
 

@@ -22,18 +22,18 @@ class StdConv(nn.Conv2d):
     def __init__(
         self, inputs: int, outputs: int, kernel: int, stride: int, rule: Standardize, same: bool
     ) -> None:
-        # TensorFlow's "same" depends on the image's size, so it is padded in forward.
+        # TensorFlow's "same" depends on the input's size, so forward pads.
         padding = 0 if same else kernel // 2
         super().__init__(inputs, outputs, kernel, stride, padding, bias=False)
         self.rule: Standardize = rule
         self.same = same
 
     def standardized(self) -> Tensor:
-        """Give the filters as they are applied."""
+        """Return the filters as they are applied."""
         inside, outside = _EPSILONS[self.rule]
-        centerd = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
-        variance = centerd.square().mean((1, 2, 3), keepdim=True)
-        return centerd / ((variance + inside).sqrt() + outside)
+        centered = self.weight - self.weight.mean((1, 2, 3), keepdim=True)
+        variance = centered.square().mean((1, 2, 3), keepdim=True)
+        return centered / ((variance + inside).sqrt() + outside)
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve a feature map (batch, channels, height, width)."""

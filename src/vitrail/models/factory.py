@@ -1,4 +1,4 @@
-"""From a name or a spec to a model."""
+"""Building a model from a name or a spec."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def build(
 ) -> ViT | BiT:
     """Build a model with fresh weights: `build("ViT-Ti/16", pool="gap", classes=10)`.
 
-    `options` are fields of the spec, as after a comma in a name. `classes=0` leaves the head out:
-    `forward` gives features. With a `seed` the weights are those that `init_weights(seed)` gives,
-    and torch's own random generator is left alone. On the "meta" device nothing is allocated;
-    `to_empty` and `init_weights` make such a model real.
+    `options` are fields of the spec, as after a comma in a name. With `classes=0` there is no head,
+    and `forward` returns features. With a `seed` the weights are those of `init_weights(seed)`, and
+    torch's global generator is not used. On the "meta" device nothing is allocated; `to_empty` and
+    `init_weights` make such a model real.
     """
     spec = parse(model) if isinstance(model, str) else model
     if classes is not None:

@@ -1,6 +1,6 @@
 """The hybrid's ResNet stem, as the official code builds it (section 3.1 "Hybrid Architecture").
 
-It is not the BiT ResNet: normalization follows each convolution and padding is TensorFlow's "same".
+Unlike in BiT, normalization follows each convolution, and padding is TensorFlow's "same".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GROUPS = 32
 
 
 class StemBlock(nn.Module):
-    """A bottleneck block: 1x1, 3x3 and 1x1 convolutions, each with its norm, and a shortcut."""
+    """A bottleneck block: 1x1, 3x3 and 1x1 convolutions, each with a norm, and a shortcut."""
 
     def __init__(self, spec: HybridSpec, inputs: int, middle: int, stride: int) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class StemBlock(nn.Module):
 
 
 class Stem(nn.Module):
-    """A ResNet's root, and its blocks for the model to run one after the other."""
+    """A ResNet's root, and its blocks, which the model runs one by one."""
 
     def __init__(self, spec: HybridSpec) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Stem(nn.Module):
         return F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, 2)
 
     def init_blocks(self) -> None:
-        """Start each block as its shortcut, as the official code does."""
+        """Make each block start as its shortcut, as the official code does."""
         for module in self.modules():
             if isinstance(module, StemBlock):
                 nn.init.zeros_(module.norm3.weight)

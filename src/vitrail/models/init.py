@@ -1,4 +1,4 @@
-"""Initial values, as the official code draws them from flax; tested by their statistics."""
+"""Initial values, distributed as the official code draws them with flax."""
 
 from __future__ import annotations
 
@@ -10,32 +10,48 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.models.convolution import StdConv
-from vitrail.models.layers import MLP, AttentionPool, Head, LayerScale, SelfAttention
-from vitrail.models.positions import Positions, RelativePositions
+from vitrail.models.layers.differential import DifferentialMix
+from vitrail.models.layers.heads import AttentionPool, Head
+from vitrail.models.layers.mlp import MLP
+from vitrail.models.layers.norms import LayerScale
+from vitrail.models.layers.self_attention import QueryValueBias, SelfAttention
+from vitrail.models.positions.absolute import Positions
+from vitrail.models.positions.relative import RelativeBias, RelativePositions
 
 
 @torch.no_grad()
 def init_layers(root: nn.Module) -> None:
-    """Fill every layer that the families share; a family fills what is its own."""
+    """Fill every layer that the model families share; each family fills its own."""
     for module in root.modules():
         match module:
-            case nn.LayerNorm() | nn.GroupNorm():
+            case nn.LayerNorm() | nn.GroupNorm() | nn.RMSNorm():
                 module.reset_parameters()  # ones and zeros
             case LayerScale():
                 module.factor.fill_(module.initial)
             case StdConv():
                 lecun_normal(module.weight)
+            case RelativeBias():
+                nn.init.zeros_(module.table)
             case Positions() | RelativePositions():
                 for table in module.parameters():
                     normal(table, std=0.02)
+            case QueryValueBias():
+                nn.init.zeros_(module.bias)
             case SelfAttention():
-                xavier(module.qkv, parts=3)
+                if module.query is None:
+                    xavier(module.qkv, parts=3)
+                else:
+                    xavier(module.query)
+                    xavier(module.key_value, parts=2)
                 xavier(module.output)
+            case DifferentialMix():
+                normal(module.lambdas, std=0.1)  # arXiv 2410.05258, section 3.8
             case MLP():
                 xavier(module.hidden, parts=2 if module.activation == "swiglu" else 1)
                 xavier(module.output)
-                normal(module.hidden.bias, std=1e-6)
-                normal(module.output.bias, std=1e-6)
+                for layer in (module.hidden, module.output):
+                    if layer.bias is not None:
+                        normal(layer.bias, std=1e-6)
             case AttentionPool():
                 with whole(module.probe) as probe:
                     nn.init.xavier_uniform_(probe[0])
@@ -54,9 +70,9 @@ def init_layers(root: nn.Module) -> None:
 
 
 def xavier(linear: nn.Linear, parts: int = 1) -> None:
-    """Fill a dense layer uniformly, each of the matrices that it stacks by itself; its bias is 0.
+    """Fill a dense layer uniformly, each of its stacked matrices separately; the bias is 0.
 
-    torch's own attention draws q, k and v as one matrix, which makes them smaller by sqrt(2).
+    torch's MultiheadAttention draws q, k and v as one matrix, which scales them by 1 / sqrt(2).
     """
     with whole(linear.weight) as weight:
         for matrix in weight.chunk(parts):
@@ -66,26 +82,26 @@ def xavier(linear: nn.Linear, parts: int = 1) -> None:
 
 
 def lecun_normal(weight: Tensor) -> None:
-    """Fill as flax's default does: a truncated normal of variance 1 / inputs."""
+    """Fill with flax's default: a truncated normal of variance 1 / inputs."""
     inputs = weight.shape[1:].numel()
-    # A normal cut at two stds has 0.8796 of its std left; JAX corrects for that.
+    # A normal truncated at two stds has 0.8796 of its std; JAX corrects for that.
     std = math.sqrt(1 / inputs) / 0.87962566103423978
     with whole(weight) as filled:
         nn.init.trunc_normal_(filled, std=std, a=-2 * std, b=2 * std)
 
 
 def normal(parameter: Tensor, std: float) -> None:
-    """Fill from a normal around 0."""
+    """Fill from a normal with mean 0."""
     with whole(parameter) as filled:
         nn.init.normal_(filled, std=std)
 
 
 @contextmanager
 def whole(parameter: Tensor) -> Iterator[Tensor]:
-    """Give a tensor to fill in the parameter's place; each process keeps its part of a sharded one.
+    """Yield a tensor to fill; of a sharded parameter (DTensor), each process then keeps its shard.
 
-    All processes draw the whole, so that the values are those of an unsharded model. In place, a
-    chunk of a DTensor would be filled that is a copy, and lost.
+    All processes draw the full tensor, so that the values are those of an unsharded model. Chunks
+    of a DTensor are copies: filling them in place would be lost.
     """
     if not hasattr(parameter, "device_mesh"):
         yield parameter

@@ -1,4 +1,4 @@
-"""The small surface that all models share: tokens, features, logits, head, parameter groups."""
+"""The interface of all models: tokens, features, logits, head, parameter groups."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from vitrail.config import InputError
 from vitrail.models.init import init_layers
-from vitrail.models.layers import Head
+from vitrail.models.layers.heads import Head
 from vitrail.models.spec import BiTSpec, ViTSpec
+from vitrail.models.vit_spec import PLAIN_HEAD
 
 S = TypeVar("S", bound=ViTSpec | BiTSpec)
 
@@ -26,7 +27,7 @@ class Model(nn.Module, ABC, Generic[S]):
     blocks: nn.ModuleList
     norm: nn.Module
     checkpointing: bool = False
-    """Whether training keeps only each block's input and computes the rest again."""
+    """Whether training keeps only each block's input and recomputes the rest."""
 
     def __init__(self, spec: S) -> None:
         super().__init__()
@@ -44,7 +45,7 @@ class Model(nn.Module, ABC, Generic[S]):
     def init_weights(self, seed: int | None = None) -> None:
         """Fill all parameters as the official code does, sharded ones (DTensor) too.
 
-        With a `seed` the values depend on it alone; else torch's random generator draws them.
+        With a `seed` the values depend on it alone; else on torch's global generator.
         """
         if seed is None:
             self.init_parameters()
@@ -56,11 +57,11 @@ class Model(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def init_parameters(self) -> None:
-        """Fill all parameters from torch's random generator."""
+        """Fill all parameters, with torch's global generator."""
 
     @abstractmethod
     def layer_of(self, parameter: str) -> int:
-        """Say how deep a parameter sits: 0 at the input, then block by block, the head last."""
+        """Return a parameter's depth: 0 at the input, then block by block, the head last."""
 
     def features(self, x: Tensor) -> Tensor:
         """Encode images to their representation, the pre-logits (batch, width)."""
@@ -73,16 +74,16 @@ class Model(nn.Module, ABC, Generic[S]):
     def forward_intermediates(
         self, x: Tensor, indices: Sequence[int] | None = None, *, norm: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
-        """Give the encoded tokens and the outputs of blocks, each (batch, tokens, channels).
+        """Return the encoded tokens and the outputs of blocks, each (batch, tokens, channels).
 
-        `indices` are the blocks' numbers, negative ones from the end; all unless given. `norm`
-        applies the model's last norm to each. Gradients flow through all of them.
+        `indices` are block numbers, negative ones from the end; all unless given. `norm` applies
+        the model's last norm to each. Gradients flow through all of them.
         """
         count = len(self.blocks)
         asked = range(count) if indices is None else indices
         if wrong := [index for index in asked if not -count <= index < count]:
             raise InputError(f"{self.spec.name} has blocks 0 to {count - 1}, not {wrong[0]}")
-        if norm and not isinstance(self.norm, nn.LayerNorm):
+        if norm and not isinstance(self.norm, nn.LayerNorm | nn.RMSNorm):
             raise InputError(f"the last norm of {self.spec.name} fits its last block only")
         seen: dict[int, Tensor] = {}
         wanted = {index % count for index in asked}
@@ -102,14 +103,14 @@ class Model(nn.Module, ABC, Generic[S]):
 
     @abstractmethod
     def flatten_tokens(self, x: Tensor) -> Tensor:
-        """Bring a block's output to (batch, tokens, channels)."""
+        """Reshape a block's output to (batch, tokens, channels)."""
 
     def replace_head(self, head: int | nn.Module) -> None:
-        """Remove the whole head and put one zero-initialized linear layer in its place.
+        """Replace the whole head by one zero-initialized linear layer.
 
-        A module takes the head's place as it is and gets the pooled features (batch, width). A
-        linear layer becomes an ordinary head, which `save` keeps; for any other module `classes`
-        becomes 0, and its weights are yours to save.
+        A module is used as it is and gets the pooled features (batch, width). A linear layer
+        becomes an ordinary head, which `save` keeps; for any other module `classes` becomes 0, and
+        its weights are yours to save.
         """
         linear = head if isinstance(head, nn.Linear) else None
         if linear is not None and linear.in_features != self.spec.pooled:
@@ -120,7 +121,7 @@ class Model(nn.Module, ABC, Generic[S]):
         changes: dict[str, Any] = {"classes": classes}
         if isinstance(self.spec, ViTSpec):
             biased = linear is None or linear.bias is not None
-            changes |= {"representation": 0, "head_bias": biased}
+            changes |= {**PLAIN_HEAD, "head_bias": biased}
         elif linear is not None and linear.bias is None:
             raise InputError(f"the head of {self.spec.name} has a bias; give a layer with one")
         self.spec = replace(self.spec, **changes)
@@ -131,10 +132,17 @@ class Model(nn.Module, ABC, Generic[S]):
             self.head.output = head  # pyright: ignore[reportAttributeAccessIssue]
 
     def make_head(self) -> Head:
-        """Make a head as the spec says."""
+        """Build the head that the spec describes."""
         if isinstance(self.spec, ViTSpec):
-            options = {"representation": self.spec.representation, "bias": self.spec.head_bias}
-            return Head(self.spec.pooled, self.spec.classes, **options)
+            return Head(
+                self.spec.pooled,
+                self.spec.classes,
+                representation=self.spec.representation,
+                tanh=self.spec.representation_tanh,
+                hidden_bias=self.spec.representation_bias,
+                unit=self.spec.unit_features,
+                bias=self.spec.head_bias,
+            )
         return Head(self.spec.pooled, self.spec.classes)
 
     def parameter_groups(
@@ -143,7 +151,7 @@ class Model(nn.Module, ABC, Generic[S]):
         """Group the parameters for any torch optimizer, by layer and by whether they decay.
 
         Only the weights of dense layers and convolutions decay, as in big_vision. `lr_scale` is
-        `layer_decay` to the number of layers above; the optimizer's user multiplies by it.
+        `layer_decay` to the power of the layers above, for the learning rate to be multiplied by.
         """
         groups: dict[tuple[int, bool], dict[str, Any]] = {}
         deepest = self.layer_of("head")
@@ -158,7 +166,7 @@ class Model(nn.Module, ABC, Generic[S]):
         return [groups[key] for key in sorted(groups)]
 
     def run_block(self, block: nn.Module, *inputs: Any) -> Tensor:
-        """Run one block, keeping only its input for the backward pass when checkpointing."""
+        """Run one block; when checkpointing, only its input is kept for the backward pass."""
         if self.checkpointing and torch.is_grad_enabled():
             result = checkpoint(block, *inputs, use_reentrant=False)
             assert isinstance(result, Tensor)
@@ -166,7 +174,7 @@ class Model(nn.Module, ABC, Generic[S]):
         return block(*inputs)
 
     def check_input(self, x: Tensor) -> None:
-        """Refuse what is not a batch of images for this model."""
+        """Refuse anything but a batch of images for this model."""
         shape, channels = tuple(x.shape), self.spec.channels
         if x.ndim != 4:
             raise InputError(f"expected (batch, {channels}, height, width) images, got {shape}")

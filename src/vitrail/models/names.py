@@ -3,9 +3,9 @@
 ViT-B/16            a size of the paper and its successors, any patch size
 ViT-B/16@384        at another resolution (224 unless said), square or HxW
 ViT-B/16,pool=gap   any field of the spec, after a comma
-ViT/32,depth=8,width=1024,heads=16,mlp=2048     a shape that has no letter
+ViT/32,depth=8,width=1024,heads=16,mlp=2048     a shape without a size letter
 R50+ViT-B/16        hybrid: stage 4's blocks moved into stage 3; /32: the output of stage 4
-Hybrid-B/1,stages=3-4-9                         a stem that has no name, patch on its map
+Hybrid-B/1,stages=3-4-9                         any stem; the patch is of its feature map
 BiT-R152x4          ResNet-v2 of 152 layers, four times as wide
 AxialViT-B/32, AxialResNet-50                   Appendix D.6
 """
@@ -55,7 +55,7 @@ NAMES: tuple[str, ...] = (
     *(f"BiT-R{depth}x{width}" for depth in (50, 101, 152, 200) for width in (1, 2, 3, 4)),
     *("AxialViT-B/32", "AxialViT-B/16", "AxialResNet-50"),
 )
-"""The models that the paper and its successors speak of; the grammar knows many more."""
+"""Models of the paper and its successors; the grammar can express many more."""
 
 _AXIAL_HEADS = 8  # of Axial-DeepLab (arXiv 2003.07853), which Appendix D.6 follows
 
@@ -71,7 +71,7 @@ _BASE = re.compile(
 
 
 def parse(name: str) -> Spec:
-    """Read a model's name; a wrong one is refused with the nearest right ones."""
+    """Parse a model's name; an unknown one is refused with the nearest known ones."""
     head, *options = name.split(",")
     base, at, resolution = head.partition("@")
     match = _BASE.fullmatch(base)
@@ -92,7 +92,7 @@ def parse(name: str) -> Spec:
 
 
 def _read_base(match: re.Match[str], name: str) -> tuple[type[Spec], dict[str, Any]]:
-    """Turn the part before '@' and ',' into a family and the fields that it fixes."""
+    """Parse the part before '@' and ',' to a family and the fields that it sets."""
     if depth := match["axial"] or match["depth"]:
         if depth not in RESNETS or depth == "26" or (match["axial"] and depth != "50"):
             raise _unknown(name)
@@ -133,7 +133,7 @@ def _cut_resnet(layers: str, stride: int) -> tuple[int, ...]:
 
 
 def parse_size(text: str, name: str | None = None) -> Size:
-    """Read a height and width: "384" is square, "384x512" is not."""
+    """Parse a height and width: "384" is square, "384x512" is not."""
     if not re.fullmatch(r"[1-9]\d{0,8}(x[1-9]\d{0,8})?", text):
         where = f"{name!r}: " if name else ""
         raise InputError(f"{where}{text!r} is not a size; write 384, or 384x512 (height x width)")
@@ -142,7 +142,7 @@ def parse_size(text: str, name: str | None = None) -> Size:
 
 
 def at_size(name: str, size: Size) -> str:
-    """Name a model at a resolution, said even where the grammar would leave it out.
+    """Name a model at a resolution, which is printed even if it is the default.
 
     Recipes set the resolution of a name that does not say one.
     """
@@ -154,7 +154,7 @@ def at_size(name: str, size: Size) -> str:
 
 
 def _read_value(field: str, text: str) -> Any:
-    """Read one option's value; whether it suits its field is for the spec to say."""
+    """Parse one option's value; the spec checks whether it suits its field."""
     if field == "stages":
         parts = filter(None, text.split("-"))
         return [int(part) if re.fullmatch(r"\d{1,9}", part) else part for part in parts]
@@ -167,7 +167,7 @@ def _read_value(field: str, text: str) -> Any:
 
 
 def print_name(spec: Spec, *, classes: bool = True) -> str:
-    """Write a spec as its shortest name; `parse` reads it back to an equal spec."""
+    """Print a spec as its shortest name, which `parse` reads back to an equal spec."""
     base = _print_base(spec)
     match = _BASE.fullmatch(base)
     assert match is not None, base
@@ -204,7 +204,7 @@ def _print_base(spec: Spec) -> str:
 
 
 def _print_value(value: Any, *, square: bool = False) -> str:
-    """Write one value; with `square`, a size of equal sides as one number."""
+    """Print one value; with `square`, a size of equal sides is one number."""
     if isinstance(value, tuple):
         if square and value[0] == value[1]:
             return str(value[0])
@@ -213,7 +213,7 @@ def _print_value(value: Any, *, square: bool = False) -> str:
 
 
 def _unknown(name: str) -> InputError:
-    """Refuse a name with the nearest right ones, also where timm or Hugging Face would know it."""
+    """Refuse a name and suggest the nearest, also for names of timm and Hugging Face."""
     near = name.replace("_", "/")
     if peer := re.search(rf"({'|'.join(_PEER_SIZES)})[-_]patch(\d+)", name.lower()):
         near = f"ViT-{_PEER_SIZES[peer[1]]}/{peer[2]}"

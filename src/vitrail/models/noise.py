@@ -1,9 +1,8 @@
-"""Dropout and stochastic depth, whose noise can belong to the sample instead of the process.
+"""Dropout and stochastic depth, optionally with counter-based random numbers.
 
-With keys, one a sample, a mask is a pure function of the sample's key and the module's place in
-the model. So a sample meets the same noise in whatever batch, process or recomputation, on any
-device, and a restart needs no generator's state. SplitMix64 (Steele, Lea and Flood 2014) draws the
-numbers, for all samples at once.
+With one key per sample, a mask is a pure function of the sample's key and the module's place in the
+model: the same in any batch, process, recomputation and device, without generator state to save.
+The generator is SplitMix64 (Steele, Lea and Flood 2014), for all samples at once.
 """
 
 from __future__ import annotations
@@ -14,54 +13,54 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-_LEVELS = 2**16  # of a random number; a word of 64 bits makes four
+_LEVELS = 2**16  # of a random number; a word of 64 bits has four
 
 
 class Dropout(nn.Dropout):
-    """torch's dropout or, with keys, each sample's own."""
+    """torch's dropout or, with keys, one mask per sample's key."""
 
     keys: Tensor | None = None
-    """What `keyed_noise` gives this module for each sample (batch,)."""
+    """This module's key for each sample (batch,), set by `keyed_noise`."""
 
     @property
     def keyed(self) -> bool:
-        """Tell whether each sample has its own mask now."""
+        """Whether masks come from the samples' keys."""
         return self.keys is not None and self.training and self.p > 0
 
     def forward(self, input: Tensor) -> Tensor:
-        """Drop single numbers of the input (batch, …) while training."""
+        """Zero random elements of the input (batch, …) in training."""
         if self.keys is None or not self.keyed:
             return super().forward(input)
-        kept, chance = draw_kept(self.keys, input.shape[1:].numel(), self.p)
-        return input * kept.view(input.shape) / chance
+        kept, keep_rate = draw_kept(self.keys, input.shape[1:].numel(), self.p)
+        return input * kept.view(input.shape) / keep_rate
 
 
 class StochasticDepth(nn.Module):
-    """Leave a residual branch out for some images, and scale it up for the others."""
+    """Drop a residual branch for random samples, and scale it up for the others."""
 
     keys: Tensor | None = None
-    """What `keyed_noise` gives this module for each sample (batch,)."""
+    """This module's key for each sample (batch,), set by `keyed_noise`."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop whole images of x (batch, …) while training."""
+        """Zero random samples of x (batch, …) in training."""
         if not self.training or self.rate == 0:
             return x
         shape = (len(x),) + (1,) * (x.ndim - 1)
         if self.keys is None:
             return x * x.new_full(shape, 1 - self.rate).bernoulli() / (1 - self.rate)
-        kept, chance = draw_kept(self.keys, 1, self.rate)
-        return x * kept.view(shape) / chance
+        kept, keep_rate = draw_kept(self.keys, 1, self.rate)
+        return x * kept.view(shape) / keep_rate
 
 
 @contextmanager
 def keyed_noise(model: nn.Module, keys: Tensor) -> Iterator[None]:
-    """Draw the model's noise from one int64 key a sample (batch,), as long as the context lasts.
+    """Draw the model's noise from one int64 key per sample (batch,) inside the context.
 
-    With activation checkpointing it has to last over the backward pass, which draws again.
+    With activation checkpointing the backward pass, which draws again, must be inside too.
     """
     noisy = [m for m in model.modules() if isinstance(m, Dropout | StochasticDepth)]
     words = draw_words(keys.to(next(model.parameters()).device), len(noisy))
@@ -75,9 +74,9 @@ def keyed_noise(model: nn.Module, keys: Tensor) -> Iterator[None]:
 
 
 def draw_kept(keys: Tensor, count: int, rate: float) -> tuple[Tensor, float]:
-    """Say of `count` numbers a sample which are kept (batch, count), and how likely that was.
+    """Return which of `count` elements per sample are kept (batch, count), and the keep rate.
 
-    The chance is the nearest to 1 - rate of 65536 levels.
+    The keep rate is 1 - rate, rounded to 1 / 65536.
     """
     random = draw_words(keys, -(-count // 4)).view(torch.int16)[:, :count]
     dropped = min(round(rate * _LEVELS), _LEVELS - 1)
@@ -86,7 +85,7 @@ def draw_kept(keys: Tensor, count: int, rate: float) -> tuple[Tensor, float]:
 
 def draw_words(keys: Tensor, count: int) -> Tensor:
     """Draw words of 64 bits for each key (batch, count)."""
-    starts = _scramble(keys.clone())  # far apart, so that no key's words are a neighbor's
+    starts = _scramble(keys.clone())  # far apart, so that neighboring keys share no words
     steps = torch.arange(1, count + 1, device=keys.device)
     # The sum is multiplied, not the steps: those are indices to torch.compile and must not wrap.
     return _scramble((starts[:, None] + steps) * _signed(0x9E3779B97F4A7C15))

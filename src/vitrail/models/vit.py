@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.models.hybrid import Stem
-from vitrail.models.init import init_layers, lecun_normal, normal
-from vitrail.models.layers import AttentionPool, AxialBlock, Block
+from vitrail.models.init import init_layers, lecun_normal, normal, whole
+from vitrail.models.layers.blocks import make_block
+from vitrail.models.layers.heads import AttentionPool, mean_tokens
+from vitrail.models.layers.norms import make_norm
+from vitrail.models.layers.self_attention import AttentionBias
 from vitrail.models.model import Model
 from vitrail.models.noise import Dropout
-from vitrail.models.positions import Positions, RelativePositions
+from vitrail.models.positions.absolute import Positions
+from vitrail.models.positions.mixed_grids import MixedGrids, PatchBatch
+from vitrail.models.positions.relative import RelativeBias, RelativePositions
+from vitrail.models.positions.rotary import RotaryPositions, mixed_frequencies
 from vitrail.models.spec import HybridSpec, Size, ViTSpec, check_division
 
 
@@ -29,91 +37,117 @@ class ViT(Model[ViTSpec]):
         self.embedding = nn.Conv2d(
             channels, spec.width, spec.patch, spec.patch, bias=spec.patch_bias
         )
-        self.class_token = _make_tokens(spec, int(spec.pool == "token"))
+        self.patch_norm = make_norm(spec, spec.width) if spec.patch_norm else nn.Identity()
+        self.class_token = _make_tokens(spec, spec.class_tokens - spec.distilled)
         self.distillation_token = _make_tokens(spec, int(spec.distilled))
         self.registers = _make_tokens(spec, spec.registers)
         self.positions = _make_positions(spec)
+        self.rotary = None if spec.rotary == "none" else RotaryPositions(spec)
         self.dropout = Dropout(spec.dropout)
-        self.pre_norm = nn.LayerNorm(spec.width, spec.norm_eps) if spec.pre_norm else nn.Identity()
-        kind = AxialBlock if spec.attention == "axial" else Block
+        self.pre_norm = make_norm(spec, spec.width) if spec.pre_norm else nn.Identity()
         # From 0 in the first block to the whole in the last; a single block is the last one.
         rates = [spec.stochastic_depth * n / max(spec.depth - 1, 1) for n in range(spec.depth)]
         rates = rates if spec.depth > 1 else [spec.stochastic_depth]
-        self.blocks = nn.ModuleList(kind(spec, rate) for rate in rates)
-        self.norm = nn.LayerNorm(spec.width, spec.norm_eps)
+        self.blocks = nn.ModuleList(make_block(spec, rate, n) for n, rate in enumerate(rates))
+        last = {spec.last_norm: make_norm(spec, spec.width)}
+        self.norm = last.get("tokens", nn.Identity())
+        self.pooled_norm = last.get("pooled", nn.Identity())
         self.pooling = AttentionPool(spec) if spec.pool == "map" else None
         self.distillation_head = self.make_head() if spec.distilled else None
-        if not self.norm.weight.is_meta:  # there is nothing to fill, and torch is slow to do it
+        if not self.embedding.weight.is_meta:  # nothing to fill, and torch is slow to do it
             self.init_weights()
 
-    def tokens(self, x: Tensor) -> Tensor:
+    def tokens(self, x: Tensor | PatchBatch) -> Tensor:
         """Encode images (batch, channels, height, width) to tokens (batch, tokens, width).
 
         The class token comes first, then the registers, then the patches row by row.
         """
         return self.norm(self.encode(x))
 
-    def features(self, x: Tensor) -> Tensor:
+    def features(self, x: Tensor | PatchBatch) -> Tensor:
         """Encode images to their representation, the pre-logits (batch, width)."""
-        return self.represent(self.encode(x))
+        return self.represent(self.encode(x), _valid(x))
 
-    def represent(self, encoded: Tensor) -> Tensor:
-        """Give the pre-logits of a block's output (batch, tokens, width)."""
+    def represent(self, encoded: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return the pre-logits of a block's output (batch, tokens, width)."""
         if self.spec.pool == "token":  # no other token needs the last norm
-            return self.head.features(self.norm(encoded[:, 0]))
-        return self.head.features(self.pool(self.norm(encoded)))
+            return self.head.features(self.pooled_norm(self.norm(encoded[:, 0])))
+        return self.head.features(self.pool(self.norm(encoded), valid))
 
-    def forward(self, x: Tensor, *, each: bool = False) -> Tensor:
+    def forward(self, x: Tensor | PatchBatch, *, each: bool = False) -> Tensor:
         """Classify images (batch, channels, height, width) to logits (batch, classes).
 
-        `each` gives those of DeiT's two heads apart (batch, 2, classes), for its training.
+        A `PatchBatch` holds images of different sizes. With `each`, the logits of DeiT's two heads
+        separately (batch, 2, classes), for its training.
         """
-        return self.classify_each(self.encode(x)) if each else self.classify(self.encode(x))
+        if each:
+            return self.classify_each(self.encode(x))
+        return self.classify(self.encode(x), _valid(x))
 
-    def classify(self, encoded: Tensor) -> Tensor:
-        """Give the logits of a block's output; two heads' are averaged (DeiT)."""
+    def classify(self, encoded: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Return the logits of a block's output, averaged over DeiT's two heads."""
         if self.distillation_head is None:
-            return self.head(self.represent(encoded))
+            return self.head(self.represent(encoded, valid))
         return self.classify_each(encoded).mean(1)
 
     def classify_each(self, encoded: Tensor) -> Tensor:
-        """Give the logits of the class token and of the distillation token (batch, 2, classes)."""
+        """Return the logits of class and distillation token (batch, 2, classes)."""
         assert self.distillation_head is not None
         tokens = self.norm(encoded[:, :2]).unbind(1)
         heads = zip((self.head, self.distillation_head), tokens, strict=True)
         return torch.stack([head(head.features(token)) for head, token in heads], dim=1)
 
     def replace_head(self, head: int | nn.Module) -> None:
-        """Remove the whole head and put one zero-initialized linear layer in its place."""
+        """Replace the whole head, and DeiT's second, by one zero-initialized linear layer."""
         super().replace_head(head)
         if self.distillation_head is not None:
             self.distillation_head = deepcopy(self.head)
 
-    def encode(self, x: Tensor) -> Tensor:
+    def encode(self, x: Tensor | PatchBatch) -> Tensor:
         """Run images through the blocks, up to the last norm."""
         return self.run_blocks(*self.embed(x))
 
-    def run_blocks(self, x: Tensor, grid: Size) -> Tensor:
-        """Run the first block's input, of a grid of patches, through all blocks."""
+    def run_blocks(self, x: Tensor, grid: Size | MixedGrids) -> Tensor:
+        """Run the first block's input through all blocks; `grid` is that of its patches."""
         if self.spec.attention == "axial":
+            assert not isinstance(grid, MixedGrids)
             x = x.unflatten(1, grid)
-        for layer, block in enumerate(self.blocks):
+        rotations = [None] * len(self.blocks) if self.rotary is None else self.rotary(grid, x)
+        for layer, (block, rotation) in enumerate(zip(self.blocks, rotations, strict=True)):
             if layer:  # the first layer's are in the embedding
                 x = self.add_positions(x, grid, layer)
-            x = self.run_block(block, x, self._relative(layer))
+            x = self.run_block(block, x, self._attention_bias(layer, grid), rotation)
         return self.flatten_tokens(x)
 
     def flatten_tokens(self, x: Tensor) -> Tensor:
-        """Bring a block's output to (batch, tokens, width)."""
+        """Reshape a block's output to (batch, tokens, width)."""
         return x.flatten(1, 2) if self.spec.attention == "axial" else x
 
-    def embed(self, x: Tensor) -> tuple[Tensor, Size]:
-        """Turn images into the first block's input, and say its grid of patches."""
-        patches, grid = self.embed_patches(x)
+    def embed(self, x: Tensor | PatchBatch) -> tuple[Tensor, Size | MixedGrids]:
+        """Return the first block's input for images, and their grid of patches."""
+        mixed = isinstance(x, PatchBatch)
+        patches, grid = self._embed_batch(x) if mixed else self.embed_patches(x)
         return self.embed_tokens(patches, grid), grid
 
+    def _embed_batch(self, batch: PatchBatch) -> tuple[Tensor, MixedGrids]:
+        """Return the patch embeddings (batch, length, width) of a batch, and its images' grids."""
+        whole = isinstance(self.spec, HybridSpec) or self.spec.attention == "axial"
+        if whole or self.spec.position == "relative":
+            raise InputError(
+                f"{self.spec.name}: batches of different sizes need a ViT without a stem, axial "
+                "attention or 1-D relative positions"
+            )
+        weight = self.embedding.weight.permute(0, 2, 3, 1).flatten(1)
+        if batch.patches.ndim != 3 or batch.patches.shape[2] != weight.shape[1]:
+            raise InputError(
+                f"{self.spec.name}: expected (batch, length, {weight.shape[1]}) patches, got "
+                f"{tuple(batch.patches.shape)}"
+            )
+        patches = self.patch_norm(F.linear(batch.patches, weight, self.embedding.bias))
+        return patches.to(weight.dtype), MixedGrids.of(batch)
+
     def embed_patches(self, x: Tensor) -> tuple[Tensor, Size]:
-        """Turn images into patch embeddings (batch, patches, width), and say their grid."""
+        """Return the patch embeddings (batch, patches, width) of images, and their grid."""
         self.check_input(x)
         height, width = x.shape[2:]
         stride = self.spec.stride
@@ -126,52 +160,69 @@ class ViT(Model[ViTSpec]):
             for block in self.stem.blocks:
                 x = self.run_block(block, x)
         grid = height // stride[0], width // stride[1]
-        patches = self.embedding(x).flatten(2).transpose(1, 2)
-        # Under autocast they are halves, which would round the sums that run over the blocks.
+        patches = self.patch_norm(self.embedding(x).flatten(2).transpose(1, 2))
+        # Under autocast they are 16 bits, which would round the residual stream.
         return patches.to(self.embedding.weight.dtype), grid
 
-    def embed_tokens(self, patches: Tensor, grid: Size) -> Tensor:
-        """Join the class token and its like with patch embeddings, and add positions."""
+    def embed_tokens(self, patches: Tensor, grid: Size | MixedGrids) -> Tensor:
+        """Prepend class token and registers to patch embeddings, and add positions."""
         prefix = (self.class_token, self.distillation_token, self.registers)
         count = patches.shape[0]  # not len, which torch.export would take for a constant
         prefix = [token.expand(count, -1, -1) for token in prefix if token is not None]
         tokens = torch.cat([*prefix, patches], dim=1) if prefix else patches.contiguous()
         return self.pre_norm(self.dropout(self.add_positions(tokens, grid, 0)))
 
-    def add_positions(self, x: Tensor, grid: Size, layer: int) -> Tensor:
-        """Add a layer's position embeddings to its input, where the spec says so."""
+    def add_positions(self, x: Tensor, grid: Size | MixedGrids, layer: int) -> Tensor:
+        """Add a layer's position embeddings to its input, if it has any."""
         table = self._positions_of(layer)
         if not isinstance(table, Positions) or (layer and self.spec.position_at == "input"):
             return x
+        if isinstance(grid, MixedGrids):
+            return x + grid.gather(lambda size: table(size, x), self.spec.prefix)
         return x + table(grid, x).view(x.shape[1:])
 
-    def _relative(self, layer: int) -> RelativePositions | None:
+    def _attention_bias(self, layer: int, grid: Size | MixedGrids) -> AttentionBias | None:
+        """Return the bias of a layer's attention logits: relative positions, masked padding."""
         table = self._positions_of(layer)
-        return table if isinstance(table, RelativePositions) else None
+        bias = partial(table, grid=grid) if isinstance(table, RelativeBias) else None
+        if isinstance(grid, MixedGrids):
+            return grid.mask_keys(bias, self.spec.prefix)
+        return table if isinstance(table, RelativePositions) else bias
 
     def _positions_of(self, layer: int) -> nn.Module | None:
         if not len(self.positions):
             return None
         return self.positions[layer if len(self.positions) > 1 else 0]
 
-    def pool(self, tokens: Tensor) -> Tensor:
-        """Pool encoded tokens as the spec says: class token, mean of patches, or attention."""
+    def pool(self, tokens: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Pool encoded tokens as the spec's `pool` says.
+
+        `valid` (batch, patches) is False for padding, which is not read.
+        """
         if self.spec.pool == "token":
-            return tokens[:, 0]
-        patches = tokens[:, self.spec.prefix :]
-        return patches.mean(1) if self.pooling is None else self.pooling(patches)
+            return self.pooled_norm(tokens[:, 0])
+        prefix = self.spec.prefix
+        read = tokens if self.spec.pool_prefix else tokens[:, prefix:]
+        if valid is not None and self.spec.pool_prefix:
+            valid = F.pad(valid, (prefix, 0), value=True)
+        if self.pooling is not None:
+            return self.pooled_norm(self.pooling(read, valid))
+        mean = mean_tokens(read, valid)
+        if self.spec.pool == "token-gap":
+            return torch.cat([tokens[:, 0], mean], dim=1)
+        return self.pooled_norm(mean)
 
     def layer_of(self, parameter: str) -> int:
-        """Say how deep a parameter sits: 0 is the embedding, 1 the first block, the head last."""
+        """Return a parameter's depth: 0 for the embedding, 1 for the first block, the head last."""
         room, _, rest = parameter.partition(".")
         if room == "blocks":
             return 1 + int(rest.partition(".")[0])
-        late = ("norm", "pooling", "head", "distillation_head")
+        late = ("norm", "pooling", "pooled_norm", "head", "distillation_head")
         return 1 + self.spec.depth if room in late else 0
 
     @torch.no_grad()
     def init_parameters(self) -> None:
-        """Fill all parameters as the official code does, from torch's random generator."""
+        """Fill all parameters as the official code does, with torch's global generator."""
         init_layers(self)
         if self.stem is not None:
             self.stem.init_blocks()
@@ -181,6 +232,13 @@ class ViT(Model[ViTSpec]):
                 nn.init.zeros_(zero)
         if self.registers is not None:
             normal(self.registers, std=1e-6)  # as DINOv2 does
+        if self.rotary is not None and self.spec.rotary == "mixed":
+            with whole(self.rotary.frequencies) as frequencies:
+                frequencies.copy_(mixed_frequencies(self.spec))
+
+
+def _valid(x: Tensor | PatchBatch) -> Tensor | None:
+    return x.valid if isinstance(x, PatchBatch) else None
 
 
 def _make_tokens(spec: ViTSpec, count: int) -> nn.Parameter | None:
@@ -188,10 +246,11 @@ def _make_tokens(spec: ViTSpec, count: int) -> nn.Parameter | None:
 
 
 def _make_positions(spec: ViTSpec) -> nn.ModuleList:
-    """Make the tables: none, one (at the input, or shared by the layers), or one for each layer."""
+    """Build the tables: none, one (at the input, or shared by the layers), or one per layer."""
     if spec.position == "none":
         return nn.ModuleList()
     count = spec.depth if spec.position_at == "every-layer" else 1
     if spec.position == "relative":
         return nn.ModuleList(RelativePositions(spec.tokens, spec.width) for _ in range(count))
-    return nn.ModuleList(Positions(spec) for _ in range(count))
+    kind = RelativeBias if spec.position == "relative-2d" else Positions
+    return nn.ModuleList(kind(spec) for _ in range(count))

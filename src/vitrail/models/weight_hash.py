@@ -1,4 +1,4 @@
-"""A hash of a model's weights, whichever file they came from."""
+"""A hash of a model's weights, independent of the file they came from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 
 def hash_weights(model: nn.Module) -> str:
-    """Hash all parameters and buffers as they are now."""
+    """Hash all parameters and buffers."""
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())

@@ -24,7 +24,7 @@ from matplotlib.image import AxesImage
 
 from vitrail.files import write_whole
 from vitrail.plotting.captions import CAPTIONS
-from vitrail.text import printable
+from vitrail.text import displayable
 
 INK, LIGHT_INK = "#6e7781", "#c9d1d9"
 """Text and lines: 4.6 : 1 on white and 4.2 : 1 on black; and what they become in the dark."""
@@ -99,7 +99,7 @@ class Plot(Figure):
         """Write the figure as an HTML image that needs no file."""
         data = base64.b64encode(re.sub(r"\s*\n\s*", " ", self.svg()).encode()).decode()
         width, height = (round(96 * side) for side in self.get_size_inches())
-        alt = html.escape(printable(self.alt))
+        alt = html.escape(displayable(self.alt))
         source = f"data:image/svg+xml;base64,{data}"
         return f'<img src="{source}" alt="{alt}" width="{width}" height="{height}">'
 
@@ -112,7 +112,9 @@ def panes(plot: Plot, rows: int, columns: int, *, sharex: bool = False) -> np.nd
     return plot.subplots(rows, columns, squeeze=False, sharex=sharex)
 
 
-def show(axes: Axes, array: np.ndarray, title: str, *, size: int = 9, **options: Any) -> AxesImage:
+def show_array(
+    axes: Axes, array: np.ndarray, title: str, *, size: int = 9, **options: Any
+) -> AxesImage:
     """Put an array on axes without a frame, pixel by pixel."""
     axes.spines[:].set_visible(False)
     axes.set(xticks=[], yticks=[])
@@ -149,9 +151,9 @@ def add_legend(axes: Axes, *, above: bool = False) -> None:
 
 
 def set_title(axes: Axes, title: str) -> None:
-    """Write a title, in which nothing is a formula; each of its lines is made printable."""
+    """Write a title, in which nothing is a formula; each of its lines is escaped."""
     if title:
-        text = "\n".join(map(printable, title.splitlines()))
+        text = "\n".join(map(displayable, title.splitlines()))
         axes.set_title(text, parse_math=False)
 
 
@@ -165,5 +167,5 @@ def save_plot(plot: Plot, folder: Path, name: str) -> list[Path]:
 
 def shorten(name: str, most: int = 24) -> str:
     """Write a name, which may hold anything, on one short line."""
-    text = printable(name)
+    text = displayable(name)
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -13,6 +13,13 @@ class Caption(NamedTuple):
 
 
 CAPTIONS = {
+    "pareto": Caption(
+        "Accuracy and speed",
+        "Each backbone's linear probe on the test images, with its 95 % interval, and how many "
+        "images it encodes per second here. The line joins those that no other beats in both; the "
+        "recommended one stands out.",
+    ),
+    "study": Caption("What was measured", "Means over seeds, with 95 % intervals (Student's t)."),
     "overlays": Caption(
         "Where the model looks",
         "Attention rollout over all layers: the image, the attention mask (bright: attended more) "

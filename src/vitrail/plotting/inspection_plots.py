@@ -18,7 +18,7 @@ from vitrail.plotting.canvas import (
     number_ticks,
     panes,
     shorten,
-    show,
+    show_array,
     styled,
 )
 from vitrail.plotting.tiles import by_row, hide_missing, light, middles, mosaic
@@ -38,9 +38,9 @@ def draw_overlays(
     for axes, image, mask, name in zip(
         panes(plot, len(images), 3), images, masks, names, strict=True
     ):
-        show(axes[0], image, shorten(name, 20))
-        show(axes[1], mask, "attention", cmap=MAP, vmin=0)
-        show(axes[2], light(image, mask), "lit by it")
+        show_array(axes[0], image, shorten(name, 20))
+        show_array(axes[1], mask, "attention", cmap=MAP, vmin=0)
+        show_array(axes[2], light(image, mask), "lit by it")
     return plot
 
 
@@ -49,7 +49,7 @@ def draw_images(images: Sequence[np.ndarray], names: Sequence[str]) -> Plot:
     """Draw images (height, width, 3) side by side, for models that have no attention."""
     plot = Plot("images", f"The images {', '.join(names)}", WIDTH / 2)
     for axes, image, name in zip(panes(plot, 1, len(images))[0], images, names, strict=True):
-        show(axes, image, shorten(name))
+        show_array(axes, image, shorten(name))
     return plot
 
 
@@ -63,7 +63,7 @@ def draw_heads(maps: np.ndarray, layers: Sequence[int]) -> Plot:
     tall = tile * heads * sheet.shape[0] / sheet.shape[1]
     plot = Plot("heads", alt, tall + 0.6, tile * heads + 0.6)
     axes = plot.add_subplot()
-    show(axes, sheet, "", cmap=MAP, vmin=0, vmax=1)
+    show_array(axes, sheet, "", cmap=MAP, vmin=0, vmax=1)
     number_ticks(axes.xaxis, middles(heads, columns))
     name_ticks(axes.yaxis, middles(count, rows), layers)
     axes.set(xlabel="head", ylabel="layer")
@@ -86,7 +86,8 @@ def draw_distances(distances: Mapping[str, np.ndarray]) -> Plot:
         axes.plot(layers, each.mean(1), color=color, linewidth=1, alpha=0.6)
         across = np.repeat(layers, each.shape[1])
         axes.scatter(across, each, s=16, color=color, linewidths=0, label=shorten(name, 40))
-    axes.set(xlabel="layer", ylabel="mean attention distance (pixels)", ylim=(0, None))
+    top = 1.05 * max(each.max() for each in distances.values())
+    axes.set(xlabel="layer", ylabel="mean attention distance (pixels)", ylim=(0, top))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     add_legend(axes, above=True)
     return plot
@@ -99,15 +100,15 @@ def draw_filters(filters: np.ndarray, columns: int = 7) -> Plot:
     sheet = mosaic(by_row(filters, columns))
     alt = f"{count} colored tiles of {height} by {width} pixels, principal components of filters"
     plot = Plot("filters", alt, WIDTH * sheet.shape[0] / sheet.shape[1])
-    show(plot.add_subplot(), hide_missing(sheet), "")
+    show_array(plot.add_subplot(), hide_missing(sheet), "")
     return plot
 
 
 @styled
 def draw_positions(similarities: Mapping[str, np.ndarray]) -> Plot:
-    """Draw cosine similarities (rows, columns, rows, columns), by names, as a tile a patch.
+    """Draw cosine similarities (rows, columns, rows, columns), by names, one tile per patch.
 
-    Several, such as before and after resizing, stand below each other.
+    Several, for example before and after resizing, are drawn below each other.
     """
     sheets = {name: mosaic(each) for name, each in similarities.items()}
     grids = (f"{each.shape[0]} by {each.shape[1]}" for each in similarities.values())
@@ -117,7 +118,7 @@ def draw_positions(similarities: Mapping[str, np.ndarray]) -> Plot:
     least = min(0.0, *(each.min() for each in similarities.values()))
     for axes, (name, sheet) in zip(panes(plot, len(sheets), 1)[:, 0], sheets.items(), strict=True):
         rows, columns, height, width = similarities[name].shape
-        shown = show(axes, sheet, name, cmap="viridis", vmin=least, vmax=1)
+        shown = show_array(axes, sheet, name, cmap="viridis", vmin=least, vmax=1)
         number_ticks(axes.xaxis, middles(columns, width))
         number_ticks(axes.yaxis, middles(rows, height))
         axes.set(xlabel="column of the patch", ylabel="row of the patch")
@@ -136,8 +137,8 @@ def draw_components(images: Sequence[np.ndarray], colors: Sequence[np.ndarray]) 
     for axes in grid[:, len(images) :].flat:
         axes.set_axis_off()
     for axes, image, color in zip(grid.T, images, colors, strict=False):
-        show(axes[0], image, "")
-        show(axes[1], color, "")
+        show_array(axes[0], image, "")
+        show_array(axes[1], color, "")
     return plot
 
 
@@ -153,11 +154,11 @@ def draw_neighbors(
     alt = f"{count} images, each followed by the {near} that are nearest to it"
     plot = Plot("neighbors", alt, count * (WIDTH / (near + 1) + 0.4))
     for row, axes in enumerate(panes(plot, count, near + 1)):
-        show(axes[0], queries[row], "image", size=7)
+        show_array(axes[0], queries[row], "image", size=7)
         for column in range(near):
             name = f"{shorten(labels[row][column], 14)}\n" if labels else ""
             title = f"{name}{similarities[row, column]:.2f}"
-            show(axes[column + 1], neighbors[row][column], title, size=7)
+            show_array(axes[column + 1], neighbors[row][column], title, size=7)
     return plot
 
 
@@ -168,7 +169,7 @@ def draw_similarity(similarity: np.ndarray, names: tuple[str, str]) -> Plot:
     alt = f"Similarity of the layers of {names[0]} and {names[1]}, from {low:.2f} to {high:.2f}"
     plot = Plot("similarity", alt, 4.0)
     axes = plot.add_subplot()
-    shown = show(axes, similarity, "", cmap=MAP, vmin=0, vmax=1, origin="lower")
+    shown = show_array(axes, similarity, "", cmap=MAP, vmin=0, vmax=1, origin="lower")
     for axis, name, count in zip((axes.yaxis, axes.xaxis), names, similarity.shape, strict=True):
         number_ticks(axis, np.arange(count))
         axis.set_label_text(f"layer of {shorten(name)}", parse_math=False)
@@ -221,7 +222,17 @@ def draw_curves(curves: Curves) -> Plot:
     """Draw what a run measured by step: a panel each for loss, accuracy and learning rate."""
     panels = {
         "loss": {"train/loss": "training", "val/loss": "validation"},
-        "accuracy": {"val/top1": "top-1", "val/top5": "top-5", "val/right": "colors"},
+        "accuracy": {
+            "val/top1": "top-1",
+            "val/top5": "top-5",
+            "val/macro_accuracy": "macro",
+            "val/correct": "colors",
+        },
+        "mAP and F1": {
+            "val/map": "mAP",
+            "val/macro_f1": "macro F1",
+            "val/micro_f1": "micro F1",
+        },
         "learning rate": {"lr": "rate"},
     }
     known = {what: lines for what, lines in panels.items() if lines.keys() & curves.keys()}
@@ -235,6 +246,9 @@ def draw_curves(curves: Curves) -> Plot:
                 mark = ".-" if len(steps) < 30 else "-"
                 axes.plot(steps, values, mark, color=color, linewidth=1.2, label=label)
         axes.set_ylabel(what)
+        if what in ("accuracy", "mAP and F1"):  # no more than 1, not even as a margin
+            bottom, top = axes.get_ylim()
+            axes.set_ylim(max(-0.02, bottom), min(1.02, top))
         add_legend(axes)
     grid[-1].set_xlabel("step")
     grid[-1].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -243,15 +257,15 @@ def draw_curves(curves: Curves) -> Plot:
 
 @styled
 def draw_predictions(sheet: np.ndarray) -> Plot:
-    """Draw a sheet of images, a row each: as they are, as they are hidden, as predicted."""
+    """Draw a sheet of images, one per row: as it is, with masked patches, as predicted."""
     height, width = sheet.shape[:2]
     rows, tall = 3 * height // width, WIDTH * height / width
-    alt = f"{rows} images, the patches of each that were hidden, and what was predicted for them"
+    alt = f"{rows} images, the patches of each that were masked, and what was predicted for them"
     plot = Plot("predictions", alt, tall + 0.3)
     axes = plot.add_subplot()
-    show(axes, sheet, "")
+    show_array(axes, sheet, "")
     axes.xaxis.tick_top()
     places = (np.arange(3) + 0.5) * width / 3
-    axes.set_xticks(places, ("image", "chosen", "predicted"), size=9)
+    axes.set_xticks(places, ("image", "masked", "predicted"), size=9)
     axes.xaxis.set_tick_params(length=0)
     return plot

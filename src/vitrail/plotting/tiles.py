@@ -41,7 +41,7 @@ def hide_missing(colors: np.ndarray) -> np.ndarray:
 
 
 def by_row(tiles: np.ndarray, columns: int) -> np.ndarray:
-    """Arrange tiles (count, …) in rows of so many, the last one filled up with NaN."""
+    """Arrange tiles (count, …) in rows of `columns`, the last one filled up with NaN."""
     rows = -(-len(tiles) // columns)
     full = np.full((rows * columns, *tiles.shape[1:]), np.nan)
     full[: len(tiles)] = tiles

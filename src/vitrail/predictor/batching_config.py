@@ -7,7 +7,11 @@ images and run the model on one thread each never wait for one another.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+import torch
 
 from vitrail.config import InputError
 from vitrail.machine import available_cores
@@ -38,6 +42,16 @@ class BatchingConfig:
 
     def __str__(self) -> str:
         return f"{self.batch_size} x {self.workers} x {self.threads}"
+
+
+@contextmanager
+def keep_threads() -> Iterator[None]:
+    """Restore torch's number of threads after the block."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def default_batching(spec: Spec, *, on_gpu: bool = False) -> BatchingConfig:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.models import BiT, ViT
-from vitrail.models.layers import MLP, Block
+from vitrail.models.layers.blocks import Block, ParallelBlock
+from vitrail.models.layers.mlp import MLP
 from vitrail.predictor.last_block import (
     LastBlock,
     ReadAttention,
@@ -50,9 +51,10 @@ class _FusedMLP(nn.Module):
         gelu = _GELU.get(mlp.activation)
         self.norm, self.hidden, self.output = mlp.norm, _Dense(mlp.hidden, gelu), _Dense(mlp.output)
         self.activate = mlp.activate if gelu is None else nn.Identity()
+        self.sub_norm = mlp.sub_norm
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.output(self.activate(self.hidden(self.norm(x))))
+        return self.output(self.sub_norm(self.activate(self.hidden(self.norm(x)))))
 
 
 @torch.no_grad()
@@ -68,13 +70,17 @@ def fuse(model: ViT | BiT, *, prune: bool = True) -> ViT | BiT:
     if not (suited and isinstance(copy, ViT) and torch.backends.mkldnn.is_available()):
         return copy
     try:
-        for block in [part for part in copy.modules() if isinstance(part, Block | LastBlock)]:
+        kinds = Block | LastBlock | ParallelBlock
+        for block in [part for part in copy.modules() if isinstance(part, kinds)]:
             attention: Any = block.attention
+            mlp: Any = block.mlp
             # The MLP first: if it fails, the block is unchanged.
-            block.mlp = _FusedMLP(block.mlp)  # pyright: ignore[reportAttributeAccessIssue]
+            block.mlp = _FusedMLP(mlp)
             attention.output = _Dense(attention.output)
-            if not isinstance(attention, ReadAttention):
-                attention.qkv = _Dense(attention.qkv)
+            if isinstance(attention, ReadAttention):
+                continue
+            for name in ("qkv",) if attention.query is None else ("query", "key_value"):
+                setattr(attention, name, _Dense(getattr(attention, name)))
     except (AttributeError, RuntimeError, NotImplementedError):  # another torch's operators
         pass
     return copy.eval()

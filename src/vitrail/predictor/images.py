@@ -14,11 +14,11 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.dataset import Content
-from vitrail.data.datasets.folder import find_files, read_file
+from vitrail.data.datasets.folder import find_files, read_image_file
 from vitrail.data.decoding.decode import LIMITS, ImageError
 from vitrail.data.decoding.modes import to_array
 from vitrail.data.decoding.orientation import noted_orientation, turn
-from vitrail.data.transforms.apply import eval_image
+from vitrail.data.transforms.apply import eval_image, patches_image
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.text import neighbors, show
 
@@ -47,7 +47,8 @@ def preprocess_image(image: ImageLike, preprocess: Preprocess) -> Tensor:
         return _check_input(image, preprocess.channels)
     content = read_content(image, preprocess.channels)
     try:
-        return torch.from_numpy(eval_image(content, preprocess))
+        make = patches_image if preprocess.patches else eval_image
+        return torch.from_numpy(make(content, preprocess))
     except ImageError:
         raise
     except InputError as error:  # pixels for which a whole dataset would be refused
@@ -60,7 +61,7 @@ def read_content(image: ImageLike, channels: int) -> Content:
         return image
     if isinstance(image, str | Path):
         try:
-            return read_file(os.fsencode(image))
+            return read_image_file(os.fsencode(image))
         except OSError as error:
             raise ImageError(error.strerror or str(error), "unreadable") from None
         except ValueError:  # a NUL in the name

@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.models import BiT, ViT, build
-from vitrail.models.layers import Block, SelfAttention
-from vitrail.models.positions import RelativePositions
+from vitrail.models.layers.blocks import Block
+from vitrail.models.layers.self_attention import AttentionBias, SelfAttention
+from vitrail.models.positions.rotary import Rotation
 
 
 class ReadAttention(nn.Module):
@@ -57,9 +58,14 @@ class LastBlock(nn.Module):
         self.attention = ReadAttention(block.attention, count)
         self.mlp, self.after1, self.after2 = block.mlp, block.after1, block.after2
 
-    def forward(self, x: Tensor, relative: RelativePositions | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        relative: AttentionBias | None = None,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
         """Encode x (batch, tokens, width) to the first tokens (batch, count, width)."""
-        assert relative is None, "blocks with relative positions are not pruned"
+        assert relative is rotation is None, "blocks with positions inside are not pruned"
         x = x[:, : self.count] + self.after1(self.attention(x))
         return x + self.after2(self.mlp(x))
 
@@ -82,7 +88,9 @@ def prune_last_block(model: ViT | BiT) -> ViT | BiT:
     if not isinstance(copy, ViT):
         return copy
     spec, last = copy.spec, copy.blocks[-1]
-    relative = any(isinstance(table, RelativePositions) for table in copy.positions)
-    if spec.pool == "token" and isinstance(last, Block) and not (spec.qk_norm or relative):
+    positions = spec.position in ("relative", "relative-2d") or spec.rotary != "none"
+    other = positions or spec.qk_norm or not spec.key_bias or spec.sub_norm == "both"
+    other |= spec.attention == "differential" or spec.key_heads_of(spec.depth - 1) != spec.heads
+    if spec.pool == "token" and isinstance(last, Block) and not other:
         copy.blocks[-1] = LastBlock(last, 2 if spec.distilled else 1).eval()
     return copy

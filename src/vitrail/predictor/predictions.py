@@ -24,12 +24,18 @@ class ClassScore:
     """The class's name, or its number if the weights came without names."""
     probability: float
     predicted: bool | None = None
-    """Whether the probability reaches the threshold of a multi-label (sigmoid) model."""
+    """Whether the probability reaches the class's threshold; None unless the model is multi-label
+    (sigmoid)."""
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain data; `predicted` only for a multi-label model."""
         data = {"index": self.index, "label": self.label, "probability": self.probability}
         return data if self.predicted is None else {**data, "predicted": self.predicted}
+
+    def cells(self) -> tuple[str, ...]:
+        """Give the cells of a table: label, probability and, for a multi-label model, yes or no."""
+        cells = (self.label, f"{self.probability:.1%}")
+        return cells if self.predicted is None else (*cells, "yes" if self.predicted else "no")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,19 +64,34 @@ class Prediction(Result):
         """The probability of the most likely class."""
         return self.top[0].probability
 
+    @property
+    def multilabel(self) -> bool:
+        """Whether each class has a threshold, and an image any number of labels."""
+        return any(score.predicted is not None for score in self.top)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The predicted classes: those that reach their thresholds, or else the most likely."""
+        if self.multilabel:
+            return tuple(score.label for score in self.top if score.predicted)
+        return tuple(score.label for score in self.top[:1])
+
     def summary(self) -> Iterable[ResultTable | str]:
         """Give a table of the classes, or the error."""
         if self.error is not None:
             yield f"{self.path}: {self.error}"
         else:
-            rows = [(score.label, f"{score.probability:.1%}") for score in self.top]
-            yield ResultTable((self.path, "probability"), rows)
+            more = ("predicted",) if self.multilabel else ()
+            yield ResultTable(
+                (self.path, "probability", *more), [score.cells() for score in self.top]
+            )
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain data: the path, and either `top` or `error`."""
+        """Give plain data: the path, and either `top` or `error`; `labels` if multi-label."""
         if self.error is not None:
             return {"path": self.path, "error": self.error}
-        return {"path": self.path, "top": [score.to_dict() for score in self.top]}
+        labels = {"labels": list(self.labels)} if self.multilabel else {}
+        return {"path": self.path, **labels, "top": [score.to_dict() for score in self.top]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +115,30 @@ def rank(
 ) -> list[tuple[ClassScore, ...]]:
     """Give the `top` most likely classes per row of logits (n, classes); ties in class order.
 
-    A sigmoid model's classes are predicted from their thresholds on, 0.5 if it has none.
+    For a sigmoid model, all classes that reach their thresholds come first, also if there are more
+    than `top`.
     """
     if top < 1:
         raise InputError(f"top must be at least 1, got {top}")
     logits = logits.double()
     probabilities = logits.sigmoid() if activation == "sigmoid" else logits.softmax(-1)
-    values, indices = probabilities.sort(dim=-1, descending=True, stable=True)
+    order = probabilities.sort(dim=-1, descending=True, stable=True).indices
+    counts, reached = [top] * len(logits), None
+    if activation == "sigmoid":
+        reached = reach_thresholds(probabilities, thresholds)
+        first = reached.int().gather(1, order).sort(dim=-1, descending=True, stable=True).indices
+        order = order.gather(1, first)
+        counts = [max(top, count) for count in reached.sum(1).tolist()]
     ranked: list[tuple[ClassScore, ...]] = []
-    for row, places in zip(values[:, :top].tolist(), indices[:, :top].tolist(), strict=True):
-        labels = [str(place) if classes is None else classes[place] for place in places]
-        predicted: list[bool | None] = [None] * len(places)
-        if activation == "sigmoid":
-            limits = [0.5 if thresholds is None else thresholds[place] for place in places]
-            predicted = [value >= limit for value, limit in zip(row, limits, strict=True)]
-        ranked.append(tuple(map(ClassScore, places, labels, row, predicted)))
+    for row, count in enumerate(counts):
+        indices = order[row, :count]
+        values = probabilities[row, indices].tolist()
+        predicted = [None] * len(values) if reached is None else reached[row, indices].tolist()
+        labels = [str(index) if classes is None else classes[index] for index in indices.tolist()]
+        ranked.append(tuple(map(ClassScore, indices.tolist(), labels, values, predicted)))
     return ranked
+
+
+def reach_thresholds(probabilities: Tensor, thresholds: tuple[float, ...] | None) -> Tensor:
+    """Tell which probabilities (n, classes) reach a sigmoid model's thresholds, or 0.5."""
+    return probabilities >= probabilities.new_tensor(0.5 if thresholds is None else thresholds)

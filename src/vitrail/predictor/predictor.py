@@ -22,22 +22,30 @@ from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import choose_device
-from vitrail.models import BiT, ViT
-from vitrail.predictor.batching_config import BatchingConfig, default_batching
+from vitrail.models import BiT, ViT, ViTSpec
+from vitrail.predictor.batching_config import BatchingConfig, default_batching, keep_threads
 from vitrail.predictor.fused import fuse
 from vitrail.predictor.images import ImageLike, is_one, preprocess_image, read_content
 from vitrail.predictor.last_block import inference_copy
-from vitrail.predictor.predictions import ClassScore, ModelOutput, Prediction, rank
+from vitrail.predictor.predictions import (
+    ClassScore,
+    ModelOutput,
+    Prediction,
+    rank,
+    reach_thresholds,
+)
 from vitrail.weights.checkpoint import Activation
 from vitrail.weights.load import load
 from vitrail.weights.loaded import LoadedModel
+from vitrail.weights.text.prompts import Texts
+from vitrail.weights.text.zero_shot import zero_shot_model
 
 if TYPE_CHECKING:
     from vitrail.inspection.attention import Method
 
 Engine = Callable[[Tensor], Tensor]
 """Computes logits (n, classes) from normalized images (n, channels, height, width)."""
-_Item = tuple[str, Callable[[], ImageLike]]
+_Item = tuple[str, ImageLike | Callable[[], ImageLike]]
 
 
 class Predictor:
@@ -82,13 +90,23 @@ class Predictor:
         source: ModelLike,
         *,
         model: str | None = None,
+        classes: Texts | None = None,
+        templates: Texts | None = None,
         device: str | torch.device | None = None,
     ) -> Predictor:
         """Load a run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…, a path.
 
         A model or predictor that is loaded already is taken as it is. `model` names the
-        architecture where the shapes of the source don't determine it.
+        architecture where the shapes of the source don't determine it. `classes`, as text, makes a
+        zero-shot classifier of a CLIP or SigLIP; `templates` are its prompts.
         """
+        if classes is not None:
+            if not isinstance(source, str | Path):
+                raise InputError("classes need a text tower: give the model as text, not loaded")
+            made = zero_shot_model(source, classes, templates=templates)
+            return cls(made, name=str(source), device=device)
+        if templates is not None:
+            raise InputError("--templates requires --classes")
         if isinstance(source, Predictor):
             return source
         if isinstance(source, ViT | BiT):
@@ -97,12 +115,23 @@ class Predictor:
             return cls(source, name=source.model.spec.name, device=device)
         return cls(load(str(source), model=model), name=str(source), device=device)
 
+    def with_patches(self, patches: int) -> Predictor:
+        """Give a predictor that takes images at their own aspect ratio, within a patch budget."""
+        spec = self.model.spec
+        if patches < 1:
+            raise InputError(f"--patches must be at least 1, got {patches}")
+        if not isinstance(spec, ViTSpec) or spec.stride[0] != spec.stride[1]:
+            raise InputError(f"--patches requires a ViT with square patches, got {spec.name}")
+        preprocess = replace(self.preprocess, patches=patches, patch_size=spec.stride[0])
+        loaded = replace(self._loaded, model=self.model, preprocess=preprocess)
+        return Predictor(loaded, name=self.name, device=self.device)
+
     def with_engine(self, engine: Engine | None, batching: BatchingConfig) -> Predictor:
         """Give a predictor of the same model whose logits another engine computes."""
-        loaded = replace(self._loaded, model=self.model)
-        return Predictor(
-            loaded, name=self.name, device=self.device, engine=engine, batching=batching
-        )
+        if engine is not None and self.preprocess.patches:
+            raise InputError("a patch budget gives images of many sizes; use --backend pytorch")
+        loaded, device = replace(self._loaded, model=self.model), self.device
+        return Predictor(loaded, name=self.name, device=device, engine=engine, batching=batching)
 
     @overload
     def predict(self, images: ImageLike, *, top: int = 5) -> Prediction: ...
@@ -119,12 +148,10 @@ class Predictor:
         if is_one(images):
             path = str(images) if isinstance(images, str | Path) else "image 0"
             return Prediction(path, self.rank(self.logits(images)[None], top=top)[0])
-        found: list[Prediction] = []
-        for output in self._stream(_items(images), self._pick(features=False)):
-            found.append(Prediction(output.path, self.rank(_values(output)[None], top=top)[0]))
-        if not found:
+        logits = [(output.path, _values(output)) for output in self.outputs(images)]
+        if not logits:
             raise InputError("no images to predict")
-        return found
+        return [Prediction(path, self.rank(row[None], top=top)[0]) for path, row in logits]
 
     def predictions(
         self, images: ImageLike | Iterable[ImageLike] | ImageDataset, *, top: int = 5
@@ -155,9 +182,17 @@ class Predictor:
         return self._gather(images, self.run_features)
 
     def rank(self, logits: Tensor, *, top: int = 5) -> list[tuple[ClassScore, ...]]:
-        """Give the most likely classes of each row of logits (n, classes)."""
+        """Give the classes of each row of logits (n, classes), as `predictions.rank` does."""
         kind, thresholds = self.activation, self.thresholds
         return rank(logits, self.classes, top, activation=kind, thresholds=thresholds)
+
+    def same_predictions(self, logits: Tensor, others: Tensor) -> Tensor:
+        """Tell for each row of logits whether both give the same class, or the same labels."""
+        if self.activation == "softmax":
+            return logits.argmax(1) == others.argmax(1)
+        both = (each.double().sigmoid() for each in (logits, others))
+        first, second = (reach_thresholds(each, self.thresholds) for each in both)
+        return (first == second).all(1)
 
     def attention(self, image: ImageLike, *, method: Method = "rollout") -> np.ndarray:
         """Compute how much each patch of an image counts (rows, columns), as inspection does."""
@@ -241,7 +276,6 @@ class Predictor:
             for batch in first:
                 yield from self._compute(batch, compute)
             return
-        before = torch.get_num_threads()
 
         def make(batch: list[_Item]) -> list[ModelOutput]:
             torch.set_num_threads(self.batching.threads)  # for this thread and those started later
@@ -249,32 +283,29 @@ class Predictor:
 
         tasks = (batch for some in (first, batches) for batch in some)
         config = LoaderConfig(workers=self.batching.workers)
-        with closing(each for each in Loader(make, tasks, config)) as made:
-            try:
-                for outputs in made:
-                    yield from outputs
-            finally:
-                torch.set_num_threads(before)
+        with keep_threads(), closing(each for each in Loader(make, tasks, config)) as made:
+            for outputs in made:
+                yield from outputs
 
     def _compute(self, batch: Sequence[_Item], compute: Engine) -> list[ModelOutput]:
         """Compute the outputs of a batch; images of one shape run together."""
         outputs: dict[int, ModelOutput] = {}
         groups: dict[tuple, list[tuple[int, Tensor]]] = {}
-        for place, (path, read) in enumerate(batch):
+        for index, (path, image) in enumerate(batch):
             try:
-                prepared = self.prepare(read())
+                prepared = self.prepare(image() if callable(image) else image)
             except ImageError as error:
-                outputs[place] = ModelOutput(path, None, error)
+                outputs[index] = ModelOutput(path, None, error)
             except OSError as error:  # the file was removed or changed since it was listed
-                fault = ImageError(error.strerror or str(error), "unreadable")
-                outputs[place] = ModelOutput(path, None, fault)
+                reason = error.strerror or str(error)
+                outputs[index] = ModelOutput(path, None, ImageError(reason, "unreadable"))
             else:
-                groups.setdefault((prepared.dtype, prepared.shape), []).append((place, prepared))
+                groups.setdefault((prepared.dtype, prepared.shape), []).append((index, prepared))
         for group in groups.values():
             values = compute(torch.stack([prepared for _, prepared in group]))
-            for (place, _), row in zip(group, values, strict=True):
-                outputs[place] = ModelOutput(batch[place][0], row)
-        return [outputs[place] for place in range(len(batch))]
+            for (index, _), row in zip(group, values, strict=True):
+                outputs[index] = ModelOutput(batch[index][0], row)
+        return [outputs[index] for index in range(len(batch))]
 
 
 ModelLike = str | Path | LoadedModel | ViT | BiT | Predictor
@@ -295,10 +326,6 @@ def _items(images: ImageLike | Iterable[ImageLike] | ImageDataset) -> Iterator[_
         for index in range(len(images)):
             yield images.where(index), partial(images.read, index)
         return
-    for place, image in enumerate([images] if is_one(images) else images):
+    for index, image in enumerate([images] if is_one(images) else images):
         named = isinstance(image, str | Path)
-        yield str(image) if named else f"image {place}", partial(_same, image)
-
-
-def _same(image: ImageLike) -> ImageLike:
-    return image
+        yield str(image) if named else f"image {index}", image

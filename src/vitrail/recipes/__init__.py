@@ -1,33 +1,34 @@
-"""What papers trained with: functions from a run's settings to those of a recipe.
+"""Recipes: functions that apply the settings of a paper to a run's settings.
 
     config = TrainConfig(data="photos/", model="ViT-B/16", out=Path("runs/photos"))
-    vitrail.train(recipes.finetune(config, "pets"))
+    vitrail.train(recipes.paper_finetune(config, "pets"))
 
-A recipe sets what its paper says and leaves the rest. What belongs to the model, such as dropout,
-it adds to the model's name, where the name does not say it.
+A recipe sets what its paper says and leaves the rest. Options of the model, such as dropout, are
+added to the model's name unless the name has them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from vitrail.config import Duration, InputError, suggest
+from vitrail.config import Duration, InputError, merge, suggest
 from vitrail.data.transforms.augment import AUGMENTS
 from vitrail.recipes.ours import finetune_default, small_data
 from vitrail.recipes.paper import (
     TRANSFERS,
     Transfer,
-    finetune,
     masked_patches,
+    paper_finetune,
     paper_protocol,
     pretrain,
     transfer_of,
 )
 from vitrail.recipes.successors import augreg, deit, mae, plain, simmim
-from vitrail.run import TrainConfig
+from vitrail.training.train_config import TrainConfig
 
 __all__ = [
     "RECIPES",
@@ -36,10 +37,10 @@ __all__ = [
     "apply_recipe",
     "augreg",
     "deit",
-    "finetune",
     "finetune_default",
     "mae",
     "masked_patches",
+    "paper_finetune",
     "paper_protocol",
     "plain",
     "pretrain",
@@ -58,8 +59,8 @@ RECIPES: dict[str, Callable[[TrainConfig], TrainConfig]] = {
     "pretrain": pretrain,
     "pretrain:imagenet21k": partial(pretrain, data="imagenet21k"),
     "pretrain:jft": partial(pretrain, data="jft"),
-    "finetune": finetune,
-    **{f"finetune:{data}": partial(finetune, data=data) for data in TRANSFERS},
+    "finetune": paper_finetune,
+    **{f"finetune:{data}": partial(paper_finetune, data=data) for data in TRANSFERS},
     "augreg": augreg,
     **{f"augreg:{level}": partial(augreg, level=level) for level in AUGMENTS},
     "plain": plain,
@@ -72,18 +73,22 @@ RECIPES: dict[str, Callable[[TrainConfig], TrainConfig]] = {
 """Recipes by the name that --recipe takes."""
 
 
-def apply_recipe(config: TrainConfig, name: str) -> TrainConfig:
-    """Apply the recipe of that name."""
+def apply_recipe(config: TrainConfig, name: str, *changes: Mapping[str, Any]) -> TrainConfig:
+    """Apply the recipe of that name to settings that `changes` (for `merge`) will be applied to.
+
+    The recipe chooses by what they say of `tune`.
+    """
     if name not in RECIPES:
         hint = suggest(name, RECIPES) or f"; there are: {', '.join(RECIPES)}"
         raise InputError(f"unknown recipe {name!r}{hint}")
-    return RECIPES[name](config)
+    tuned = merge(config, *({"tune": each["tune"]} for each in changes if "tune" in each))
+    return RECIPES[name](tuned)
 
 
 def shorten_warmup(config: TrainConfig, *, images: int) -> TrainConfig:
-    """Make a warm-up that would take more than a third of the run 5 % of it, and say so.
+    """Shorten a warm-up of more than a third of the run to 5 % of it, and say so.
 
-    So a recipe of the paper's scale serves a short run too. An epoch has `images` images.
+    So a recipe of the paper's scale works for a short run too. An epoch has `images` images.
     """
     warmup = config.schedule.warmup
     if warmup.unit == "%":
@@ -91,5 +96,7 @@ def shorten_warmup(config: TrainConfig, *, images: int) -> TrainConfig:
     total, rising = (d.steps(images=images, batch=config.batch) for d in (config.length, warmup))
     if 3 * rising <= total:
         return config
-    log.warning("a warm-up of %s is too long for a run of %s: it is 5 %% here", warmup, total)
+    log.warning(
+        "a warm-up of %s is too long for a run of %s steps; it is shortened to 5 %%", warmup, total
+    )
     return replace(config, schedule=replace(config.schedule, warmup=Duration(5, "%")))

@@ -1,4 +1,4 @@
-"""What recipes share: a warm-up, and how they add to a model's name."""
+"""What recipes share: a warm-up, and adding options to a model's name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ WARMUP = Duration(10_000, "steps")
 
 
 def base_of(model: str) -> str:
-    """Strip a model's name of resolution and options."""
+    """Return a model's name without resolution and options."""
     return parse(model).name.partition(",")[0].partition("@")[0]
 
 
 def add_options(model: str, **options: Any) -> str:
-    """Add options to a model's name, but what the name says itself, or its family has not."""
+    """Add options to a model's name, except those that it has or that its family lacks."""
     spec = parse(model)
     said = {option.partition("=")[0] for option in model.split(",")[1:]}
     said |= {"image"} if "@" in model else set()

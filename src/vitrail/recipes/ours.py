@@ -1,4 +1,4 @@
-"""Our own settings, by measurement."""
+"""Our own recipes, chosen by measurement."""
 
 from __future__ import annotations
 
@@ -7,32 +7,41 @@ from dataclasses import replace
 from vitrail.config import Duration
 from vitrail.data.transforms.augment import Augment, RandAugment
 from vitrail.models import parse
-from vitrail.run import TrainConfig
-from vitrail.training.optim import OptimConfig
-from vitrail.training.schedule import ScheduleConfig
-from vitrail.training.tasks import LossConfig
+from vitrail.training.losses import LossConfig
+from vitrail.training.optimization.optim import OptimConfig
+from vitrail.training.optimization.schedule import ScheduleConfig
+from vitrail.training.train_config import TrainConfig
+
+_OPTIMIZERS = {
+    "all": OptimConfig(kind="sgd", lr=0.01),
+    "head": OptimConfig(kind="adamw", lr=5e-3),
+    "last": OptimConfig(kind="adamw", lr=1e-3),
+    "lora": OptimConfig(kind="adamw", lr=5e-3),
+}
+"""The optimizer of `finetune-default` by tune.mode, measured on Pets (docs/training.md)."""
 
 
 def finetune_default(config: TrainConfig) -> TrainConfig:
-    """Fine-tune on a person's own images, at the resolution that the weights have."""
+    """Fine-tune on your own images at the resolution of the weights.
+
+    The optimizer depends on what is trained (`config.tune`).
+    """
     return replace(
         config,
         length=Duration(10, "epochs"),
         batch=64,
         augment=Augment(area=(0.25, 1.0)),
         loss=LossConfig(),
-        optim=OptimConfig(kind="sgd", lr=0.01, momentum=0.9, clip=1.0),
+        optim=_OPTIMIZERS[config.tune.mode],
         schedule=ScheduleConfig(warmup=Duration(10, "%")),
-        eval_every=Duration(10, "%"),
-        save_every=Duration(10, "%"),
     )
 
 
 def small_data(config: TrainConfig, *, short: bool = False) -> TrainConfig:
     """Train on 1,000 to 50,000 images without pre-trained weights (docs/small-data.md).
 
-    `short` is for less than some 30 epochs, in which nothing is over-learnt: it leaves out what
-    makes learning slower.
+    `short` is for fewer than about 30 epochs, which do not overfit: it leaves out what slows
+    learning down.
     """
     tiny = max(parse(config.model).image) <= 64
     augment = Augment(crop="pad") if tiny else Augment(area=(0.25, 1.0))
@@ -49,6 +58,4 @@ def small_data(config: TrainConfig, *, short: bool = False) -> TrainConfig:
         # at 3e-3 (one run each).
         optim=OptimConfig(kind="muon", lr=2e-3, momentum=0.95, nesterov=True, weight_decay=0.05),
         schedule=ScheduleConfig(warmup=Duration(10, "%")),
-        eval_every=Duration(5, "%"),
-        save_every=Duration(5, "%"),
     )

@@ -11,20 +11,20 @@ from vitrail.data.datasets.open import open_data
 from vitrail.data.split import NoSplitError
 from vitrail.data.transforms.augment import Augment
 from vitrail.models import parse
-from vitrail.models.pretraining.masked import MIMConfig
+from vitrail.models.pretraining.mim import MIMConfig
 from vitrail.models.spec import BiTSpec, Size
-from vitrail.protocol import Protocol
 from vitrail.recipes.adding import WARMUP, add_options, base_of
-from vitrail.run import TrainConfig
-from vitrail.training.optim import OptimConfig
-from vitrail.training.schedule import ScheduleConfig
-from vitrail.training.tasks import LossConfig
+from vitrail.recipes.protocol import Protocol
+from vitrail.training.losses import LossConfig
+from vitrail.training.optimization.optim import OptimConfig
+from vitrail.training.optimization.schedule import ScheduleConfig
+from vitrail.training.train_config import TrainConfig
 
 Pretraining = Literal["imagenet", "imagenet21k", "jft"]
 
 
 class _Row(NamedTuple):
-    """A row of Table 3: where it has two lengths, the longer one, as the published models."""
+    """A row of Table 3; of two lengths the longer one, as for the published models."""
 
     epochs: int
     lr: float
@@ -55,7 +55,7 @@ _IMAGENET21K = {
 
 
 def pretrain(config: TrainConfig, data: Pretraining = "imagenet") -> TrainConfig:
-    """Pre-train as the paper does on one of its three sets (Table 3)."""
+    """Pre-train as the paper does on one of its three datasets (Table 3)."""
     decay: Literal["linear", "cosine"] = "linear"
     clip, loss = None, LossConfig(kind="sigmoid")  # vision_transformer, issue 34
     if data == "jft":
@@ -94,15 +94,15 @@ def _find_row(table: dict[str, _Row], model: str, data: str) -> _Row:
 
 
 class Transfer(NamedTuple):
-    """How a set is fine-tuned on."""
+    """A row of Table 4."""
 
     steps: int
     rates: tuple[float, ...]
-    """Learning rates of which the best on held-out images is taken."""
+    """Learning rates to choose from on held-out images."""
     rate: float
-    """The one that big_vision's transfer.py names for the set."""
+    """The learning rate that big_vision's transfer.py has for the dataset."""
     held_out: float
-    """Part of the training split that they are."""
+    """Fraction of the training split to hold out for that."""
 
 
 _RATES = (0.001, 0.003, 0.01, 0.03)
@@ -114,12 +114,12 @@ TRANSFERS = {
     "flowers": Transfer(500, _RATES, 0.003, 0.1),  # Table 4; B.1.1
     "vtab": Transfer(2_500, (0.01,), 0.01, 0.1),  # Table 4: each of the 19 tasks, none held out
 }
-"""Table 4 by data set, and what Appendix B.1.1 holds out of each."""
+"""Table 4 by dataset, and what Appendix B.1.1 holds out of each."""
 _POLISHED = {"ViT-L/16": 512, "ViT-H/14": 518}  # section 4.1: at which size Table 2 has ImageNet
 
 
-def finetune(config: TrainConfig, data: str = "vtab") -> TrainConfig:
-    """Fine-tune as the paper does on one of its sets (Table 4)."""
+def paper_finetune(config: TrainConfig, data: str = "vtab") -> TrainConfig:
+    """Fine-tune as the paper does on one of its datasets (Table 4)."""
     row = TRANSFERS[data]
     warmup = min(500, row.steps // 20)  # the official code's 500, of 10,000 steps or more
     size, ema = _fine_size(config.model), 0.0
@@ -135,8 +135,6 @@ def finetune(config: TrainConfig, data: str = "vtab") -> TrainConfig:
         loss=LossConfig(),
         optim=OptimConfig(kind="sgd", lr=row.rate, momentum=0.9, clip=1.0),  # Table 4
         schedule=ScheduleConfig(kind="cosine", warmup=Duration(warmup, "steps")),  # Table 4
-        eval_every=Duration(10, "%"),
-        save_every=Duration(10, "%"),
     )
 
 
@@ -156,11 +154,11 @@ def paper_protocol(
     rates: tuple[float, ...] | None = None,
     seeds: int = 3,
 ) -> Protocol:
-    """Make a run into the paper's protocol (section 4.1, Appendix B.1.1).
+    """Turn a run into the paper's protocol (section 4.1, Appendix B.1.1).
 
-    `data` is a row of Table 4, by default the one of the run's set; a set that has none gets the
-    rates of most rows and a tenth held out. What is reported is measured on the test split where
-    there is one, else on the validation split.
+    `data` is a row of Table 4, by default that of the run's dataset; a dataset without a row gets
+    the rates of most rows and holds a tenth out. Results are evaluated on the test split, or on the
+    validation split if there is none.
     """
     data = data or transfer_of(config.data)
     row = TRANSFERS[data] if data else Transfer(0, _RATES, 0.0, 0.1)
@@ -172,7 +170,7 @@ def paper_protocol(
 
 
 def transfer_of(data: str) -> str | None:
-    """Say which row of Table 4 a set has, as DATA names it."""
+    """Return the row of Table 4 of a dataset, as DATA names it."""
     name = data.partition(":")[0].removesuffix("102")  # flowers102
     return name if name in TRANSFERS else None
 
@@ -188,6 +186,4 @@ def masked_patches(config: TrainConfig) -> TrainConfig:
         augment=Augment(),  # vision_transformer, issue 103: as in classification
         optim=OptimConfig(lr=2e-4, betas=(0.9, 0.999), clip=None),  # Appendix B.1.2
         schedule=ScheduleConfig(warmup=WARMUP),  # Appendix B.1.2: cosine
-        eval_every=Duration(5, "%"),
-        save_every=Duration(1, "%"),
     )

@@ -1,4 +1,4 @@
-"""What successors trained with: AugReg, "better plain ViT", DeiT, MAE, SimMIM."""
+"""Recipes of the paper's successors: AugReg, "better plain ViT", DeiT, MAE, SimMIM."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from dataclasses import replace
 from vitrail.config import Duration
 from vitrail.data.transforms.augment import AUGMENTS, Augment, RandAugment
 from vitrail.models import parse
-from vitrail.models.pretraining.masked import MIMConfig
-from vitrail.models.pretraining.masking import MaskConfig
+from vitrail.models.pretraining.mim import MaskConfig, MIMConfig
 from vitrail.recipes.adding import WARMUP, add_options, base_of
-from vitrail.run import TrainConfig
-from vitrail.training.optim import OptimConfig
-from vitrail.training.schedule import ScheduleConfig
-from vitrail.training.tasks import LossConfig
+from vitrail.training.losses import LossConfig
+from vitrail.training.optimization.optim import OptimConfig
+from vitrail.training.optimization.schedule import ScheduleConfig
+from vitrail.training.train_config import TrainConfig
 
 _LEVELS = {"ViT-Ti/16": "light1", "ViT-S/32": "light2"}  # big_vision vit_i1k.py, after Figure 4
 _LEVELS |= dict.fromkeys(("ViT-S/16", "ViT-B/32", "ViT-B/16", "ViT-L/16"), "medium2")
@@ -22,7 +21,7 @@ _LEVELS |= dict.fromkeys(("ViT-S/16", "ViT-B/32", "ViT-B/16", "ViT-L/16"), "medi
 def augreg(config: TrainConfig, level: str | None = None) -> TrainConfig:
     """Pre-train on ImageNet as "How to train your ViT?" (arXiv 2106.10270), at one of its levels.
 
-    Without a level, at the one that it found good for the model.
+    Default: the level that it found good for the model.
     """
     level = level or _LEVELS.get(base_of(config.model), "medium1")
     return replace(
@@ -94,8 +93,6 @@ def mae(config: TrainConfig) -> TrainConfig:
             lr=1.5e-4 * 4096 / 256, betas=(0.9, 0.95), weight_decay=0.05, clip=None
         ),  # Table 8
         schedule=ScheduleConfig(warmup=Duration(40, "epochs")),  # Table 8: cosine
-        eval_every=Duration(5, "%"),
-        save_every=Duration(1, "%"),
     )
 
 
@@ -119,6 +116,4 @@ def simmim(config: TrainConfig) -> TrainConfig:
             milestones=(Duration(87.5, "%"),),
             warmup=Duration(10, "epochs"),  # section 4.1
         ),
-        eval_every=Duration(5, "%"),
-        save_every=Duration(1, "%"),
     )

@@ -10,7 +10,7 @@ from string import Template
 from typing import Any
 
 from vitrail.plotting.canvas import WIDTH, Plot
-from vitrail.text import printable
+from vitrail.text import displayable
 
 
 @dataclass
@@ -70,9 +70,10 @@ def figure_card(plot: Plot) -> str:
 
 
 def table_card(title: str, rows: Mapping[str, object]) -> str:
-    """Write names and values."""
+    """Write names and values; long values, such as a model's name, break after a comma."""
     lines = "\n".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
+        f'<tr><th scope="row">{escape(name)}</th>'
+        f"<td>{escape(value).replace(',', ',<wbr>')}</td></tr>"
         for name, value in rows.items()
     )
     return f'<div class="card">\n<h3>{escape(title)}</h3>\n<table>\n{lines}\n</table>\n</div>'
@@ -92,4 +93,4 @@ def prediction_card(title: str, scores: Iterable[tuple[str, float, bool]], note:
 
 def escape(value: object) -> str:
     """Write anything as text: names of files and classes may hold HTML or unprintable bytes."""
-    return html.escape(printable(str(value)))
+    return html.escape(displayable(str(value)))

@@ -19,9 +19,8 @@ from typing import Any
 from vitrail import __version__
 from vitrail.config import InputError
 from vitrail.data.datasets.open import Data
-from vitrail.files import write_whole
+from vitrail.files import check_writable, make_folder, write_whole
 from vitrail.models import BiT
-from vitrail.models.model import Model
 from vitrail.models.names import parse_size
 from vitrail.models.spec import Size
 from vitrail.plotting.canvas import Plot
@@ -32,7 +31,7 @@ from vitrail.report.mistakes import show_mistakes
 from vitrail.report.report_inputs import ReportInputs, find_run, open_inputs
 from vitrail.report.run_sections import RunSummary, read_run, show_run
 from vitrail.result import Result
-from vitrail.weights.loaded import LoadedModel
+from vitrail.weights.loaded import AnyModel
 
 PAGE, NUMBERS, FIGURES = "report.html", "report.json", "figures"
 
@@ -101,7 +100,7 @@ class InspectionReport(Result):
         files[folder / PAGE] = self.html().encode()
         stale = [path for path in _earlier(folder) if path not in files] if figures else []
         for path, content in files.items():
-            _make_folder(path.parent)
+            make_folder(path.parent)
             write_whole(path, content)
         for path in stale:
             path.unlink(missing_ok=True)
@@ -114,13 +113,6 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
-
-
 def _earlier(folder: Path) -> Iterator[Path]:
     """List the figures of an earlier report in a folder, and nothing else that may be there."""
     with suppress(OSError, ValueError, LookupError, TypeError):
@@ -131,14 +123,14 @@ def _earlier(folder: Path) -> Iterator[Path]:
 
 
 def inspect(
-    model: str | Path | LoadedModel | Model[Any],
+    model: AnyModel,
     images: ImageLike | Iterable[ImageLike] = (),
     *,
     data: Data | None = None,
     out: str | Path | None = None,
     split: str | None = None,
     layers: Sequence[int] | None = None,
-    against: str | Path | LoadedModel | Model[Any] | None = None,
+    against: AnyModel | None = None,
     image: str | Size | None = None,
     count: int = 128,
     device: str | None = None,
@@ -150,6 +142,8 @@ def inspect(
     """
     if out == "":
         raise InputError("--out must name a folder, got ''")
+    if out is not None:
+        check_writable(Path(out), folder=True)
     given = [images] if is_one(images) else list(images)
     size = parse_size(image) if isinstance(image, str) else image
     chosen: dict[str, Any] = {"data": data, "split": split, "count": count, "device": device}

@@ -16,6 +16,7 @@ from vitrail.evaluation.dataset_predictions import (
     join_predictions,
     predict_dataset,
 )
+from vitrail.evaluation.metrics.scores import confusion_matrix, most_confused
 from vitrail.plotting.evaluation_plots import draw_confusion
 from vitrail.report.html_page import ReportSection, escape, table_card
 from vitrail.report.report_images import ReportImage, even_indices, shrink, take_images
@@ -38,9 +39,8 @@ def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
         return section
     indices = even_indices(len(dataset), count)
     found = predict_inputs(inputs, select(dataset, indices))
-    predicted, classes = found.top[:, 0], len(inputs.classes)
-    counts = np.bincount(found.labels * classes + predicted, minlength=classes**2)
-    counts = counts.reshape(classes, classes)
+    predicted = found.top[:, 0]
+    counts = confusion_matrix(found.labels, predicted, len(inputs.classes))
     wrong = np.flatnonzero(predicted != found.labels)
     wrong = wrong[np.argsort(-found.confidence[wrong], kind="stable")]
     section.note = (
@@ -77,13 +77,17 @@ def predict_inputs(inputs: ReportInputs, dataset: ImageDataset) -> Predictions:
     """Predict the classes of a dataset's images."""
     batches = EvalBatches(dataset, inputs.preprocess, batch=BATCH)
     matching = ClassMatching(np.arange(len(inputs.classes)))
-    device = next(inputs.model.parameters()).device
-    return join_predictions(predict_dataset(inputs.model, batches, matching, device=device))
+    device, activation = next(inputs.model.parameters()).device, inputs.loaded.activation
+    return join_predictions(
+        predict_dataset(inputs.model, batches, matching, device=device, activation=activation)
+    )
 
 
 def _image_card(image: ReportImage, mistake: dict[str, str]) -> str:
     file = io.BytesIO()
-    Image.fromarray(shrink(image.pixels, SIDE)).save(file, "JPEG", quality=85)
+    larger = max(1, SIDE // max(image.pixels.shape))  # of images as small as digits
+    pixels = shrink(image.pixels, SIDE).repeat(larger, 0).repeat(larger, 1)
+    Image.fromarray(pixels).save(file, "JPEG", quality=85)
     data = base64.b64encode(file.getvalue()).decode()
     label, predicted = escape(mistake["label"]), escape(mistake["predicted"])
     confidence = f"{mistake['confidence']:.1%}"
@@ -96,12 +100,8 @@ def _image_card(image: ReportImage, mistake: dict[str, str]) -> str:
 
 def _list_pairs(counts: np.ndarray, classes: tuple[str, ...]) -> str:
     """List the pairs of classes that are confused most often."""
-    confused = counts * (1 - np.eye(len(counts), dtype=counts.dtype))
-    order = np.argsort(-confused, axis=None, kind="stable")[:PAIRS]
-    pairs = [divmod(int(place), len(classes)) for place in order]
     rows = {
-        f"{classes[row]} → {classes[column]}": format_image_count(int(confused[row, column]))
-        for row, column in pairs
-        if confused[row, column]
+        f"{classes[each.label]} → {classes[each.predicted]}": format_image_count(each.images)
+        for each in most_confused(counts)[:PAIRS]
     }
     return table_card("Most often confused (true → predicted)", rows)

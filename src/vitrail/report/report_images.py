@@ -17,7 +17,7 @@ from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.plotting.tiles import to_colors
 from vitrail.predictor.images import ImageLike, read_content
-from vitrail.text import neighbors, printable, show
+from vitrail.text import neighbors, show
 
 SIDE = 320
 """The longest side of a shown image, in pixels."""
@@ -90,7 +90,7 @@ def take_images(
     for index in map(int, indices):
         label = dataset.labels[index]
         labels = tuple(np.flatnonzero(label).tolist()) if dataset.multilabel else (int(label),)
-        name = printable(dataset.where(index))
+        name = dataset.where(index)
         try:
             found.append(prepare_image(dataset.read(index), preprocess, name, labels))
         except (ImageError, OSError):  # what is wrong with it is for `vitrail data check` to say

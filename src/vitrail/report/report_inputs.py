@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +14,12 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import Data, open_dataset
+from vitrail.data.datasets.open import Data
 from vitrail.data.transforms.apply import normalize
-from vitrail.data.transforms.preprocess import Preprocess, default_preprocess
+from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import choose_device
+from vitrail.evaluation.inputs import open_images, preprocess_of
 from vitrail.models import BiT, ViT
-from vitrail.models.model import Model
 from vitrail.models.spec import Size, check_division
 from vitrail.predictor.images import ImageLike
 from vitrail.report.report_images import ReportImage, read_images, sample_images
@@ -28,8 +27,8 @@ from vitrail.text import expand
 from vitrail.training.checkpoints.run_folder import CONFIG
 from vitrail.training.logging.metrics_logger import METRICS
 from vitrail.training.run_data import open_run_data
-from vitrail.weights.load import load
-from vitrail.weights.loaded import LoadedModel
+from vitrail.weights.load import as_loaded
+from vitrail.weights.loaded import AnyModel, LoadedModel
 
 BATCH = 16
 """Images that go through a model at once, and that are enough for norms."""
@@ -88,7 +87,7 @@ class ReportInputs:
 
 
 def open_inputs(
-    model: str | Path | LoadedModel | Model[Any],
+    model: AnyModel,
     images: Sequence[ImageLike] = (),
     *,
     data: Data | None = None,
@@ -105,18 +104,16 @@ def open_inputs(
         raise InputError(f"count must be at least 1, got {count}")
     dataset, run = None, find_run(model)
     if data is not None:
-        dataset = open_dataset(data, split=split or "val")
+        dataset, _ = open_images(data, split, [model])
     elif not images and run is not None:
         dataset = open_run_data(run, split)
     elif split is not None:
         raise InputError("--split requires --data")
     elif not images:
         raise InputError("no images to inspect; give image files, or --data with a dataset")
-    loaded = load(str(model)) if isinstance(model, str | Path) else model
-    if isinstance(loaded, Model):
-        assert isinstance(loaded, ViT | BiT)
-        loaded = LoadedModel(loaded, None, None, None)
-    return prepare_inputs(loaded, images, dataset, image=image, count=count, device=device)
+    return prepare_inputs(
+        as_loaded(model), images, dataset, image=image, count=count, device=device
+    )
 
 
 def prepare_inputs(
@@ -134,8 +131,7 @@ def prepare_inputs(
     """
     # Weights may be stored in half precision; images are not.
     loaded.model.to(choose_device(device), torch.float32)
-    spec = loaded.model.spec
-    preprocess = loaded.preprocess or default_preprocess(spec.image, spec.channels)
+    preprocess = preprocess_of(loaded)
     if image is not None:
         if isinstance(loaded.model, ViT):
             check_division(image, loaded.model.spec.stride)
@@ -148,11 +144,11 @@ def prepare_inputs(
     return ReportInputs(loaded, preprocess, shown, measured, dataset)
 
 
-def find_run(model: str | Path | LoadedModel | Model[Any]) -> Path | None:
+def find_run(model: AnyModel) -> Path | None:
     """Find the run folder that a model's text is, or is inside of."""
-    if not isinstance(model, str | Path):
+    if not isinstance(model, str | os.PathLike):
         return None
-    folder = expand(str(model).removeprefix("run:"))
+    folder = expand(os.fspath(model).removeprefix("run:"))
     for place in (folder, folder.parent):
         if os.path.isfile(place / METRICS) and os.path.isfile(place / CONFIG):
             return place

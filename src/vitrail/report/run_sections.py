@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ import numpy as np
 from PIL import Image
 
 from vitrail.config import InputError
+from vitrail.data.class_balance import describe_imbalance
 from vitrail.plotting.inspection_plots import Curves, draw_curves, draw_predictions
 from vitrail.report.html_page import ReportSection, table_card
 from vitrail.report.report_inputs import ReportInputs
 from vitrail.training.checkpoints.run_folder import RECONSTRUCTIONS, RESULT
 from vitrail.training.logging.metrics_logger import METRICS
-from vitrail.training.run_data import read_config
+from vitrail.training.run_data import open_run_data, read_config
 from vitrail.training.train_config import TrainConfig
 
 
@@ -42,6 +44,9 @@ class RunSummary:
         if (top1 := result.get("top1")) is not None:
             images = f"{result['images']:,} validation images"
             text += f" Top-1 accuracy {top1:.2%} on {images} after {result['steps']:,} steps."
+        elif (precision := result.get("map")) is not None:
+            images = f"{result['images']:,} validation images"
+            text += f" mAP {precision:.2%} on {images} after {result['steps']:,} steps."
         elif (loss := result.get("loss")) is not None:
             text += f" Validation loss {loss:.4g} after {result['steps']:,} steps."
         return text
@@ -68,8 +73,17 @@ def show_run(run: RunSummary, inputs: ReportInputs) -> Iterator[ReportSection]:
 
 def _show_result(run: RunSummary, result: dict[str, Any], inputs: ReportInputs) -> ReportSection:
     section, rows = ReportSection("Result", data=dict(result)), dict[str, str]()
-    named = (("top1", "top-1 accuracy"), ("top5", "top-5 accuracy"))
-    rows |= {name: f"{result[key]:.2%}" for key, name in named if result.get(key) is not None}
+    named = {
+        "top1": "top-1 accuracy",
+        "top5": "top-5 accuracy",
+        "macro_accuracy": "macro accuracy",
+        "map": "mean average precision",
+        "macro_f1": "macro F1",
+        "micro_f1": "micro F1",
+    }
+    rows |= {
+        name: f"{result[key]:.2%}" for key, name in named.items() if result.get(key) is not None
+    }
     if result.get("loss") is not None:
         rows["loss"] = f"{result['loss']:.4g}"
     if result["images"]:
@@ -81,6 +95,10 @@ def _show_result(run: RunSummary, result: dict[str, Any], inputs: ReportInputs) 
     rows |= {"steps": f"{result['steps']:,}", "model": run.config.model, "data": run.config.data}
     if run.config.weights:
         rows["fine-tuned from"] = run.config.weights
+    if inputs.dataset is not None and len(inputs.dataset.classes) > 1:
+        with suppress(InputError):  # what it was trained on may have moved
+            images = open_run_data(run.config, "train")
+            rows["training classes"] = f"{describe_imbalance(images)}; balance {run.config.balance}"
     section.cards.append(table_card("What the run reached", rows))
     return section
 
@@ -106,7 +124,7 @@ def show_training(run: Path) -> ReportSection:
 
 
 def read_curves(folder: Path) -> Curves:
-    """Read what a run measured, by name: steps and values; a value that is no number is NaN."""
+    """Read what a run measured, by name: steps and values, which may be NaN."""
     path = folder / METRICS
     found: dict[str, list[tuple[int, float]]] = {}
     try:

@@ -201,8 +201,8 @@ def show_card(inputs: ReportInputs) -> ReportSection:
                 "parameters": f"{cost.parameters:,}",
                 "classes": f"{spec.classes:,}",
                 "tokens": f"{cost.tokens:,} for images of {height} x {width}",
-                "forward": f"{cost.macs / 1e9:.3f} GMACs per image",
-                "training": f"{cost.training_flops / 1e9:.3f} GFLOPs per image",
+                "forward": f"{cost.macs / 1e9:.3g} GMACs per image",
+                "training": f"{cost.training_flops / 1e9:.3g} GFLOPs per image",
             },
         )
     )
@@ -211,7 +211,8 @@ def show_card(inputs: ReportInputs) -> ReportSection:
     if provenance is not None:
         said = to_dict(provenance)
         changes = {f"change {n}": text for n, text in enumerate(said.pop("changes"), 1)}
-        section.cards.append(table_card("Provenance", {**said, **changes}))
+        known = {key: text for key, text in (said | changes).items() if text}
+        section.cards.append(table_card("Provenance", known))
     numbers = ("parameters", "macs", "flops", "training_flops", "tokens")
     section.data = {
         "model": str(spec),

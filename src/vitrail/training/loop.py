@@ -1,4 +1,7 @@
-"""The one training loop: batches in, steps taken, nothing known of what is learnt or from where.
+"""The one training loop: batches in, steps taken, nothing known of what is learned or from where.
+
+The host never waits for the device before a step is taken: whether loss and gradient are finite is
+decided there, and their numbers are read while the next step is under way.
 
 Losses are divided by the global batch, so that micro-batches and processes add up to the same
 gradient; noise belongs to the image and the step, so that they see the same noise.
@@ -9,6 +12,8 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -25,12 +30,11 @@ from vitrail.distributed import Processes
 from vitrail.models.model import Model
 from vitrail.models.noise import keyed_noise
 from vitrail.signals import Signals
-from vitrail.training.ema import EMA
 from vitrail.training.memory import is_out_of_memory
-from vitrail.training.optim import clip_gradients, set_rate
-from vitrail.training.precision import LossScale
-from vitrail.training.schedule import LRSchedule, rate_at
-from vitrail.training.tasks import DeviceBatch, Task
+from vitrail.training.optimization.ema import EMA
+from vitrail.training.optimization.optim import clip_gradients, set_rate, step_unless
+from vitrail.training.optimization.precision import LossScale
+from vitrail.training.task import DeviceBatch, Task
 
 log = logging.getLogger("vitrail")
 
@@ -61,6 +65,38 @@ class StepResult:
     """Images that could not be read, in all processes."""
     stop: bool
     """Whether a signal asked any of the processes to stop."""
+    save_due: bool = False
+    """Whether the time has come to save, which is the same in all processes."""
+
+
+class LaunchedStep:
+    """A step that the device may still compute; its numbers are on their way to the host."""
+
+    def __init__(self, step: int, lr: float, numbers: Tensor, *, stop: bool) -> None:
+        """Start copying: loss, readable images, non-finite norms, bad, stop, save, norm, failed."""
+        self.stop = stop
+        """Whether a signal is known to have asked this process, which is alone, to stop."""
+        self._step, self._lr = step, lr
+        self._numbers = numbers.to("cpu", non_blocking=True)
+        self._copied = torch.cuda.Event() if numbers.is_cuda else None
+        if self._copied is not None:
+            self._copied.record()
+
+    def read(self) -> StepResult:
+        """Wait for the numbers."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        loss, readable, _, bad, stop, save, norm, failed = self._numbers.tolist()
+        return StepResult(
+            self._step + 1,
+            loss / max(readable, 1),
+            norm,
+            self._lr,
+            not failed,
+            int(bad),
+            stop > 0,
+            save > 0,
+        )
 
 
 class Trainer:
@@ -71,7 +107,7 @@ class Trainer:
         model: Model,
         task: Task,
         optimizer: torch.optim.Optimizer,
-        schedule: LRSchedule,
+        schedule: Callable[[int], float],
         *,
         forward: nn.Module,
         lr: float,
@@ -83,48 +119,82 @@ class Trainer:
         autocast: torch.dtype | None = None,
         ema: EMA | None = None,
     ) -> None:
-        """Train `model` through `forward`, which is itself, or what wraps it."""
+        """Train `model` through `forward`, which is itself, or what wraps it.
+
+        `schedule` gives the factor of the learning rate `lr` at each step.
+        """
         self.model, self.task, self.optimizer, self.ema = model, task, optimizer, ema
         self.micro_batch = micro_batch
         """Images that go through the model at a time; halved when memory runs out."""
         self._forward, self._schedule, self._lr, self._clip = forward, schedule, lr, clip
         self._batch, self._seed, self._processes = batch, seed, processes
-        self._autocast = autocast
-        self.scale = LossScale() if autocast == torch.float16 else None
+        self._failed = torch.zeros((), device=processes.device)
+        self.compute_in(autocast)
+
+    def compute_in(self, dtype: torch.dtype | None) -> None:
+        """Compute products in this type; None leaves them in float32."""
+        self.autocast = dtype
+        device = self._processes.device
+        self.scale = LossScale(device=device) if dtype == torch.float16 else None
 
     def step(self, step: int, batch: Batch, signals: Signals) -> StepResult:
-        """Take one step, the step-th from 0, on this process's part of a global batch."""
+        """Take one step, the step-th from 0, and wait for its numbers."""
+        taken = self.launch(step, batch, signals).read()
+        self._failed.zero_()
+        return taken
+
+    def launch(
+        self, step: int, batch: Batch, signals: Signals, save_due: bool = False
+    ) -> LaunchedStep:
+        """Start one step, the step-th from 0, on this process's part of a global batch.
+
+        Where its loss or gradient is not finite it changes nothing, and no later step does.
+        """
         self.model.train()
-        example = self.task.prepare(batch, self._processes.device)
-        drawn = keys(self._seed, "noise", step, example.keys.numpy())
-        example = example._replace(keys=torch.from_numpy(drawn))
-        loss = self._accumulate(example)
+        prepared = self.task.prepare(batch)
+        drawn = keys(self._seed, "noise", step, prepared.keys.numpy())
+        prepared = prepared._replace(keys=torch.from_numpy(drawn))
+        loss = self._accumulate(prepared)
         if self.scale is not None:
             self.scale.remove(self.model.parameters())
-        norm = float(clip_gradients(self.model.parameters(), self._clip))
-        numbers = (loss, example.weights.sum(), not math.isfinite(norm), len(batch.bad))
-        summed, readable, odd, bad, stop = self._processes.sum(*numbers, signals.number)
-        finite = math.isfinite(summed) and not odd
-        lr = self._lr * rate_at(step, self._schedule)
-        if finite:
-            set_rate(self.optimizer, lr)
-            self.optimizer.step()
-            if self.ema is not None:
-                self.ema.update(self.model, step)
+        norm = clip_gradients(self.model.parameters(), self._clip)
+        odd = ~norm.isfinite()
+        numbers = self._processes.sum_on_device(
+            (loss, prepared.weights.sum(), odd), len(batch.bad), signals.number, save_due
+        )
+        held = self._hold(~numbers[0].isfinite(), numbers[2] > 0)
+        lr = self._lr * self._schedule(step)
+        set_rate(self.optimizer, lr)
+        step_unless(self.optimizer, held)
+        if self.ema is not None:
+            self.ema.update(self.model, held)
         self.optimizer.zero_grad(set_to_none=True)
-        if self.scale is not None and math.isfinite(summed):
-            finite = self.scale.settle(overflow=not finite)
-        mean = summed / max(readable, 1)
-        return StepResult(step + 1, mean, norm, lr, finite, int(bad), stop > 0)
+        own = torch.stack([norm, self._failed]).to(numbers)
+        alone = self._processes.count == 1
+        return LaunchedStep(step, lr, torch.cat([numbers, own]), stop=alone and signals.number > 0)
 
-    def _accumulate(self, example: DeviceBatch) -> Tensor:
+    def _hold(self, bad_loss: Tensor, bad_gradient: Tensor) -> Tensor:
+        """Note whether training failed; return 1 if the step must not be taken, all on the device.
+
+        A gradient that is too large for float16 only skips the step, until the scale is 1.
+        """
+        device = self._failed.device
+        bad_loss, overflow = (flag.to(device, torch.float32) for flag in (bad_loss, bad_gradient))
+        if self.scale is None:
+            failed = torch.maximum(bad_loss, overflow)
+        else:
+            failed = torch.maximum(bad_loss, self.scale.settle(overflow * (1 - bad_loss)))
+        self._failed = torch.maximum(self._failed, failed)
+        return torch.maximum(self._failed, overflow)
+
+    def _accumulate(self, batch: DeviceBatch) -> Tensor:
         """Compute the gradient of the whole batch, a micro-batch at a time; give the summed loss.
 
         When memory runs out, smaller micro-batches give the same gradient.
         """
         while True:
             try:
-                return self._try_accumulate(example)
+                return self._try_accumulate(batch)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise
@@ -138,21 +208,25 @@ class Trainer:
         """Make micro-batches smaller, or say what else to do."""
         said = f"out of memory with {self.micro_batch} of {self._batch} images at a time"
         smaller = self.micro_batch // 2
+        name = self.model.spec.name
         if smaller == 0:
-            name = self.model.spec.name
             raise InputError(f"{said} in {name}; try a smaller one, or --checkpointing") from None
+        if self.task.needs_whole_batch:
+            raise InputError(f"{said} in {name}; the task needs them all: try a smaller --batch")
         if self._processes.count > 1:  # the others wait in the midst of an exchange
             raise InputError(f"{said}; try --micro-batch {smaller} (same result)") from None
         log.warning("%s; going on with %d, same result", said, smaller)
         self.micro_batch = smaller
 
-    def _try_accumulate(self, example: DeviceBatch) -> Tensor:
-        count = len(example.weights)
+    def _try_accumulate(self, batch: DeviceBatch) -> Tensor:
+        count = len(batch.weights)
         # Wrappers average gradients over processes, where the sum is wanted.
-        scale = self._processes.count / self._batch * (self.scale.value if self.scale else 1)
+        scale: Tensor | float = self._processes.count / self._batch
+        if self.scale is not None:
+            scale = self.scale.factor * scale
         total = torch.zeros((), device=self._processes.device)
         for start in range(0, count, self.micro_batch):
-            part = example.part(start, min(start + self.micro_batch, count))
+            part = batch.part(start, min(start + self.micro_batch, count))
             last = start + self.micro_batch >= count
             # Noise lasts over the backward pass, where checkpointing draws it again.
             with self._exchange(last), keyed_noise(self.model, part.keys):
@@ -167,12 +241,14 @@ class Trainer:
         """Let processes exchange gradients with the last micro-batch only."""
         if isinstance(self._forward, DistributedDataParallel) and not last:
             return self._forward.no_sync()
+        if hold_back := getattr(self.model, "set_requires_gradient_sync", None):  # of FSDP
+            hold_back(last)
         return nullcontext()
 
     def _autocasting(self) -> AbstractContextManager[Any]:
-        if self._autocast is None:
+        if self.autocast is None:
             return nullcontext()
-        return torch.autocast(self._processes.device.type, self._autocast)
+        return torch.autocast(self._processes.device.type, self.autocast)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,17 +257,43 @@ class Intervals:
 
     total: int
     evaluate: int
-    save: int
+    save: int | None
+    """None: by time."""
     pause: int | None = None
-    """The step at which the run rests, evaluated and saved, before it is at its end."""
+    """The step at which the run pauses, evaluated and saved, before it is at its end."""
 
     def due(self, every: int, step: int) -> bool:
-        """Tell whether something is to happen after a step; where the run ends or rests all is."""
+        """Tell whether something is to happen after a step; at an end or a pause everything is."""
         return every > 0 and step > 0 and (step % every == 0 or self.rests(step))
+
+    def acts(self, step: int) -> bool:
+        """Tell whether anything is to happen after a step that needs the weights of that step."""
+        return self.rests(step) or any(self.due(n, step) for n in (self.evaluate, self.save or 0))
 
     def rests(self, step: int) -> bool:
         """Tell whether no step is taken after this one for now."""
         return step == self.total or (self.pause is not None and step >= self.pause)
+
+
+class SaveTimer:
+    """Says by the clock when to save: every five minutes, and less often where saving is slow."""
+
+    SECONDS = 300.0
+    _COST = 20  # saves take at most the 20th part of the time
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + self.SECONDS
+
+    def due(self) -> bool:
+        """Tell whether it is time."""
+        return time.monotonic() >= self._next
+
+    def time(self, save: Callable[[int], None], step: int) -> None:
+        """Save, and plan the next time."""
+        start = time.monotonic()
+        save(step)
+        now = time.monotonic()
+        self._next = now + max(self.SECONDS, self._COST * (now - start))
 
 
 Ending = Literal["finished", "stopped", "converged", "paused"]
@@ -200,10 +302,11 @@ Ending = Literal["finished", "stopped", "converged", "paused"]
 def fit(
     trainer: Trainer,
     batches: Iterable[Batch],
-    rhythm: Intervals,
+    intervals: Intervals,
     signals: Signals,
     *,
     start: int,
+    ahead: int = 1,
     record: Callable[[StepResult, Batch], None],
     evaluate: Callable[[int], bool],
     save: Callable[[int], None],
@@ -211,38 +314,55 @@ def fit(
 ) -> tuple[Ending, int]:
     """Train to the end, or until a signal, or until `evaluate` says that it gets no better.
 
-    Give how it ended, and at which step. What is due after step `start` is asked for again, since
-    a signal may have put it off. A loss that is not finite ends it with an error; of the batch
-    that gave it, `blame` says where a person can look it up.
-    """
+    So many steps are launched `ahead` of the one that is recorded.
 
-    def settle(done: int, stop: bool) -> Ending | None:
+    Return how it ended, and at which step. What is due after step `start` is asked for again,
+    since a signal may have put it off. A loss that is not finite ends it with an error; `blame`
+    says where a person can look up the batch that gave it.
+    """
+    timer, saved = SaveTimer(), start
+
+    def settle(done: int, *, stop: bool, save_due: bool) -> Ending | None:
         """Do what is due after a step; say how the run ends, if it ends there."""
-        ending: Ending | None = "paused" if rhythm.rests(done) else None
-        ending = "finished" if done == rhythm.total else ending
-        if not stop and rhythm.due(rhythm.evaluate, done):
+        nonlocal saved
+        ending: Ending | None = "paused" if intervals.rests(done) else None
+        ending = "finished" if done == intervals.total else ending
+        if not stop and intervals.due(intervals.evaluate, done):
             try:
                 ending = "converged" if evaluate(done) else ending
             except StopRequested:
                 stop = True
         ending = "stopped" if stop else ending
         early = ending in ("stopped", "converged")
-        # What a rest has measured is saved even where no step was taken.
-        if ending == "paused" or (done > start and (early or rhythm.due(rhythm.save, done))):
-            save(done)
+        if intervals.save is None:
+            save_due = save_due or intervals.rests(done)
+        else:
+            save_due = intervals.due(intervals.save, done)
+        # What a pause has measured is saved even where no step was taken.
+        if ending == "paused" or (done > start and (early or save_due)):
+            timer.time(save, done)
+            saved = done
         return ending
 
-    if ending := settle(start, stop=False):
+    if ending := settle(start, stop=False, save_due=False):
         return ending, start
-    for step, batch in zip(range(start, rhythm.total), batches, strict=False):
-        taken = trainer.step(step, batch, signals)
-        if not taken.finite:
-            if step > start and not rhythm.due(rhythm.save, step):
-                save(step)
-            raise DivergedError(_explain(taken, blame(step), scaled=trainer.scale is not None))
-        record(taken, batch)
-        if ending := settle(taken.step, taken.stop):
-            return ending, taken.step
+    launched: deque[tuple[LaunchedStep, Batch]] = deque()
+    for step, batch in zip(range(start, intervals.total), batches, strict=False):
+        by_time = intervals.save is None and timer.due()
+        launched.append((trainer.launch(step, batch, signals, by_time), batch))
+        stop, save_due, acts = launched[-1][0].stop, False, intervals.acts(step + 1)
+        while len(launched) > (0 if acts or stop or save_due else ahead):
+            pending, learned = launched.popleft()
+            taken = pending.read()
+            if not taken.finite:
+                if taken.step - 1 > saved:
+                    save(taken.step - 1)
+                where = blame(taken.step - 1)
+                raise DivergedError(_explain(taken, where, scaled=trainer.scale is not None))
+            record(taken, learned)
+            stop, save_due = stop or taken.stop, save_due or taken.save_due
+        if not launched and (ending := settle(step + 1, stop=stop, save_due=save_due)):
+            return ending, step + 1
     raise AssertionError("there are fewer batches than steps")
 
 

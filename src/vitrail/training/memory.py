@@ -5,17 +5,28 @@ from __future__ import annotations
 import torch
 
 from vitrail.machine import available_memory
-from vitrail.models.cost.total import cost_of
+from vitrail.models.cost.training_cost import TaskName, Tuning, training_cost
+from vitrail.models.pretraining.mim import MIMConfig
 from vitrail.models.spec import Spec
 
 
-def choose_micro(spec: Spec, *, most: int, checkpointing: bool, device: torch.device) -> int:
+def choose_micro(
+    spec: Spec,
+    *,
+    most: int,
+    device: torch.device,
+    checkpointing: bool,
+    task: TaskName = "classification",
+    mim: MIMConfig | None = None,
+    tune: Tuning | None = None,
+) -> int:
     """Estimate how many images' activations fit into half of the memory that this process may use.
 
-    It is all of them, or else a power of two: a little more free memory is to change nothing.
+    It is all of them or a power of two, so that a little more free memory changes nothing. `task`,
+    `mim` and `tune` are as for `training_cost`.
     """
-    cost = cost_of(spec)
-    each = cost.checkpointed_bytes if checkpointing else cost.activation_bytes
+    cost = training_cost(spec, task=task, mim=mim, tune=tune, checkpointing=checkpointing)
+    each = cost.activation_bytes
     on_gpu = device.type == "cuda"
     free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
     fit = max(1, int(free / 2 / max(each, 1)))

@@ -1,21 +1,21 @@
-"""What is trained: all weights, the head, the last blocks, or low-rank updates (LoRA)."""
+"""Which weights are trained: all, the head, the last blocks, or low-rank updates (LoRA)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.config import InputError
+from vitrail.config import InputError, PositiveFloat, PositiveInt, UsedIf, validate
 from vitrail.models import build
 from vitrail.models.model import Model
 from vitrail.models.spec import Spec
-from vitrail.training.matrices import Role, find_matrices
+from vitrail.training.optimization.matrices import Role, find_matrices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,26 +23,27 @@ class TuneConfig:
     """Which weights are trained; the head always is."""
 
     mode: Literal["all", "head", "last", "lora"] = "all"
-    """`last`: the last blocks and what follows them; `lora`: updates of the blocks' matrices."""
-    blocks: int = 1
-    """How many blocks `last` trains."""
-    rank: int = 8
+    """`last`: the last blocks and everything after them; `lora`: updates of the matrices."""
+    blocks: Annotated[PositiveInt, UsedIf("mode", "last")] = 1
+    """Number of blocks that `last` trains."""
+    rank: Annotated[PositiveInt, UsedIf("mode", "lora")] = 8
     """Rank of each update (arXiv 2106.09685)."""
-    alpha: float = 8.0
-    """Weight of the updates: they are scaled by alpha / rank."""
-    targets: tuple[Role, ...] = ("query", "value")
-    """The matrices that are updated (arXiv 2106.09685, section 7.1)."""
+    alpha: Annotated[PositiveFloat, UsedIf("mode", "lora")] = 8.0
+    """Scale of the updates: alpha / rank."""
+    targets: Annotated[tuple[Role, ...], UsedIf("mode", "lora")] = ("query", "value")
+    """Matrices that are updated (arXiv 2106.09685, section 7.1)."""
+    head: Literal["replace", "keep-hidden"] = "replace"
+    """Put a zero linear layer in the place of the pre-training head (section 3.2), or of its last
+    layer alone, which the paper found a little less robust."""
 
     def __post_init__(self) -> None:
-        if self.blocks < 1 or self.rank < 1 or not self.targets:
-            raise InputError(
-                f"tuning takes at least 1 block, rank 1 and one target, not {self.blocks}, "
-                f"{self.rank} and {len(self.targets)}"
-            )
+        validate(self, "tune")
+        if not self.targets:
+            raise InputError("tune.targets is empty; name at least one, such as query")
 
 
 class LowRankLinear(nn.Linear):
-    """A frozen dense layer with a trained update of low rank for some of the matrices it stacks.
+    """A frozen dense layer with a trainable low-rank update of some of the matrices it stacks.
 
     Weight and bias keep their names. The update starts at zero.
     """
@@ -72,7 +73,7 @@ class LowRankLinear(nn.Linear):
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """Give a plain layer with the same parameters, changed by the update."""
+        """Return a plain layer with the same parameters, changed by the update."""
         for part, down, up in zip(self.parts, self.down, self.up, strict=True):
             self.weight.narrow(0, part * self.rows, self.rows).add_(up @ down, alpha=self.scale)
         biased = self.bias is not None
@@ -82,7 +83,7 @@ class LowRankLinear(nn.Linear):
 
 
 def adapt(model: Model, config: TuneConfig) -> None:
-    """Freeze what is not to be trained, and add the low-rank updates that are."""
+    """Freeze what is not trained, and add the low-rank updates."""
     if config.mode != "all":
         model.requires_grad_(False)
     if config.mode == "lora":
@@ -110,11 +111,11 @@ def _add_updates(model: Model, config: TuneConfig) -> None:
             added += 1
     if not added:
         wanted = ", ".join(config.targets)
-        raise InputError(f"{model.spec.name} has no {wanted} for lora; train all or last")
+        raise InputError(f"{model.spec.name} has no {wanted} for lora; use --tune all or last")
 
 
-def merge(model: Model) -> None:
-    """Fold the low-rank updates into plain weights, which makes it an ordinary model again."""
+def merge_lora(model: Model) -> None:
+    """Merge the low-rank updates into the weights, which makes it an ordinary model again."""
     for parent in list(model.modules()):
         for name, layer in parent.named_children():
             if isinstance(layer, LowRankLinear):
@@ -123,12 +124,12 @@ def merge(model: Model) -> None:
 
 
 def plain_state(spec: Spec, tensors: Mapping[str, Tensor], config: TuneConfig) -> dict[str, Tensor]:
-    """Give the weights of an ordinary model: those of an adapted one, its updates folded in."""
+    """Return the weights of an ordinary model, with the updates of an adapted one merged in."""
     if config.mode != "lora":
         return dict(tensors)
     model = build(spec, device="meta")
     adapt(model, config)
     copies = {name: tensor.clone() for name, tensor in tensors.items()}
     model.load_state_dict(copies, assign=True)
-    merge(model)
+    merge_lora(model)
     return model.state_dict()

@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from pathlib import Path
+
+from torch.utils.data import Dataset
 
 from vitrail.config import InputError, from_dict, read_file
 from vitrail.data.dataset import ImageDataset, ImageStream
-from vitrail.data.datasets.open import check_trainable, open_data, open_dataset
-from vitrail.data.split import spell
-from vitrail.data.split import split as divide
+from vitrail.data.datasets.open import Data, open_data, open_dataset, val_is_test
+from vitrail.data.split import HELD_OUT, NoSplitError, spell, split_dataset
 from vitrail.training.checkpoints.run_folder import CONFIG
 from vitrail.training.train_config import TrainConfig
 
+log = logging.getLogger("vitrail")
 
-def open_datasets(config: TrainConfig) -> tuple[ImageDataset | ImageStream, ImageDataset | None]:
-    """Open the training and validation images of a run.
+
+def hold_out_for_choosing(config: TrainConfig, data: Data | None = None) -> TrainConfig:
+    """Hold out training images where a run chooses by evaluations and only a test split is there.
+
+    So no run chooses on the images that it is judged by, unless asked to: `val_split` test.
+    """
+    chooses = config.keep == "best" or config.patience > 0
+    if not chooses or config.hold_out or config.val_split != "val" or config.val_data:
+        return config
+    if not val_is_test(config.data if data is None else data):
+        return config
+    log.info("no validation split: %d %% of the training images are held out", 100 * HELD_OUT)
+    return replace(config, hold_out=HELD_OUT)
+
+
+def open_datasets(
+    config: TrainConfig, data: Data | None = None, *, labels: bool = True
+) -> tuple[ImageDataset | ImageStream, ImageDataset | None]:
+    """Open the training and validation images of a run; `data` may be an object.
 
     A dataset without splits is divided the same whatever the run's seed, so that no run is
     evaluated on images that another one was trained on.
     """
     _check_evaluated(config)
-    train_set = open_data(config.data, split="train")
+    data = config.data if data is None else data
+    train_set = open_data(data, split="train", labels=labels)
     if isinstance(train_set, ImageStream):
         _check_stream(train_set, config)
     if config.hold_out:
         assert isinstance(train_set, ImageDataset)
-        train_set, val_set = divide(train_set, config.hold_out, seed=0)
-    else:
-        val_set = _open_val(config)
-    check_trainable(train_set, val_set)
-    return train_set, val_set
+        return split_dataset(train_set, config.hold_out, seed=0)
+    return train_set, _open_val(config, data, labels=labels)
 
 
 def _check_evaluated(config: TrainConfig) -> None:
     """Refuse settings that go by evaluations where there are none."""
-    if (config.val_split or config.hold_out) and config.eval_every.amount > 0:
+    evaluates = config.eval_every is None or config.eval_every.amount > 0
+    if (config.val_split or config.hold_out) and evaluates:
         return
     for name, asked in {"keep best": config.keep == "best", "patience": config.patience}.items():
         if asked:
@@ -43,15 +63,21 @@ def _check_evaluated(config: TrainConfig) -> None:
             )
 
 
-def _open_val(config: TrainConfig) -> ImageDataset | None:
+def _open_val(config: TrainConfig, data: Data, *, labels: bool) -> ImageDataset | None:
     if not config.val_split:
         return None
-    text = config.val_data or config.data
-    found = open_data(text, split=config.val_split)
+    if config.val_data is None and isinstance(data, ImageDataset | Dataset):
+        return None  # an object is one split: its own images would be trained on
+    try:
+        found = open_data(config.val_data or data, split=config.val_split, labels=labels)
+    except NoSplitError:
+        if labels:
+            raise
+        return None  # learning without labels needs no validation images
     if isinstance(found, ImageDataset):
         return found
     raise InputError(
-        f"{text} is a stream, which can't be evaluated on; give --val-data, a set whose "
+        f"{found.name} is a stream, which can't be evaluated on; give --val-data, a dataset whose "
         f"{config.val_split} split can, or --val-split '' for no evaluation"
     )
 
@@ -64,8 +90,8 @@ def _check_stream(stream: ImageStream, config: TrainConfig) -> None:
         raise InputError(f"{stream.name} is a stream, which no cache keeps; leave cache.limit out")
     durations = {
         "length": config.length,
-        "eval_every": config.eval_every,
-        "save_every": config.save_every,
+        "eval_every": config.eval_every or config.length,
+        "save_every": config.save_every or config.length,
     }
     for name in ("warmup", "cooldown", "timescale"):
         durations[f"schedule.{name}"] = getattr(config.schedule, name)
@@ -94,9 +120,9 @@ def open_run_data(run: Path | TrainConfig, split: str | None = None) -> ImageDat
     validated = bool(config.hold_out or config.val_split)
     asked = spell(split or ("val" if validated else "train"))
     if asked == "train" or (asked == "val" and config.hold_out):
-        dataset = open_dataset(config.data, split="train")
+        dataset = open_dataset(config.data, split="train", labels=False)
         if not config.hold_out:
             return dataset
-        return divide(dataset, config.hold_out, seed=0)[asked == "val"]
+        return split_dataset(dataset, config.hold_out, seed=0)[asked == "val"]
     used = config.val_split if asked == "val" and config.val_split else asked
-    return open_dataset(config.val_data or config.data, split=used)
+    return open_dataset(config.val_data or config.data, split=used, labels=False)

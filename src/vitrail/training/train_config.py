@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from vitrail.config import Duration, InputError
+from vitrail.config import (
+    Duration,
+    InputError,
+    NonNegativeInt,
+    PositiveInt,
+    Range,
+    UnitFloat,
+    UsedIf,
+    validate,
+)
 from vitrail.data.cache import CacheConfig
+from vitrail.data.class_balance import Balance
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.preprocess import Fit, Interpolation
-from vitrail.models.pretraining.masked import MIMConfig
-from vitrail.training.optim import OptimConfig
+from vitrail.models.pretraining.mim import MIMConfig, check_mim
+from vitrail.training.losses import DistillConfig, LossConfig
+from vitrail.training.optimization.optim import OptimConfig
+from vitrail.training.optimization.precision import Precision
+from vitrail.training.optimization.schedule import ScheduleConfig
 from vitrail.training.peft import TuneConfig
-from vitrail.training.precision import Precision
-from vitrail.training.schedule import ScheduleConfig
-from vitrail.training.tasks import DistillConfig, LossConfig
 
 FREE = (
     *(
@@ -43,9 +53,35 @@ class PreprocessConfig:
 
     fit: Fit | None = None
     """`stretch` to the size, or `crop` the center (`small`: with big_vision's rounding)."""
-    crop: float | None = None
+    crop: Annotated[float, Range("(0, 1]")] | None = None
     """The part of the resized image's side that is kept."""
     interpolation: Interpolation | None = None
+
+    def __post_init__(self) -> None:
+        validate(self, "preprocess")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartsConfig:
+    """Parts of your own by import path, `package.module:name` (docs/own-parts.md)."""
+
+    task: str | None = None
+    """A subclass of `vitrail.Task`."""
+    model: str | None = None
+    """A function that takes the built model and returns it with parts of your own."""
+    optimizer: str | None = None
+    """A class or function that takes parameter groups, such as torch.optim.RMSprop."""
+    schedule: str | None = None
+    """A function from step and number of steps to a factor of the learning rate."""
+    transform: str | None = None
+    """An augmentation: a function of an image and a random generator."""
+    metrics: tuple[str, ...] = ()
+    """Functions of outputs and labels, computed at each evaluation."""
+    callbacks: tuple[str, ...] = ()
+    """Subclasses of `vitrail.Callback`."""
+
+    def __post_init__(self) -> None:
+        validate(self, "parts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,38 +100,49 @@ class TrainConfig:
     """The split that is evaluated on while training; an empty one for none."""
     val_data: str | None = None
     """The set that this split is of, where it is another than `data`."""
-    hold_out: float = 0.0
+    hold_out: Annotated[float, Range("[0, 1)")] = 0.0
     """Part of the training images, of each class alike, that is evaluated on instead; 0: none."""
     task: Literal["classification", "masked-patches", "mae"] = "classification"
-    """What is learnt: labels, or, without any, the patches that the model is not shown."""
-    mim: MIMConfig = field(default_factory=MIMConfig)
+    """What is learned: labels, or, without any, the patches that the model is not shown."""
+    mim: Annotated[MIMConfig, UsedIf("task", "masked-patches", "mae")] = field(
+        default_factory=MIMConfig
+    )
     """Of `masked-patches` and `mae`."""
     length: Duration = field(default=Duration(100, "epochs"))
-    batch: int = 512
+    batch: PositiveInt = 512
     """Images a step, over all processes."""
-    micro_batch: int | None = None
+    micro_batch: PositiveInt | None = None
     """Images that go through the model at a time in each process; chosen unless given."""
     augment: Augment = field(default_factory=Augment)
-    repeats: int = 1
+    repeats: PositiveInt = 1
     """Times that each image is in its batch, each time augmented anew (arXiv 1902.05509)."""
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
-    distill: DistillConfig | None = None
+    loss: Annotated[LossConfig, UsedIf("task", "classification")] = field(
+        default_factory=LossConfig
+    )
+    balance: Annotated[Balance, UsedIf("task", "classification")] = "none"
+    """Against class imbalance: `weights` in the loss by the effective number of images, `sampling`
+    draws each class equally often, `auto` chooses by the imbalance and says so."""
+    distill: Annotated[DistillConfig | None, UsedIf("task", "classification")] = None
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    tune: TuneConfig = field(default_factory=TuneConfig)
-    ema: float = 0.0
+    tune: Annotated[TuneConfig, UsedIf("task", "classification")] = field(
+        default_factory=TuneConfig
+    )
+    ema: Annotated[float, Range("[0, 1)")] = 0.0
     """Decay of the moving average of weights that is evaluated and kept; 0 for none."""
-    patience: int = 0
+    patience: NonNegativeInt = 0
     """Evaluations without a better one after which the run ends; 0 never ends it."""
     keep: Literal["last", "best"] = "last"
     """Which weights the model folder gets: the last, or the best on the validation split."""
-    eval_every: Duration = field(default=Duration(1, "epochs"))
-    save_every: Duration = field(default=Duration(1, "epochs"))
-    log_every: int = 10
+    eval_every: Duration | None = None
+    """Time between evaluations; chosen so that they take a twentieth of the run, unless given."""
+    save_every: Duration | None = None
+    """Time between checkpoints; five minutes, unless given. One is written at the end too."""
+    log_every: NonNegativeInt = 10
     """Steps between lines of metrics."""
     seed: int = 0
-    max_unreadable: float = 0.1
+    max_unreadable: UnitFloat = 0.1
     """Part of the images that may be unreadable."""
     precision: Precision = "auto"
     sharding: Literal["none", "full"] = "none"
@@ -107,29 +154,16 @@ class TrainConfig:
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     loggers: tuple[str, ...] = ("tensorboard",)
+    """`tensorboard`, `wandb`, `mlflow`, or the import path of a class of your own."""
+    parts: PartsConfig = field(default_factory=PartsConfig)
 
     def __post_init__(self) -> None:
-        least_of = {"batch": 1, "micro_batch": 1, "repeats": 1, "patience": 0, "log_every": 0}
-        for name, least in least_of.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise InputError(f"{name} is at least {least}, not {value}")
-        if not 0 <= self.ema < 1:
-            raise InputError(f"ema is a decay from 0 to below 1, not {self.ema}")
-        if not 0 <= self.hold_out < 1:
-            raise InputError(f"hold_out is a part from 0 to below 1, not {self.hold_out}")
-        if not 0 <= self.max_unreadable <= 1:
-            raise InputError(f"max_unreadable is a part from 0 to 1, not {self.max_unreadable}")
-        if self.task != "classification":
-            self._check_unlabeled()
-
-    def _check_unlabeled(self) -> None:
-        """Refuse what only learning from labels has."""
-        if self.augment.mixup or self.augment.cutmix:
+        validate(self)
+        if self.task != "classification" and self.augment.mixes:
             raise InputError(f"{self.task} can't predict mixed images; leave mixup and cutmix 0")
-        if self.distill is not None:
-            raise InputError(f"{self.task} has no answers that a teacher could give; leave distill")
-        if self.tune.mode != "all":
-            raise InputError(f"{self.task} trains all weights, not tune.mode {self.tune.mode}")
+        if self.hold_out and self.val_data is not None:
+            raise InputError("hold_out and val_data both say what is evaluated on; give one")
+        check_mim(self.mim, self.task)
 
 
 def free_settings(config: TrainConfig) -> set[str]:

@@ -17,40 +17,26 @@ from typing import Any
 from vitrail.config import Duration, InputError, suggest
 from vitrail.console import log_line
 from vitrail.evaluation.evaluate import evaluate
-from vitrail.evaluation.intervals import Estimate, wilson
+from vitrail.evaluation.metrics.intervals import Estimate, wilson
 from vitrail.files import write_whole
 from vitrail.models.names import at_size, parse_size
 from vitrail.models.spec import Size
-from vitrail.recipes import finetune, shorten_warmup
+from vitrail.recipes import paper_finetune, shorten_warmup
 from vitrail.result import Result, ResultTable
 from vitrail.run import TrainConfig, train
 from vitrail.vtab1k.task_images import find_task, open_task, write_list
-from vitrail.vtab1k.vtab_tasks import GROUPS, TASKS, Group, Task
+from vitrail.vtab1k.vtab_tasks import GROUPS, TASKS, Group, VTABTask
 from vitrail.weights.load import read_checkpoint
 
 _TEST = "test.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class VTABConfig:
-    """Settings of all tasks; what is not given is the paper's."""
-
-    steps: int | None = None
-    lr: float | None = None
-    batch: int | None = None
-    images: int = 1_000
-    """Training images of a task, 800 and 200."""
-    validate: bool = False
-    """Train on the 800 and evaluate on the 200, to choose settings; not on the test split."""
-    seed: int = 0
-    device: str | None = None
+_MISSING = "no folder or list in DIR has its images"
 
 
 @dataclass(frozen=True)
 class TaskResult:
     """A model's result on a task."""
 
-    task: Task
+    task: VTABTask
     top1: Estimate | None
     """None if the task was not run."""
     images: int = 0
@@ -121,8 +107,10 @@ class VTABResult(Result):
             if each.top1 is not None and count != each.task.test:
                 whole = f"VTAB's test split has {each.task.test:,}"
                 yield f"{name}: evaluated on {count:,} images; {whole}"
-            if each.why:
+            if each.why and each.why != _MISSING:
                 yield f"not run: {name}: {each.why}"
+        if missing := [each.task.name for each in self.tasks if each.why == _MISSING]:
+            yield f"not run, because {_MISSING}: {', '.join(missing)}"
 
 
 def vtab(
@@ -153,34 +141,34 @@ def vtab(
     if not data.is_dir():
         raise InputError(f"no folder {data}; expected one with a folder for each task of VTAB")
     size = parse_size(image) if isinstance(image, str) else image
-    config = VTABConfig(
-        steps=steps,
-        lr=lr,
-        batch=batch,
-        images=images,
-        validate=validate,
+    chosen = _choose(tasks)
+    spec = read_checkpoint(model, hashed=False).spec
+    given = TrainConfig(
+        data=str(data),
+        model=at_size(spec.name, size) if size else spec.name,
+        weights=model,
+        out=out,
+        val_split="val" if validate else "",
         seed=seed,
         device=device,
     )
-    chosen = _choose(tasks)
-    spec = read_checkpoint(model, hashed=False).spec
-    name = at_size(spec.name, size) if size else spec.name
+    config = configure_tasks(given, steps=steps, lr=lr, batch=batch, images=images)
     results = []
     for number, task in enumerate(chosen, 1):
         place = find_task(task, data)
         if place is None:
-            missing = f"expected {data / task.name} or a .csv list"
-            results.append(TaskResult(task, None, why=missing))
+            results.append(TaskResult(task, None, why=_MISSING))
             continue
         log_line(f"{number} of {len(chosen)}: {task.title}")
-        results.append(_run_task(task, place, model, name, out / task.name, config))
+        results.append(_run_task(task, place, config, images))
     if not any(result.top1 for result in results):
         whys = "; ".join(f"{each.task.name}: {each.why}" for each in results[:2])
-        raise InputError(f"{data} has no VTAB task that can be run ({whys}, …)")
+        hint = f"expected {data / chosen[0].name} or {data / chosen[0].name}.csv, for example"
+        raise InputError(f"{data} has no VTAB task that can be run ({whys}); {hint}")
     return VTABResult(model, out, tuple(results))
 
 
-def _choose(names: Sequence[str]) -> list[Task]:
+def _choose(names: Sequence[str]) -> list[VTABTask]:
     known = {place: task for task in TASKS for place in task.places}
     for name in names:
         if name not in known:
@@ -191,56 +179,48 @@ def _choose(names: Sequence[str]) -> list[Task]:
     return [known[name] for name in names] or list(TASKS)
 
 
-def _run_task(
-    task: Task, place: str | Path, model: str, name: str, folder: Path, settings: VTABConfig
-) -> TaskResult:
+def _run_task(task: VTABTask, place: str | Path, config: TrainConfig, images: int) -> TaskResult:
     """Train on a task and evaluate on its test split, or read the result of an earlier call."""
+    folder = config.out / task.name
     listed = folder / "data" / "images.csv"
-    config = configure(f"csv:{listed}", model, name, folder, settings)
+    config = replace(config, data=f"csv:{listed}", out=folder)
     unseen = 0
     if not (folder / _TEST).exists():
         try:
-            parts = open_task(task, place, images=settings.images, seed=settings.seed)
+            parts = open_task(task, place, images=images, seed=config.seed)
         except InputError as error:
             return TaskResult(task, None, why=str(error))
         chosen = {"train": [parts.train, parts.val], "test": [parts.test]}
-        if settings.validate:
+        if config.val_split:
             chosen = {"train": [parts.train], "val": [parts.val]}
         try:
             listed.parent.mkdir(parents=True, exist_ok=True)
             unseen = write_list(listed, chosen)
         except OSError as error:
             raise InputError(f"{listed.parent}: {error.strerror or error}") from None
-    train(config)
+    train(config, report=False)
     if not (folder / _TEST).exists():
-        found = {**_test(config, unseen), "trained_on": settings.images}
+        found = {**_test(config, unseen), "trained_on": images}
         write_whole(folder / _TEST, json.dumps(found) + "\n")
     found = json.loads((folder / _TEST).read_text())
-    if (trained := found.pop("trained_on", settings.images)) != settings.images:
-        said = f"was trained on {trained:,} images, not {settings.images:,}"
+    if (trained := found.pop("trained_on", images)) != images:
+        said = f"was trained on {trained:,} images, not {images:,}"
         raise InputError(f"{task.name} {said}; choose another --out, or remove {folder}")
     return TaskResult(task, Estimate(*found.pop("top1")), **found)
 
 
-def configure(data: str, weights: str, model: str, out: Path, settings: VTABConfig) -> TrainConfig:
-    """Give a task's configuration: Table 4's row for VTAB, and what the settings change."""
-    given = TrainConfig(
-        data=data,
-        model=model,
-        weights=weights,
-        out=out,
-        val_split="val" if settings.validate else "",
-        seed=settings.seed,
-        device=settings.device,
-    )
-    config = finetune(given, "vtab")
-    if settings.steps is not None:
-        config = replace(config, length=Duration(settings.steps, "steps"))
-    if settings.batch is not None:
-        config = replace(config, batch=settings.batch)
-    if settings.lr is not None:
-        config = replace(config, optim=replace(config.optim, lr=settings.lr))
-    return shorten_warmup(config, images=settings.images)
+def configure_tasks(
+    given: TrainConfig, *, steps: int | None, lr: float | None, batch: int | None, images: int
+) -> TrainConfig:
+    """Give the configuration of all tasks: Table 4's row for VTAB, and what else was asked for."""
+    config = paper_finetune(given, "vtab")
+    if steps is not None:
+        config = replace(config, length=Duration(steps, "steps"))
+    if batch is not None:
+        config = replace(config, batch=batch)
+    if lr is not None:
+        config = replace(config, optim=replace(config.optim, lr=lr))
+    return shorten_warmup(config, images=images)
 
 
 def _test(config: TrainConfig, unseen: int) -> dict[str, object]:

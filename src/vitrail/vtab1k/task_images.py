@@ -28,7 +28,7 @@ from vitrail.data.rng import shuffled
 from vitrail.data.split import round_half_up
 from vitrail.files import write_whole
 from vitrail.text import original, quoted
-from vitrail.vtab1k.vtab_tasks import Task
+from vitrail.vtab1k.vtab_tasks import VTABTask
 
 _LISTS = {"train": "train800.txt", "val": "val200.txt", "test": "test.txt"}
 _TRAIN = 0.8  # VTAB-1k: 800 of 1,000 images to train on, 200 to choose settings by
@@ -42,7 +42,7 @@ class Parts(NamedTuple):
     test: ImageDataset
 
 
-def find_task(task: Task, root: Path) -> str | Path | None:
+def find_task(task: VTABTask, root: Path) -> str | Path | None:
     """Find a task's images: a folder of lists, or DATA; None if there are none."""
     for name in task.places:
         folder, file = root / name, root / f"{name}.csv"
@@ -52,11 +52,11 @@ def find_task(task: Task, root: Path) -> str | Path | None:
             return f"csv:{file}"
         if folder.is_dir():
             plain = any((folder / split).is_dir() for split in ("train", "training"))
-            return f"{task.source}:{folder}" if task.source and not plain else f"folder:{folder}"
-    return task.source if task.source and fetched(task.source) else None
+            return f"{task.scheme}:{folder}" if task.scheme and not plain else f"folder:{folder}"
+    return task.scheme if task.scheme and fetched(task.scheme) else None
 
 
-def open_task(task: Task, place: str | Path, *, images: int, seed: int) -> Parts:
+def open_task(task: VTABTask, place: str | Path, *, images: int, seed: int) -> Parts:
     """Open a task's images: those of its lists, or sampled from the training split."""
     if isinstance(place, Path):
         train, val, test = (_open_list(task, place / name) for name in _LISTS.values())
@@ -72,11 +72,11 @@ def open_task(task: Task, place: str | Path, *, images: int, seed: int) -> Parts
     return Parts(select(train, order[:kept]), select(train, order[kept:]), test)
 
 
-def _first(source: ImageDataset, count: int) -> ImageDataset:
-    return select(source, np.arange(min(count, len(source))))
+def _first(dataset: ImageDataset, count: int) -> ImageDataset:
+    return select(dataset, np.arange(min(count, len(dataset))))
 
 
-def _open_list(task: Task, file: Path) -> ImageDataset:
+def _open_list(task: VTABTask, file: Path) -> ImageDataset:
     """Open a list of paths, each followed by a space and the number of its class."""
     files, labels = [], []
     try:
@@ -112,28 +112,28 @@ def write_list(path: Path, parts: Mapping[str, Sequence[ImageDataset]]) -> int:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("path", "label", "split"))
     unseen = 0
-    for split, sources in parts.items():
-        for number, source in enumerate(sources):
+    for split, datasets in parts.items():
+        for number, dataset in enumerate(datasets):
             beside = path.parent / f"{split}-{number}"
-            for index, label in enumerate(source.labels.tolist()):
-                if (name := source.classes[label]) in seen:
-                    writer.writerow((_file_of(source, index, beside), name, split))
+            for index, label in enumerate(dataset.labels.tolist()):
+                if (name := dataset.classes[label]) in seen:
+                    writer.writerow((_file_of(dataset, index, beside), name, split))
                 else:
                     unseen += 1
     write_whole(path, text.getvalue())
     return unseen
 
 
-def _file_of(source: ImageDataset, index: int, folder: Path) -> str:
+def _file_of(dataset: ImageDataset, index: int, folder: Path) -> str:
     """Give the path of an image's file; an image without one is written into a folder."""
-    if source.root is not None:
-        path = source.root.absolute() / original(source.where(index))
+    if dataset.root is not None:
+        path = dataset.root.absolute() / original(dataset.where(index))
         if path.is_file():
             return str(path)
     path = folder.absolute() / f"{index:06}"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        content = source.read(index)
+        content = dataset.read(index)
         part = path.with_suffix(".new")
         if isinstance(content, bytes):
             part.write_bytes(content)

@@ -14,7 +14,7 @@ import math
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +22,16 @@ from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.config import InputError, from_dict, read_file, suggest, to_dict
-from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.data.transforms.preprocess import LARGEST_SIDE, Preprocess
 from vitrail.files import permit, sync
 from vitrail.models import BiT, Spec, ViT, build, spec_from_dict, spec_to_dict
 from vitrail.models.cost.total import cost_of
-from vitrail.weights.files.tensor_files import open_weights, sha256_of
+from vitrail.weights.files.tensor_files import check_numbers, open_weights, sha256_of
+from vitrail.weights.files.write_safetensors import save_safetensors
+from vitrail.weights.sources import LARGEST_JSON
 
 WEIGHTS, RECORD = "model.safetensors", "model.json"
 VERSION = 1
@@ -51,7 +52,7 @@ class Provenance:
     format: str
     """Whose names the file uses."""
     changes: tuple[str, ...] = ()
-    """What was done to the weights since, a line each."""
+    """What was done to the weights since, one line per change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +71,27 @@ class Checkpoint:
     """For each output of a sigmoid model, the probability from which on an image has the label,
     chosen on held-out images; 0.5 where there are none."""
     provenance: Provenance | None = None
+    changed_by: str | None = None
+    """The import path of what put parts of its own into the model, where something did."""
 
-    def build(self) -> ViT | BiT:
-        """Build the model around the tensors, without a copy, in eval mode."""
+    def build(self, change: Callable[[Any], Any] | None = None) -> ViT | BiT:
+        """Build the model around the tensors, without a copy, in eval mode.
+
+        One with parts of its own needs the `change` that puts them in.
+        """
+        if change is not None:
+            model = change(build(self.spec))
+            try:
+                model.load_state_dict(self.tensors)
+            except RuntimeError as error:
+                said = " ".join(str(error).split())
+                raise InputError(f"the weights do not fit the changed model: {said}") from None
+            return model.eval()
+        if self.changed_by is not None:
+            raise InputError(
+                f"the model has parts of its own, put in by {self.changed_by}; "
+                f"load it from Python: vitrail.load(…, change=that function)"
+            )
         model = _make_empty(self)
         model.load_state_dict(self.tensors, assign=True)
         return model.eval()
@@ -81,6 +100,8 @@ class Checkpoint:
 def _make_empty(checkpoint: Checkpoint) -> ViT | BiT:
     """Make the model without memory; refuse weights that are not its own, all misfits at once."""
     model = build(checkpoint.spec, device="meta")
+    if checkpoint.changed_by is not None:  # what its parts hold only they know
+        return model
     problems = list(_find_misfits(model.state_dict(), checkpoint.tensors))
     if problems:
         more = [f"and {len(problems) - 10} more"] if len(problems) > 10 else []
@@ -102,12 +123,15 @@ def _find_misfits(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> 
 
 
 def check_size(spec: Spec, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse a spec whose model would never end, of a file's tensors that are far from filling it.
+    """Refuse a spec that a file's tensors are far from filling, or whose images never fit.
 
     What little is missing is listed later.
     """
+    if max(spec.image) > LARGEST_SIDE:
+        size = "x".join(str(side)[:20] for side in spec.image)
+        raise InputError(f"images of {size} pixels; the limit is {LARGEST_SIDE} on a side")
     blocks = getattr(spec, "depth", 0) + sum(getattr(spec, "stages", ()))
-    if blocks > len(shapes):
+    if 4 * blocks > len(shapes):  # even the smallest block has more
         raise InputError(f"{blocks:_} blocks can't be made of {len(shapes):_} tensors")
     there = sum(map(math.prod, shapes.values()))
     if (needed := cost_of(spec).parameters) > 1000 * there:
@@ -128,6 +152,10 @@ class _Record:
     parameters: int
     activation: Activation = "softmax"
     thresholds: tuple[float, ...] | None = None
+    changed_by: str | None = None
+
+
+_SHARED = ("classes", "preprocess", "provenance", "activation", "thresholds", "changed_by")
 
 
 def save_folder(checkpoint: Checkpoint, folder: Path) -> None:
@@ -141,7 +169,7 @@ def save_folder(checkpoint: Checkpoint, folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _settle(folder)
-        _check_replaceable(folder)
+        check_replaceable(folder)
         try:
             _swap(_write(checkpoint, folder), folder)
         except BaseException:
@@ -156,23 +184,19 @@ def save_folder(checkpoint: Checkpoint, folder: Path) -> None:
 def _write(checkpoint: Checkpoint, folder: Path) -> Path:
     """Write all beside the folder, on disk and for all that may read the user's files."""
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
-    save_file(separate(checkpoint.tensors), new / WEIGHTS, metadata={"format": "pt"})
+    save_safetensors(checkpoint.tensors, new / WEIGHTS, {"format": "pt"})
     record = _Record(
         name=str(checkpoint.spec),
         sha256=sha256_of(new / WEIGHTS),
         parameters=sum(tensor.numel() for tensor in checkpoint.tensors.values()),
-        classes=checkpoint.classes,
-        preprocess=checkpoint.preprocess,
-        provenance=checkpoint.provenance,
-        activation=checkpoint.activation,
-        thresholds=checkpoint.thresholds,
+        **{key: getattr(checkpoint, key) for key in _SHARED},
     )
     data = {"version": VERSION, **to_dict(record), "spec": spec_to_dict(checkpoint.spec)}
     text = json.dumps({**data, "checksum": ""}, indent=2) + "\n"
     sealed = text.replace(_seal(""), _seal(hashlib.sha256(text.encode()).hexdigest()))
     (new / RECORD).write_text(sealed, encoding="utf-8", newline="\n")
     for path in (new / WEIGHTS, new / RECORD, new):
-        permit(path)  # as safetensors and mkdtemp do not
+        permit(path)  # as mkdtemp does not
         sync(path)
     return new
 
@@ -180,18 +204,6 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Path:
 def _seal(digest: str) -> str:
     """Give the last entry of model.json; within a text its quotes would have backslashes."""
     return f'"checksum": "{digest}"'
-
-
-def separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Bring tensors to the form that safetensors takes: each with memory of its own."""
-    ready: dict[str, Tensor] = {}
-    end = 0
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    for name, tensor in sorted(plain.items(), key=lambda item: item[1].data_ptr()):
-        shared = tensor.data_ptr() < end
-        end = max(end, tensor.data_ptr() + tensor.nbytes)
-        ready[name] = tensor.clone() if shared else tensor
-    return {name: ready[name] for name in tensors}
 
 
 def _swap(new: Path, folder: Path) -> None:
@@ -226,8 +238,8 @@ def find_stranded(folder: Path) -> Path | None:
     )
 
 
-def _check_replaceable(folder: Path) -> None:
-    """Refuse to remove what is no model folder, or has more in it."""
+def check_replaceable(folder: Path) -> None:
+    """Refuse to replace anything but a model folder with nothing else in it."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -236,7 +248,7 @@ def _check_replaceable(folder: Path) -> None:
     if not others and (folder / RECORD).exists():
         others = [RECORD]
         with suppress(InputError):
-            others *= not {"version", "spec", "sha256"} <= read_file(folder / RECORD).keys()
+            others *= not {"version", "spec", "sha256"} <= _read_record(folder / RECORD).keys()
     if others:
         raise InputError(
             f"{folder}: is not replaced, as it holds what no save of a model wrote "
@@ -261,15 +273,8 @@ def load_folder(folder: Path) -> Checkpoint:
         record = from_dict(_Record, data)
     except InputError as error:
         raise InputError(f"{place / RECORD}: {error}") from None
-    checkpoint = Checkpoint(
-        spec=spec,
-        tensors=_read_weights(place / WEIGHTS, record),
-        classes=record.classes,
-        preprocess=record.preprocess,
-        activation=record.activation,
-        thresholds=record.thresholds,
-        provenance=record.provenance,
-    )
+    shared: dict[str, Any] = {key: getattr(record, key) for key in _SHARED}
+    checkpoint = Checkpoint(spec=spec, tensors=_read_weights(place / WEIGHTS, record), **shared)
     try:
         check_size(spec, {name: tuple(tensor.shape) for name, tensor in checkpoint.tensors.items()})
         _make_empty(checkpoint)
@@ -280,6 +285,8 @@ def load_folder(folder: Path) -> Checkpoint:
 
 
 def _read_record(path: Path) -> dict[str, Any]:
+    if path.is_file() and (size := path.stat().st_size) > LARGEST_JSON:
+        raise InputError(f"{path}: has {size:_} bytes; the limit is {LARGEST_JSON:_}")
     data = read_file(path)
     digest = data.pop("checksum", None)
     if digest is None:
@@ -301,6 +308,7 @@ def _read_weights(path: Path, record: _Record) -> dict[str, Tensor]:
     tensors = open_weights(path).read()
     if (count := sum(map(torch.numel, tensors.values()))) != record.parameters:
         raise InputError(f"{path}: holds {count:_} parameters, {RECORD} says {record.parameters:_}")
+    check_numbers(tensors, str(path))
     return tensors
 
 
@@ -311,6 +319,6 @@ def _check_outputs(checkpoint: Checkpoint) -> None:
     if (thresholds := checkpoint.thresholds) is None:
         return
     if checkpoint.activation != "sigmoid":
-        raise InputError("thresholds are of a sigmoid model; this one's activation is softmax")
+        raise InputError("thresholds require the activation sigmoid; this model has softmax")
     if len(thresholds) != outputs or not all(0 <= each <= 1 for each in thresholds):
         raise InputError(f"expected {outputs} thresholds in [0, 1], got {[*thresholds][:10]}")

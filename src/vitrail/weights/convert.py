@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,26 +13,32 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from vitrail.config import InputError, suggest
-from vitrail.files import permit, sync
+from vitrail.files import sync
 from vitrail.models import BiT, BiTSpec, ViT, ViTSpec, spec_to_dict
 from vitrail.result import Result
-from vitrail.weights.checkpoint import Checkpoint, save_folder, separate
+from vitrail.weights.checkpoint import Checkpoint, save_folder
+from vitrail.weights.files.shards import open_checkpoint
+from vitrail.weights.files.write_safetensors import save_safetensors
 from vitrail.weights.formats.bigvision import BIGVISION
 from vitrail.weights.formats.bit_tf import BIT_TF
 from vitrail.weights.formats.format import Format
 from vitrail.weights.formats.google import GOOGLE
 from vitrail.weights.formats.huggingface.huggingface import format_for
-from vitrail.weights.formats.huggingface.huggingface_config import write_config, write_preprocess
+from vitrail.weights.formats.huggingface.huggingface_config import (
+    write_hf_config,
+    write_hf_preprocess,
+)
 from vitrail.weights.formats.keymap import Tensors, write_table
 from vitrail.weights.formats.timm.timm import TIMM
-from vitrail.weights.formats.timm.timm_config import write_config as write_timm_config
+from vitrail.weights.formats.timm.timm_config import write_timm_config
 from vitrail.weights.formats.torchvision import TORCHVISION
-from vitrail.weights.load import SPEC_KEY, read_checkpoint
+from vitrail.weights.load import SPEC_KEY, read_resolved
 from vitrail.weights.loaded import LoadedModel, as_checkpoint
+from vitrail.weights.reference import NoReferenceError, run_reference
+from vitrail.weights.sources import Resolved, resolve
 
 TOLERANCE = 1e-5
 """Largest difference of the logits, as a part of the largest logit."""
@@ -45,11 +51,14 @@ class ConversionResult(Result):
     format: str
     files: tuple[Path, ...]
     max_difference: float
+    compared_with: str
+    """What the source's logits were compared with, and what could not be checked."""
 
     def summary(self) -> Iterator[str]:
-        """Name the files, then say how near their logits are."""
+        """Name the files, then say how near their logits are, and to what."""
         yield from map(str, self.files)
         yield f"{self.format}: logits differ from the source's by {self.max_difference:.1e}"
+        yield f"compared with {self.compared_with}"
 
 
 def convert(source: str, out: str | Path, to: str, *, model: str | None = None) -> ConversionResult:
@@ -58,47 +67,99 @@ def convert(source: str, out: str | Path, to: str, *, model: str | None = None) 
     if to not in WRITERS:
         raise InputError(f"no format {to!r}; there are: {', '.join(WRITERS)}{suggest(to, WRITERS)}")
     if not out.resolve().name:
-        raise InputError(f"{out}: is no place for a model; name a file or a folder in it")
+        raise InputError(f"{out}: is not a place for a model; name a file or folder in it")
     if out.exists() and to != "vitrail":
         raise InputError(f"{out} exists; remove it or choose another name")
-    checkpoint = read_checkpoint(source, model=model)
+    found = resolve(source)
+    checkpoint = read_resolved(found, model=model)
     if not out.exists():
-        return _convert(checkpoint, source, out, to)
+        return _convert(checkpoint, found, out, to)
     trial = _part(out)  # an older model of ours stays until the new one has proved right
     try:
-        return replace(_convert(checkpoint, source, trial, to), files=_write(checkpoint, out, to))
+        return replace(_convert(checkpoint, found, trial, to), files=_write(checkpoint, out, to))
     finally:
         shutil.rmtree(trial, ignore_errors=True)
 
 
-def _convert(checkpoint: Checkpoint, source: str, out: Path, to: str) -> ConversionResult:
+def _convert(checkpoint: Checkpoint, found: Resolved, out: Path, to: str) -> ConversionResult:
     files = _write(checkpoint, out, to)
     try:
-        difference = compare_logits(
-            checkpoint, read_checkpoint(f"file:{out}", model=str(checkpoint.spec))
-        )
+        written = resolve(f"file:{out}")
+        again = read_resolved(written, model=str(checkpoint.spec))
+        difference = compare_logits(checkpoint, again)
         if not difference <= TOLERANCE:
-            raise InputError(f"{out} as {to} gives other logits than {source}: {difference:.1e}")
+            raise InputError(
+                f"{out} as {to} gives other logits than {found.source}: {difference:.1e}"
+            )
+        sides = [(found, checkpoint), (written, again)]
+        off, compared_with = _compare_with_reference(checkpoint, sides)
     except BaseException:
         for file in files:
             file.unlink(missing_ok=True)
         if out.is_dir():
             out.rmdir()
         raise
-    return ConversionResult(to, files, difference)
+    return ConversionResult(to, files, max(difference, off), compared_with)
+
+
+@torch.inference_mode()
+def _compare_with_reference(
+    checkpoint: Checkpoint, sides: list[tuple[Resolved, Checkpoint]]
+) -> tuple[float, str]:
+    """Hold a model against a second reading of the files that it came from and went to.
+
+    Give the largest difference, and say what was compared. Models too large for float64 are
+    compared in float32, less strictly.
+    """
+    count = sum(tensor.numel() for tensor in checkpoint.tensors.values())
+    dtype, tolerance = (torch.float64, TOLERANCE) if count <= 2**28 else (torch.float32, 1e-4)
+    images = _random_images(checkpoint).to(dtype)
+    largest, checked, unchecked = 0.0, list[str](), list[str]()
+    ours: list[Tensor] = []
+    for place, read in sides:
+        if place.path.is_dir() or read.provenance is None:
+            continue  # vitrail's own format
+        format = read.provenance.format
+        try:
+            tensors = open_checkpoint(place.path).read()
+            theirs = run_reference(format, tensors, place.config, read.spec, images)
+        except NoReferenceError as error:
+            unchecked.append(f"{place.source}: {error}")
+            continue
+        if not ours:
+            model = checkpoint.build().to(dtype)
+            ours = [model.features(images), model(images)]
+        off = _largest_difference(zip(ours, theirs, strict=True))
+        if not off <= tolerance:
+            raise InputError(
+                f"{place.source}: vitrail's reading as {format} {read.spec.name} differs by "
+                f"{off:.1e} from a plain forward pass on the file's tensors: it is not converted"
+            )
+        largest = max(largest, off)
+        checked.append(f"{place.source} ({format})")
+    text = "vitrail's reading of what was written"
+    if checked:
+        text += f", and plain forward passes on the tensors of {' and '.join(checked)}"
+    if not checked and not unchecked:
+        unchecked = ["both are vitrail's own format"]
+    return largest, text + "".join(f"; not checked independently: {why}" for why in unchecked)
 
 
 def _write(checkpoint: Checkpoint, out: Path, to: str) -> tuple[Path, ...]:
     """Write under a name of its own first; whatever stops it leaves nothing behind."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        _remove(_part(out))  # of a conversion that was killed
         return WRITERS[to](checkpoint, out)
     except (OSError, SafetensorError) as error:
         cause = getattr(error, "strerror", None) or error
         raise InputError(f"{out}: could not be written: {cause}") from None
     finally:
-        part = _part(out)
-        shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
+        _remove(_part(out))
+
+
+def _remove(part: Path) -> None:
+    shutil.rmtree(part) if part.is_dir() else part.unlink(missing_ok=True)
 
 
 def _part(out: Path) -> Path:
@@ -112,12 +173,21 @@ def compare_logits(first: Checkpoint, second: Checkpoint) -> float:
 
     Features count beside logits: a head of zeros would hide any difference.
     """
-    generator = torch.Generator().manual_seed(0)
-    images = torch.randn(2, first.spec.channels, *first.spec.image, generator=generator)
+    images = _random_images(first)
     one, two = (checkpoint.build().float() for checkpoint in (first, second))
     pairs = [(one.features(images), two.features(images)), (one(images), two(images))]
     if any(ours.shape != theirs.shape for ours, theirs in pairs):
         raise InputError(f"{first.spec} and {second.spec} have outputs of other sizes")
+    return _largest_difference(pairs)
+
+
+def _random_images(checkpoint: Checkpoint) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    spec = checkpoint.spec
+    return torch.randn(2, spec.channels, *spec.image, generator=generator)
+
+
+def _largest_difference(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
     parts = [(x - y).abs().max() / x.abs().max().clamp_min(1e-30) for x, y in pairs]
     return torch.stack(parts).max().item()  # as python's max does not, it keeps NaN
 
@@ -138,7 +208,8 @@ def to_state_dict(model: LoadedModel | ViT | BiT, format: str) -> Tensors:
 
 
 def _tensors(checkpoint: Checkpoint, format: Format) -> Tensors:
-    return format.denormalize(write_table(format.table(checkpoint.spec), checkpoint.tensors))
+    spec = checkpoint.spec
+    return format.denormalize(write_table(format.table(spec), checkpoint.tensors), spec)
 
 
 def _write_npz(
@@ -187,20 +258,19 @@ def _write_timm(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
 
 
 def _write_hf(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
-    extra = {"config.json": write_config(checkpoint.spec, checkpoint.classes)}
+    extra = {"config.json": write_hf_config(checkpoint.spec, checkpoint.classes)}
     if checkpoint.preprocess is not None:
-        extra["preprocessor_config.json"] = write_preprocess(checkpoint.preprocess)
+        extra["preprocessor_config.json"] = write_hf_preprocess(checkpoint.preprocess)
     return _write_hub_folder(checkpoint, out, format_for(checkpoint.spec), extra)
 
 
 def _write_hub_folder(
     checkpoint: Checkpoint, out: Path, format: Format, extra: dict[str, dict[str, Any]]
 ) -> tuple[Path, ...]:
-    theirs = separate(_tensors(checkpoint, format))
     part = _part(out)
     part.mkdir(parents=True, exist_ok=True)
     metadata = {"format": "pt", SPEC_KEY: json.dumps(spec_to_dict(checkpoint.spec))}
-    save_file(theirs, part / "model.safetensors", metadata=metadata)
+    save_safetensors(_tensors(checkpoint, format), part / "model.safetensors", metadata)
     for name, data in extra.items():
         (part / name).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     _finish(part, out)
@@ -223,7 +293,6 @@ def _write_vitrail(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
 def _finish(part: Path, out: Path) -> None:
     """Put a finished file or folder under its name, on disk before it can be seen."""
     for path in part.iterdir() if part.is_dir() else (part,):
-        permit(path)  # as safetensors does not
         sync(path)
     part.rename(out)
 

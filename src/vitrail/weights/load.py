@@ -1,11 +1,11 @@
-"""From a source to a model: recognize the format, know the spec, read all, fit it to the task."""
+"""Load a model from a source: recognize the format, infer the spec, read, adapt to the task."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import reduce
 from pathlib import Path
@@ -26,21 +26,22 @@ from vitrail.weights.checkpoint import (
     load_folder,
 )
 from vitrail.weights.class_names import imagenet_classes
+from vitrail.weights.files.shards import open_checkpoint
 from vitrail.weights.files.tensor_files import (
     WeightsFile,
-    find_bad_numbers,
-    open_weights,
+    check_numbers,
     sha256_of,
 )
 from vitrail.weights.formats.format import Format
-from vitrail.weights.formats.keymap import Tensors, read_table
+from vitrail.weights.formats.huggingface.huggingface_inference import check_model_type
+from vitrail.weights.formats.keymap import Tensors, cut_name, read_table
 from vitrail.weights.formats.known_formats import FORMATS, read_classes, read_preprocess
-from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint
+from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint, as_model
 from vitrail.weights.sources import Resolved, resolve
 from vitrail.weights.transfer import HeadMode
 
 SPEC_KEY = "vitrail.spec"
-"""Where files that we write in a peer's format also say the spec, for what the peer can't."""
+"""Where files that we write in another project's format also hold the spec, which says more."""
 
 
 def load(
@@ -48,18 +49,21 @@ def load(
     *,
     format: str | None = None,
     model: str | None = None,
-    classes: int | None = None,
+    classes: int | Sequence[str] | None = None,
     image: Size | None = None,
     channels: int | None = None,
     patch: Size | None = None,
     head: HeadMode = "replace",
+    change: Callable[[Any], Any] | None = None,
 ) -> LoadedModel:
     """Load a model in eval mode, fitted to a new task where one is described.
 
     The source is text, or a state dict in memory, whose `format` ("timm", "google", …) is
     recognized unless it is given.
-    `model` names what the source holds: it is checked, and says what shapes alone can't. A peer's
-    file is not hashed for its provenance, which would take longer than loading it; `read` does.
+    `model` names what the source holds: it is checked, and says what shapes alone can't. The file
+    is not hashed for its provenance, which would take longer than loading it; `read_checkpoint`
+    hashes it.
+    `change` puts parts of your own into the model, where it was trained with some.
     """
     if isinstance(source, str | os.PathLike):
         if format is not None:
@@ -72,14 +76,7 @@ def load(
         checkpoint = adapt_checkpoint(
             checkpoint, classes=classes, image=image, channels=channels, patch=patch, head=head
         )
-    return LoadedModel(
-        checkpoint.build(),
-        checkpoint.classes,
-        checkpoint.preprocess,
-        checkpoint.provenance,
-        checkpoint.activation,
-        checkpoint.thresholds,
-    )
+    return as_model(checkpoint, change)
 
 
 def as_loaded(model: AnyModel, *, image: Size | None = None) -> LoadedModel:
@@ -140,32 +137,37 @@ def _cut_to_patches(
 
 def read_checkpoint(source: str, *, model: str | None = None, hashed: bool = True) -> Checkpoint:
     """Read all that a source holds: our own folder, or a file of any known format."""
-    found = resolve(source)
+    return read_resolved(resolve(source), model=model, hashed=hashed)
+
+
+def read_resolved(found: Resolved, *, model: str | None = None, hashed: bool = True) -> Checkpoint:
+    """Read a source whose files were found."""
     if found.path.is_dir():
         checkpoint = load_folder(found.path)
         if model is not None:
-            _agree(checkpoint.spec, parse(model), source, sure=True)
+            _agree(checkpoint.spec, parse(model), found.source, sure=True)
         return checkpoint
-    return read_weights(open_weights(found.path), found, model=model, hashed=hashed)
+    return read_weights(open_checkpoint(found.path), found, model=model, hashed=hashed)
 
 
 def read_weights(
     file: WeightsFile, found: Resolved, *, model: str | None = None, hashed: bool = True
 ) -> Checkpoint:
     """Read a file that another project wrote."""
-    config = {**found.config}
-    format, spec = identify(file, config, model=model)
+    config, notes = {**found.config}, list[str]()
+    format, spec = identify(file, {**config, "vitrail_notes": notes}, model=model)
     try:
-        theirs = format.normalize(_unwrap_names(file.read()))
+        theirs = format.normalize(unwrap_names(file.read()))
         tensors, left_out = read_table(format.table(spec), theirs, format.left_out)
     except InputError as error:
         raise InputError(
             f"{found.source} as {format.name} {spec.name}: {_shorten(error)}"
         ) from None
-    if bad := find_bad_numbers(tensors):
-        named = ", ".join(f"{name} ({count})" for name, count in list(bad.items())[:5])
-        raise InputError(f"{found.source} holds NaN or Inf: {named}; the file is not usable")
-    changes = tuple(f"left out {key}: {reason}" for key, reason in left_out.items())
+    check_numbers(tensors, found.source)
+    changes = (
+        *notes,
+        *(f"left out {cut_name(key)}: {reason}" for key, reason in left_out.items()),
+    )
     tensors, unified = _unify(tensors)
     changes += unified
     head = tensors.get("head.output.weight")
@@ -182,7 +184,7 @@ def read_weights(
         preprocess=preprocess or (published.preprocess if published else None),
         provenance=Provenance(
             source=found.source,
-            sha256=sha256_of(file.path) if hashed else "",
+            sha256=sha256_of(*file.parts or (file.path,)) if hashed else "",
             format=format.name,
             changes=changes,
         ),
@@ -211,29 +213,31 @@ def identify(
 ) -> tuple[Format, Spec]:
     """Say a file's format and spec from its header alone."""
     empty = {k: torch.empty(shape, device="meta") for k, shape in file.shapes.items()}
-    empty = _unwrap_names(empty)
+    empty = unwrap_names(empty)
     for format in FORMATS:
         shapes = {k: tuple(v.shape) for k, v in format.normalize(empty).items()}
         if not format.recognizes(shapes):
             continue
         sure = SPEC_KEY in file.metadata
         spec = _read_spec(file) if sure else format.infer(shapes, _with_model(config, model))
+        check_size(spec, shapes)
         if model is not None:
             spec = _agree(spec, parse(model), str(file.path), sure=sure)
         return format, spec
+    check_model_type(config)
     known = ", ".join(format.name for format in FORMATS)
-    some = ", ".join(list(file.shapes)[:3])
+    some = ", ".join(map(cut_name, list(file.shapes)[:3]))
     raise InputError(f"{file.path} is in no known format ({known}); it holds {some}, …")
 
 
-def _unwrap_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def unwrap_names(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Drop what torch.compile and parallel training put before each name."""
     named = {re.sub(r"^(module\.|_orig_mod\.)+", "", key): value for key, value in tensors.items()}
     return named if len(named) == len(tensors) else dict(tensors)
 
 
 def _read_spec(file: WeightsFile) -> Spec:
-    """Read the spec that we wrote beside a peer's tensors, as anybody may have."""
+    """Read the spec in a file's metadata, which anybody may have written."""
     try:
         data = json.loads(file.metadata[SPEC_KEY])
         spec = spec_from_dict(data if isinstance(data, dict) else {})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,15 +46,14 @@ def as_checkpoint(model: LoadedModel | ViT | BiT) -> Checkpoint:
             f"the model has other parameters than a {spec.name}, perhaps a head of your own; "
             "keep its state_dict() with torch.save"
         )
-    return Checkpoint(
-        spec=spec,
-        tensors=tensors,
-        classes=loaded.classes,
-        preprocess=loaded.preprocess,
-        activation=loaded.activation,
-        thresholds=loaded.thresholds,
-        provenance=loaded.provenance,
-    )
+    rest = {field.name: getattr(loaded, field.name) for field in fields(loaded)[1:]}
+    return Checkpoint(spec=spec, tensors=tensors, **rest)
+
+
+def as_model(checkpoint: Checkpoint, change: Callable[[Any], Any] | None = None) -> LoadedModel:
+    """Build a checkpoint's model, without a copy of its weights; `change` as for its `build`."""
+    rest = {field.name: getattr(checkpoint, field.name) for field in fields(LoadedModel)[1:]}
+    return LoadedModel(checkpoint.build(change), **rest)
 
 
 def save(model: LoadedModel | ViT | BiT, folder: str | os.PathLike[str]) -> Path:

@@ -32,9 +32,11 @@ DINOV2 = "https://dl.fbaipublicfiles.com/dinov2"
 
 WEIGHTS = (".safetensors", ".npz", ".bin", ".pth", ".pt")
 """How the names of weights files end."""
-_HUB_NAMES = ("model.safetensors", "pytorch_model.bin")
+LARGEST_JSON = 16 << 20
+"""Most bytes of a config; 21,843 class names take 2 million."""
+_INDEX = "model.safetensors.index.json"
+_HUB_NAMES = ("model.safetensors", _INDEX, "pytorch_model.bin")
 _OPEN_CLIP = "open_clip_"  # its files may stand beside transformers' of the same model
-_LARGEST_JSON = 16 << 20  # bytes; 21,843 class names take 2 million
 _LONGEST = 200  # letters of a name, which leaves room for the suffixes of a download
 
 _GOOGLE_FOLDERS = {
@@ -172,11 +174,11 @@ def _local(path: Path, source: str) -> Resolved:
     if not path.is_file():
         raise InputError(f"{path} is neither a file nor a folder")
     if path.name.startswith(_OPEN_CLIP):
-        return Resolved(source, path, _read_json(folder / f"{_OPEN_CLIP}config.json"), {}, None)
+        return Resolved(source, path, read_json(folder / f"{_OPEN_CLIP}config.json"), {}, None)
     if not hub_like:
         return Resolved(source, path, {}, {}, None)
     config, preprocessor = folder / "config.json", folder / "preprocessor_config.json"
-    return Resolved(source, path, _read_json(config), _read_json(preprocessor), None)
+    return Resolved(source, path, read_json(config), read_json(preprocessor), None)
 
 
 def _model_folder(folder: Path) -> Path | None:
@@ -212,11 +214,11 @@ def _weights_in(folder: Path) -> Path:
     raise InputError(f"{folder} holds no weights: expected model.json, {' or '.join(_HUB_NAMES)}")
 
 
-def _read_json(path: Path | None) -> dict[str, Any]:
+def read_json(path: Path | None) -> dict[str, Any]:
     """Read a folder's config; nothing where there is none."""
     if path is None or not path.is_file():
         return {}
-    if path.stat().st_size > _LARGEST_JSON:
+    if path.stat().st_size > LARGEST_JSON:
         raise InputError(f"{path}: too large for a config ({path.stat().st_size:,} bytes)")
     try:
         data = json.loads(path.read_text(encoding="utf-8-sig"))
@@ -230,7 +232,7 @@ def _read_json(path: Path | None) -> dict[str, Any]:
 def _from_timm(rest: str, cache: Path | None) -> Resolved:
     if not re.fullmatch(r"[a-z]\w*(\.\w+)?", rest, re.ASCII) or len(rest) > _LONGEST:
         example = "timm:vit_base_patch16_224.augreg_in21k"
-        raise InputError(f"timm:{rest[:60]} is no name of timm's; expected such as {example}")
+        raise InputError(f"timm:{rest[:60]} is not a name of timm's; expected one like {example}")
     if "." not in rest:
         tagged = [r.source for r in CATALOG if r.source.startswith(f"timm:{rest}.")]
         if len(tagged) > 1:
@@ -254,14 +256,41 @@ def _from_repository(
     def file(name: str) -> Path | None:
         return fetch_from_hub(repository, name, revision=revision, cache=cache and cache / "hub")
 
-    config = _read_json(file("config.json"))  # first: it is small, and tells a wrong name at once
+    config = read_json(file("config.json"))  # first: it is small, and tells a wrong name at once
     weights = next((path for name in _HUB_NAMES if (path := file(name))), None)
     if weights is None:
         raise InputError(f"{repository} on the hub has neither {' nor '.join(_HUB_NAMES)}")
+    if weights.name == _INDEX:
+        from vitrail.weights.files.shards import read_shard_index  # here, because it imports torch
+
+        for shard in sorted(set(read_shard_index(weights).values())):
+            if file(shard) is None:
+                raise InputError(f"{repository} on the hub lacks {shard}, which {_INDEX} lists")
     preprocessor: dict[str, Any] = {}
     if not source.startswith("timm:"):
-        preprocessor = _read_json(file("preprocessor_config.json"))
+        preprocessor = read_json(file("preprocessor_config.json"))
     return Resolved(source, weights, config, preprocessor, find(source))
+
+
+def hub_repository(source: str) -> tuple[str, str | None] | None:
+    """Give the hub's repository and revision that a source names; None for any other source."""
+    prefix, _, rest = source.partition(":")
+    if prefix == "timm":
+        return f"timm/{rest}", None
+    repository, _, revision = rest.partition("@")
+    return (repository, revision or None) if prefix == "hf" else None
+
+
+def cached_path(source: str) -> Path | None:
+    """Say where in the cache folder a file of Google or DINOv2 is kept once it was downloaded."""
+    scheme, _, rest = source.partition(":")
+    folder, _, name = rest.partition("/")
+    if scheme == "google" and folder in _GOOGLE_FOLDERS:
+        return Path("google", _GOOGLE_FOLDERS[folder], f"{name}.npz")
+    if scheme == "dinov2":
+        name, _, reg = rest.partition("_")
+        return Path("dinov2", f"dinov2_{name}", f"dinov2_{name}{'_reg4' * bool(reg)}_pretrain.pth")
+    return None
 
 
 def _from_google(rest: str, cache: Path | None) -> Resolved:
@@ -297,7 +326,7 @@ def _download(address: str, name: str, room: str, cache: Path | None) -> Path:
     """Fetch a file to its place in the cache, which no name leads out of."""
     for part in name.split("/"):
         if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", part, re.ASCII) or len(part) > _LONGEST:
-            raise InputError(f"{name[:60]!r} is no file's name there: {part[:60]!r}")
+            raise InputError(f"{name[:60]!r} is not a file name: {part[:60]!r}")
     return fetch(f"{address}/{quote(name)}", (cache or cache_folder()) / room / name)
 
 

@@ -7,7 +7,7 @@ done to each parameter is reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,8 +15,14 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.models.positions import resize_grid, resize_patches, resize_positions
+from vitrail.models.positions.grid_resizing import (
+    resize_grid,
+    resize_offsets,
+    resize_patches,
+    resize_positions,
+)
 from vitrail.models.spec import BiTSpec, HybridSpec, Size, Spec, ViTSpec
+from vitrail.models.vit_spec import PLAIN_HEAD
 from vitrail.weights.formats.keymap import Tensors
 
 HeadMode = Literal["replace", "keep", "keep-hidden"]
@@ -30,8 +36,11 @@ class Change:
     """What was done to one parameter; those not named were kept as they are."""
 
     parameter: str
-    deed: Action
+    action: Action
     detail: str
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.parameter}: {self.detail}"
 
 
 @dataclass(frozen=True)
@@ -41,11 +50,6 @@ class Transfer:
     spec: Spec
     tensors: Tensors
     changes: tuple[Change, ...]
-
-    def __str__(self) -> str:
-        kept = len(self.tensors) - len([c for c in self.changes if c.deed != "dropped"])
-        lines = [f"{change.deed:8} {change.parameter}: {change.detail}" for change in self.changes]
-        return "\n".join([f"kept     {kept} parameters", *lines])
 
 
 def transfer(
@@ -57,14 +61,16 @@ def transfer(
     channels: int | None = None,
     patch: Size | None = None,
     head: HeadMode = "replace",
+    kept: Sequence[int | None] = (),
 ) -> Transfer:
     """Fit weights to a new task; what is not named stays as it was.
 
-    Giving `classes` replaces the head as `head` says; without it the head is kept.
+    Giving `classes` replaces the head as `head` says; without it the head is kept. `kept` gives for
+    each new class the old one whose row it takes over, or None for a row of zeros.
     """
     new = _new_spec(spec, classes, image, channels, patch, head)
     made: Tensors = dict(tensors)
-    changes = [*_fit_head(spec, new, made, classes, head), *_fit_patches(spec, new, made)]
+    changes = [*_fit_head(spec, new, made, classes, head, kept), *_fit_patches(spec, new, made)]
     if isinstance(spec, ViTSpec) and isinstance(new, ViTSpec):
         changes += _fit_positions(spec, new, made)
     return Transfer(new, made, tuple(changes))
@@ -89,12 +95,17 @@ def _new_spec(
             raise InputError(f"the head has {spec.classes} classes and can't be kept for {classes}")
         changes["classes"] = classes
         if isinstance(spec, ViTSpec) and head == "replace":
-            changes |= {"representation": 0, "head_bias": True}
+            changes |= {**PLAIN_HEAD, "head_bias": True}
     return replace(spec, **changes)
 
 
 def _fit_head(
-    spec: Spec, new: Spec, made: Tensors, classes: int | None, head: HeadMode
+    spec: Spec,
+    new: Spec,
+    made: Tensors,
+    classes: int | None,
+    head: HeadMode,
+    kept: Sequence[int | None],
 ) -> list[Change]:
     """Replace the head (and a distillation head) in place; say so also of a head of zeros."""
     weight = made.get("head.output.weight")
@@ -107,23 +118,43 @@ def _fit_head(
         hidden = made.get(f"{room}.hidden.weight")
         if head == "replace" and hidden is not None:
             for leaf in ("weight", "bias"):
-                del made[f"{room}.hidden.{leaf}"]
-            changes.append(
-                Change(f"{room}.hidden", "dropped", "the pre-training head's tanh layer")
-            )
+                made.pop(f"{room}.hidden.{leaf}", None)
+            kind = "tanh layer" if getattr(spec, "representation_tanh", True) else "projection"
+            changes.append(Change(f"{room}.hidden", "dropped", f"the pre-training head's {kind}"))
+            kept = ()  # the rows read what that layer gave
         inputs = new.pooled if head == "replace" or hidden is None else len(hidden)
-        old = made.pop(f"{room}.output.weight", None)
-        made.pop(f"{room}.output.bias", None)
-        if classes:
-            like = next(iter(made.values()))
-            made[f"{room}.output.weight"] = like.new_zeros(classes, inputs)
-            if getattr(new, "head_bias", True):
-                made[f"{room}.output.bias"] = like.new_zeros(classes)
-        was = "none" if old is None else f"{len(old)} classes"
-        if old is not None and not old.any():
-            was += " (all zeros, as published)"
-        changes.append(Change(f"{room}.output", "replaced", f"{was} -> {classes} classes, zeros"))
+        changes.append(_fit_output(made, f"{room}.output", new, inputs, kept))
     return changes
+
+
+def _fit_output(
+    made: Tensors, name: str, new: Spec, inputs: int, kept: Sequence[int | None]
+) -> Change:
+    """Give a head's last layer a row per new class: the old one that is kept, or zeros."""
+    old, bias = made.pop(f"{name}.weight", None), made.pop(f"{name}.bias", None)
+    like = next(iter(made.values()))
+    rows = {place: row for place, row in enumerate(kept) if row is not None}
+    if old is None or not old.any():
+        rows = {}
+    if new.classes:
+        made[f"{name}.weight"] = _pick_rows(old, rows, like.new_zeros(new.classes, inputs))
+        if getattr(new, "head_bias", True):
+            made[f"{name}.bias"] = _pick_rows(bias, rows, like.new_zeros(new.classes))
+    if old is not None and rows:
+        counts = f"{len(rows)} of {new.classes} classes kept by name"
+        counts += f", {new.classes - len(rows)} start at zero" if len(rows) < new.classes else ""
+        gone = len(old) - len(rows)
+        return Change(name, "adapted", counts + (f", {gone} dropped" if gone else ""))
+    was = "none" if old is None else f"{len(old)} classes"
+    if old is not None and not old.any():
+        was += " (all zeros, as published)"
+    return Change(name, "replaced", f"{was} -> {new.classes} classes, zeros")
+
+
+def _pick_rows(old: Tensor | None, rows: Mapping[int, int], made: Tensor) -> Tensor:
+    if old is not None and rows:
+        made[list(rows)] = old[list(rows.values())]
+    return made
 
 
 def _fit_patches(spec: Spec, new: Spec, made: Tensors) -> list[Change]:
@@ -172,6 +203,8 @@ def _fit_positions(spec: ViTSpec, new: ViTSpec, made: Tensors) -> list[Change]:
             continue
         if spec.position == "relative":
             made[name] = resize_grid(table, (len(table), 1), (2 * new.tokens - 1, 1))
+        elif spec.position == "relative-2d":
+            made[name] = resize_offsets(table, old_grid, grid, rule)
         elif leaf == "table":
             made[name] = resize_positions(table, old_grid, grid, rule, spec.positioned)
         elif leaf == "x":

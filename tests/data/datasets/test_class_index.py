@@ -28,8 +28,8 @@ def test_classes_of_labels(labels: list[Any], classes: list[str]) -> None:
     ("labels", "said"),
     [
         ([1, "a"], "x has both numbers and words (such as 'a') for labels"),
-        ([0.5], "x: 0.5 is no class; expected numbers from 0, or names"),
-        ([10**6], "x: 1000000 is no class"),
+        ([0.5], "x: 0.5 is not a class; expected numbers from 0, or names"),
+        ([10**6], "x: 1000000 is not a class"),
     ],
 )
 def test_labels_that_are_no_classes(labels: list[Any], said: str) -> None:

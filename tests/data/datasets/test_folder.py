@@ -25,9 +25,9 @@ def make(root: Path, *names: str | bytes) -> Path:
     return root
 
 
-def listed(source: ImageDataset) -> list[tuple[str, str]]:
+def listed(dataset: ImageDataset) -> list[tuple[str, str]]:
     return [
-        (source.where(index), source.classes[label]) for index, label in enumerate(source.labels)
+        (dataset.where(index), dataset.classes[label]) for index, label in enumerate(dataset.labels)
     ]
 
 
@@ -40,18 +40,18 @@ def refused(path: Path, split: str = "train") -> str:
 
 def test_a_folder_of_classes(tmp_path: Path) -> None:
     make(tmp_path, "dogs/2.jpg", "dogs/1.png", "cats/b/deep/er/4.jpg", "cats/a", "cats/b.txt")
-    source = open_folder(tmp_path, "all")
-    assert source.classes == ("cats", "dogs")
-    assert listed(source) == [
+    dataset = open_folder(tmp_path, "all")
+    assert dataset.classes == ("cats", "dogs")
+    assert listed(dataset) == [
         ("cats/a", "cats"), ("cats/b.txt", "cats"), ("cats/b/deep/er/4.jpg", "cats"),
         ("dogs/1.png", "dogs"), ("dogs/2.jpg", "dogs"),
     ]  # fmt: skip
-    assert source.labels.dtype == np.int64
-    assert [source.read(index).decode() for index in range(5)] == [
-        name for name, _ in listed(source)
+    assert dataset.labels.dtype == np.int64
+    assert [dataset.read(index).decode() for index in range(5)] == [
+        name for name, _ in listed(dataset)
     ]
-    assert (source.root, source.hidden, source.notes) == (tmp_path, 0, ())
-    assert source.name == f"{tmp_path} (all)"
+    assert (dataset.root, dataset.notes) == (tmp_path, ())
+    assert dataset.name == f"{tmp_path} (all)"
 
 
 def test_without_splits_a_tenth_is_held_out(tmp_path: Path) -> None:
@@ -110,12 +110,12 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
 def test_what_lies_beside_is_noted(tmp_path: Path) -> None:
     make(tmp_path, "train/a/1", "train/b/1", "train/x.jpg", "val/a/1", "extra/c/1", "README")
     assert open_folder(tmp_path).notes == (
-        f"{tmp_path}: 'extra', 'README' left out, because in no split's folder",
-        f"{tmp_path}/train: 'x.jpg' left out, because in no class's folder",
+        f"{tmp_path}: 'extra', 'README' left out, not in the folder of a split",
+        f"{tmp_path}/train: 'x.jpg' left out, not in the folder of a class",
     )
 
 
-def test_hidden_files_are_counted_apart(tmp_path: Path) -> None:
+def test_hidden_files_are_left_out(tmp_path: Path) -> None:
     hidden = ("a/.DS_Store", "a/._x.jpg", "a/Thumbs.db", "a/desktop.ini", "__MACOSX/a/x.jpg")
     make(
         tmp_path,
@@ -126,10 +126,9 @@ def test_hidden_files_are_counted_apart(tmp_path: Path) -> None:
         "b/@eaDir/y.jpg",
         UNREADABLE_LIST,
     )
-    source = open_folder(tmp_path, "all")
-    assert listed(source) == [("a/x.jpg", "a"), ("b/y.jpg", "b")]
-    assert source.hidden == 8
-    assert source.notes == ()
+    dataset = open_folder(tmp_path, "all")
+    assert listed(dataset) == [("a/x.jpg", "a"), ("b/y.jpg", "b")]
+    assert dataset.notes == ()
 
 
 NAMES = [
@@ -141,25 +140,25 @@ NAMES = [
 
 def test_names_of_every_kind_are_read_in_the_order_of_their_bytes(tmp_path: Path) -> None:
     make(tmp_path, *(b"/".join((name, name)) for name in NAMES))
-    source = open_folder(tmp_path, "all")
-    assert list(map(os.fsencode, source.classes)) == sorted(NAMES)
-    contents = [source.read(index) for index in range(len(source))]
+    dataset = open_folder(tmp_path, "all")
+    assert list(map(os.fsencode, dataset.classes)) == sorted(NAMES)
+    contents = [dataset.read(index) for index in range(len(dataset))]
     assert contents == [name + b"/" + name for name in sorted(NAMES)]
-    shown = [source.where(index) for index in range(len(source))]
+    shown = [dataset.where(index) for index in range(len(dataset))]
     assert len(set(shown)) == len(NAMES)
     assert all(len(name.splitlines()) == 1 for name in shown)
     "".join(shown).encode()
     assert r"two\nlines.jpg/two\nlines.jpg" in shown
     assert r"latin \xe9.jpg/latin \xe9.jpg" in shown
-    assert len(source.fingerprint()) == 64
+    assert len(dataset.fingerprint()) == 64
 
 
 def test_classes_that_look_the_same_are_kept_and_noted(tmp_path: Path) -> None:
     make(tmp_path, "Cats/1", "cats/1", "caf\u00e9/1", "cafe\u0301/1", "dogs/1")
-    source = open_folder(tmp_path, "all")
-    assert len(source.classes) == 5
+    dataset = open_folder(tmp_path, "all")
+    assert len(dataset.classes) == 5
     same = "differ only by case or Unicode form, and are kept apart"
-    assert source.notes == (
+    assert dataset.notes == (
         f"classes 'Cats', 'cats' {same}", f"classes 'cafe\u0301', 'caf\u00e9' {same}"
     )  # fmt: skip
 
@@ -172,14 +171,14 @@ def test_links_are_followed_and_loops_end(tmp_path: Path) -> None:
     (root / "a" / "top").symlink_to(root)
     (root / "a" / "self").symlink_to(root / "a" / "self")
     (root / "a" / "gone").symlink_to(root / "nowhere")
-    source = open_folder(root, "all")
-    assert [source.where(index) for index in range(len(source))] == [
+    dataset = open_folder(root, "all")
+    assert [dataset.where(index) for index in range(len(dataset))] == [
         "a/1.jpg", "a/gone", "a/in/2.jpg", "a/self", "b/1.jpg", "b/in/2.jpg"
     ]  # fmt: skip
     with pytest.raises(FileNotFoundError):
-        source.read(1)
+        dataset.read(1)
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
-        source.read(3)
+        dataset.read(3)
 
 
 def test_files_that_vanish_or_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,28 +186,28 @@ def test_files_that_vanish_or_are_none(tmp_path: Path, monkeypatch: pytest.Monke
     os.mkfifo(tmp_path / "a" / "pipe")
     with open(tmp_path / "a" / "huge", "wb") as file:
         file.truncate((1 << 30) + 1)
-    source = open_folder(tmp_path, "all")
+    dataset = open_folder(tmp_path, "all")
     (tmp_path / "a" / "gone").unlink()
     with pytest.raises(FileNotFoundError) as gone:
-        source.read(0)
+        dataset.read(0)
     assert gone.value.strerror == "No such file or directory"
     with pytest.raises(OSError, match="Too large for an image") as huge:
-        source.read(1)
+        dataset.read(1)
     assert huge.value.errno == errno.EFBIG
     with pytest.raises(OSError, match="Not a plain file"):
-        source.read(2)
+        dataset.read(2)
     monkeypatch.chdir(tmp_path.parent)
-    source = open_folder(Path(tmp_path.name), "all")
+    dataset = open_folder(Path(tmp_path.name), "all")
     monkeypatch.chdir("/")
-    assert source.read(len(source) - 1) == b"b/1", "another working folder changes nothing"
+    assert dataset.read(len(dataset) - 1) == b"b/1", "another working folder changes nothing"
 
 
 def test_a_source_goes_to_worker_processes(tmp_path: Path) -> None:
-    source = open_folder(make(tmp_path, "a/1", "b/2"), "all")
-    copy = pickle.loads(pickle.dumps(source))
+    dataset = open_folder(make(tmp_path, "a/1", "b/2"), "all")
+    copy = pickle.loads(pickle.dumps(dataset))
     assert isinstance(copy, FolderDataset)
     assert copy.read(1) == b"b/2"
-    assert copy.fingerprint() == source.fingerprint()
+    assert copy.fingerprint() == dataset.fingerprint()
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_streams_of_folders_and_of_several_labels(tmp_path: Path) -> None:
     kind = datasets.List(datasets.Value("int64"))
     labels = [[n % 4, 4] for n in range(8)]
     write_parquet(tmp_path / "p", "train", table(range(8), kind, labels))
-    assert "column 'label' does not name its classes; write ,classes=NUMBER" in refusal(
+    assert "column 'label' has no class names; write ,classes=NUMBER" in refusal(
         open_hub, f"{tmp_path}/p,stream=true", "train"
     )
     stream = open_hub(f"{tmp_path}/p,stream=true,classes=5", "train")
@@ -98,12 +98,12 @@ def test_a_row_without_a_image(tmp_path: Path) -> None:
     rows = rows.cast_column("image", datasets.Image(decode=False))
     write_arrow(folder, "train", rows)
     write_arrow(folder, "test", rows)
-    source = open_hub(str(folder), "train")
-    assert isinstance(source, ImageDataset)
+    dataset = open_hub(str(folder), "train")
+    assert isinstance(dataset, ImageDataset)
     for index in (0, 1):
         with pytest.raises(FileNotFoundError):
-            source.read(index)
-    assert source.read(2) == png(2)
+            dataset.read(index)
+    assert dataset.read(2) == png(2)
     stream = open_hub(f"{folder},stream=true", "train")
     assert isinstance(stream, ImageStream)
     assert sorted(item.content for item in stream.items(0, 0)) == [b"", b"", png(2)]

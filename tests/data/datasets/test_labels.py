@@ -52,8 +52,8 @@ def test_read_label(cell: Any, label: Labels) -> None:
         ({"a": 1}, "expected a label of text or a whole number, got \"{'a': 1}\""),
         ([["a"]], "expected a label of text or a whole number, got \"['a']\""),
         ("[1.5]", "expected a label of text or a whole number, got '1.5'"),
-        ('["cat"', "'[\"cat\"' is no list in JSON"),
-        ("[" * 10_000, repr("[" * 60) + " is no list in JSON"),
+        ('["cat"', "'[\"cat\"' is not a JSON list"),
+        ("[" * 10_000, repr("[" * 60) + " is not a JSON list"),
     ],
 )
 def test_no_label(cell: Any, problem: str) -> None:

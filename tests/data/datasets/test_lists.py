@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.lists import Columns, open_csv, open_jsonl, parse_list
+from vitrail.data.datasets.open import open_data
 
 
 def write(path: Path, content: str | bytes | list[Any]) -> Path:
@@ -22,8 +23,8 @@ def write(path: Path, content: str | bytes | list[Any]) -> Path:
     return path
 
 
-def listed(source: ImageDataset) -> list[tuple[str, str]]:
-    return [(source.where(i), source.classes[label]) for i, label in enumerate(source.labels)]
+def listed(dataset: ImageDataset) -> list[tuple[str, str]]:
+    return [(dataset.where(i), dataset.classes[label]) for i, label in enumerate(dataset.labels)]
 
 
 ROWS = [("a/1.jpg", "cat"), ("b 2.jpg", "dog"), ("a/3", "cat")]
@@ -42,10 +43,10 @@ ROWS = [("a/1.jpg", "cat"), ("b 2.jpg", "dog"), ("a/3", "cat")]
     ],
 )
 def test_csv_files_of_many_kinds(tmp_path: Path, text: str) -> None:
-    source = open_csv(write(tmp_path / "l.csv", text), "all")
-    assert listed(source) == ROWS
-    assert source.classes == ("cat", "dog")
-    assert (source.root, source.notes) == (tmp_path, ())
+    dataset = open_csv(write(tmp_path / "l.csv", text), "all")
+    assert listed(dataset) == ROWS
+    assert dataset.classes == ("cat", "dog")
+    assert (dataset.root, dataset.notes) == (tmp_path, ())
 
 
 def test_tabs_in_a_file_that_says_so(tmp_path: Path) -> None:
@@ -67,11 +68,11 @@ def test_images_are_read_from_the_lists_folder_or_anywhere(tmp_path: Path) -> No
     with open(os.path.join(os.fsencode(tmp_path), b"in", name), "wb") as file:
         file.write(b"three")
     text = b"1.jpg,a\n" + os.fsencode(other) + b",b\n../2.jpg,b\n" + name + b",a\ngone.jpg,a\n"
-    source = open_csv(write(tmp_path / "in" / "l.csv", text), "all")
-    assert [source.read(index) for index in range(4)] == [b"one", b"two", b"two", b"three"]
-    assert source.where(3) == r"latin \xe9.jpg"
+    dataset = open_csv(write(tmp_path / "in" / "l.csv", text), "all")
+    assert [dataset.read(index) for index in range(4)] == [b"one", b"two", b"two", b"three"]
+    assert dataset.where(3) == r"latin \xe9.jpg"
     with pytest.raises(FileNotFoundError):
-        source.read(4)
+        dataset.read(4)
 
 
 CELLS = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1)
@@ -83,18 +84,18 @@ def test_what_a_csv_writer_wrote_is_read(tmp_path_factory: Any, rows: dict[str, 
     path = tmp_path_factory.getbasetemp() / "written.csv"
     with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("path", "label"), *rows.items(), ("last.jpg", "d")])
-    source = open_csv(path, "all")
-    assert len(source) == len(rows) + ("last.jpg" not in rows)
-    assert [source.classes[label] for label in source.labels][: len(rows)] == [*rows.values()]
+    dataset = open_csv(path, "all")
+    assert len(dataset) == len(rows) + ("last.jpg" not in rows)
+    assert [dataset.classes[label] for label in dataset.labels][: len(rows)] == [*rows.values()]
 
 
 def test_several_labels(tmp_path: Path) -> None:
-    source = open_csv(
+    dataset = open_csv(
         write(tmp_path / "l.csv", "path,labels\n1,cat|dog\n2,\n3,cow\n4,dog\n"), "all"
     )
-    assert source.multilabel
-    assert source.classes == ("cat", "cow", "dog")
-    assert source.labels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert dataset.multilabel
+    assert dataset.classes == ("cat", "cow", "dog")
+    assert dataset.labels.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0], [0, 0, 1]]
     rows = [{"file": "1", "labels": ["b", "a"]}, {"file": "2", "labels": []}]
     assert open_jsonl(write(tmp_path / "l.jsonl", rows), "all").labels.tolist() == [[1, 1], [0, 0]]
 
@@ -103,14 +104,14 @@ def test_whole_numbers_count_into_classes_txt(tmp_path: Path) -> None:
     path = write(tmp_path / "l.csv", "path,label\n1,2\n2,0\n")
     assert open_csv(path, "all").classes == ("0", "2")
     write(tmp_path / "classes.txt", "cat\r\ncow\r\nred dog\r\n\r\n")
-    source = open_csv(path, "all")
-    assert source.classes == ("cat", "cow", "red dog")
-    assert source.labels.tolist() == [2, 0]
+    dataset = open_csv(path, "all")
+    assert dataset.classes == ("cat", "cow", "red dog")
+    assert dataset.labels.tolist() == [2, 0]
     write(tmp_path / "classes.txt", "a\nb\n\nc\n")
-    assert refused(path) == f"{tmp_path}/classes.txt line 3: no name; expected a class a line"
+    assert refused(path) == f"{tmp_path}/classes.txt line 3: no name; expected one class per line"
     write(tmp_path / "classes.txt", "a\nb\na\n")
     assert refused(path) == (
-        f"{tmp_path}/classes.txt line 3: 'a' is there twice; expected a class a line"
+        f"{tmp_path}/classes.txt line 3: 'a' appears twice; expected one class per line"
     )
 
 
@@ -146,7 +147,7 @@ def test_columns_may_be_chosen(tmp_path: Path) -> None:
     assert parse_list("l.csv,size=3") == (Path("l.csv,size=3"), Columns())
     assert parse_list("~/l.csv,label=a=b")[1] == Columns(label="a=b")
     assert refused(path) == (
-        f"{path}: no column is called path or file or filename or image; "
+        f"{path}: no column is named path or file or filename or image; "
         "name one of 'photo', 'species', 'label', 'use', as in l,1.csv,path=COLUMN"
     )
     with pytest.raises(InputError) as caught:
@@ -156,12 +157,12 @@ def test_columns_may_be_chosen(tmp_path: Path) -> None:
 
 def test_rows_that_repeat_another(tmp_path: Path) -> None:
     path = write(tmp_path / "l.csv", "path,label\n1,a\n2,b\n1,a\n1,a\n")
-    source = open_csv(path, "all")
-    assert listed(source) == [("1", "a"), ("2", "b")]
-    assert source.notes == (f"{path}: repeated rows left out: 2",)
+    dataset = open_csv(path, "all")
+    assert listed(dataset) == [("1", "a"), ("2", "b")]
+    assert dataset.notes == (f"{path}: 2 repeated rows left out",)
     write(path, "path,label\n1,a\n2,b\n1,b\n")
     assert refused(path) == (
-        f"{path} line 4: '1' is there twice, with another label or split in line 2"
+        f"{path} line 4: '1' appears twice, with another label or split in line 2"
     )
 
 
@@ -174,7 +175,7 @@ def refused(path: Path, opener: Any = open_csv) -> str:
 
 NO_PATH = "expected an image's path, got "
 NO_LABEL = "expected a label of text or a whole number, got "
-NO_SPLIT = "expected a split of train, val, test, got "
+NO_SPLIT = "expected one of train, val, test, got "
 
 
 @pytest.mark.parametrize(
@@ -186,12 +187,12 @@ NO_SPLIT = "expected a split of train, val, test, got "
         ('path,label\n"1"x,a\n', " line 2: ',' expected after '\"'"),
         ('path,label\n"1\n2",a\n,b\n', " line 4: " + NO_PATH + "''"),
         ("path,label\n1,a\n2,\n", " line 3: it has no label"),
-        ("path,label\n1,a\n\n\n2,[1\n", " line 5: '[1' is no list in JSON"),
+        ("path,label\n1,a\n\n\n2,[1\n", " line 5: '[1' is not a JSON list"),
         ("path,label,split\n1,a,train\n2,b,trian\n", " line 3: " + NO_SPLIT + "'trian'"),
         ("path,label,split\n1,a,train\n2,b,\n", " line 3: " + NO_SPLIT + "''"),
         (
             "path,label\nhttps://x.org/1.jpg,a\n",
-            " line 2: 'https://x.org/1.jpg' is an address; download it, name its file",
+            " line 2: 'https://x.org/1.jpg' is a URL; download it and give the file's path",
         ),
         ("path,label\na\0b,a\n", " line 2: " + NO_PATH + "'a\\x00b'"),
         ("", " is empty; expected a row for each image"),
@@ -199,15 +200,15 @@ NO_SPLIT = "expected a split of train, val, test, got "
         ("path,label\n", " is empty; expected a row for each image"),
         (
             "photo,kind\n1,a\n",
-            ": no column is called path or file or filename or image; "
+            ": no column is named path or file or filename or image; "
             "name one of 'photo', 'kind', as in l.csv,path=COLUMN",
         ),
         (
             "path,kind\n1,a\n",
-            ": no column is called label or class or labels or target; "
+            ": no column is named label or class or labels or target; "
             "name one of 'path', 'kind', as in l.csv,label=COLUMN",
         ),
-        (b"\xff\xfep\0a\0", " is text of UTF-16; save it as UTF-8"),
+        (b"\xff\xfep\0a\0", " is UTF-16 text; save it as UTF-8"),
     ],
 )
 def test_bad_csv_files(tmp_path: Path, text: str | bytes, problem: str) -> None:
@@ -223,7 +224,7 @@ def test_bad_csv_files(tmp_path: Path, text: str | bytes, problem: str) -> None:
         ('{"path": "1", "label": 1}\n{"label": 1}\n', " line 2: " + NO_PATH + "None"),
         ('{"path": "1", "label": 1}\n{"path": "2"}\n', " line 2: it has no label"),
         ('{"path": "1", "label": {}}\n', " line 1: " + NO_LABEL + "'{}'"),
-        ('{"path": "\\ud800", "label": 1}\n', " line 1: no file can be called '\\ud800'"),
+        ('{"path": "\\ud800", "label": 1}\n', " line 1: '\\ud800' is not a valid file name"),
         ('{"path": "1", "label": 1, "split": 3}\n', " line 1: " + NO_SPLIT + "3"),
         (
             '{"path": "1", "label": 1, "split": "val"}\n{"path": "2", "label": 1}\n',
@@ -251,3 +252,17 @@ def test_a_list_that_is_not_there(tmp_path: Path) -> None:
         f"no file {tmp_path}/lists.csv; did you mean 'list.csv'?"
     )
     assert refused(tmp_path) == f"cannot read {tmp_path}: Is a directory"
+
+
+def test_a_list_without_labels_is_one_class_where_none_are_needed(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    (tmp_path / "list.csv").write_text("image,split\na.jpg,train\nb.jpg,val\nc.jpg,train\n")
+    (tmp_path / "list.jsonl").write_text('{"path": "a.jpg"}\n{"path": "b.jpg"}\n')
+    found = open_data(f"csv:{tmp_path}/list.csv", labels=False)
+    assert isinstance(found, ImageDataset)
+    assert (found.classes, [found.where(i) for i in range(2)]) == (("image",), ["a.jpg", "c.jpg"])
+    lines = open_data(f"jsonl:{tmp_path}/list.jsonl", split="all", labels=False)
+    assert isinstance(lines, ImageDataset)
+    assert lines.labels.tolist() == [0, 0]
+    with pytest.raises(InputError, match="no column is named label"):
+        open_data(f"csv:{tmp_path}/list.csv")

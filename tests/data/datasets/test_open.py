@@ -23,9 +23,9 @@ def make(root: Path, *names: str) -> Path:
 
 
 def open_source(text: str | Path, **options: Any) -> ImageDataset:
-    source = open_data(str(text), **options)
-    assert isinstance(source, ImageDataset)
-    return source
+    dataset = open_data(str(text), **options)
+    assert isinstance(dataset, ImageDataset)
+    return dataset
 
 
 def refused(text: str | Path, **options: Any) -> str:
@@ -54,8 +54,8 @@ def test_the_seed_draws_what_is_held_out(tmp_path: Path) -> None:
     make(tmp_path, *(f"{name}/{number}" for name in "ab" for number in range(30)))
 
     def held_out(seed: int) -> list[str]:
-        source = open_source(tmp_path, split="val", seed=seed)
-        return [source.where(index) for index in range(len(source))]
+        dataset = open_source(tmp_path, split="val", seed=seed)
+        return [dataset.where(index) for index in range(len(dataset))]
 
     assert len(held_out(0)) == 6
     assert held_out(0) == held_out(0) != held_out(1)
@@ -138,7 +138,7 @@ def test_bad_images_are_left_out_and_noted(tmp_path: Path) -> None:
         *(f"{part}/{name}/{n}" for part in ("train", "val") for name in "ab" for n in "12"),
     )
     make(tmp_path, "extra")
-    beside = f"{tmp_path}: 'extra' left out, because in no split's folder"
+    beside = f"{tmp_path}: 'extra' left out, not in the folder of a split"
     assert notes(open_source(tmp_path)) == (beside,)
     write_unreadable_list(tmp_path, {"train/a/2": "cut off", "val/b/1": "cut off"})
     train = open_source(tmp_path)
@@ -170,34 +170,34 @@ def test_the_list_does_not_change_what_is_held_out(tmp_path: Path) -> None:
         ("", "expected data, such as a folder of images or digits, got ''"),
         (" ", "expected data, such as a folder of images or digits, got ' '"),
         ("a\0b", "expected data, such as a folder of images or digits, got 'a\\x00b'"),
-        ("digit", "no folder or data set 'digit'; did you mean 'digits'?"),
-        ("photo", "no folder or data set 'photo'; did you mean 'photos'?"),
-        ("nothing-like-it", "no folder or data set 'nothing-like-it'"),
-        ("~nobody-here/x", "no folder or data set '~nobody-here/x'"),
+        ("digit", "no folder or dataset 'digit'; did you mean 'digits'?"),
+        ("photo", "no folder or dataset 'photo'; did you mean 'photos'?"),
+        ("nothing-like-it", "no folder or dataset 'nothing-like-it'"),
+        ("~nobody-here/x", "no folder or dataset '~nobody-here/x'"),
         ("csv:~nobody-here/x", "no file ~nobody-here/x"),
         (
             "cifar10",
-            "cifar10 was not fetched; write cifar10:DIR for the folder that it lies in, "
+            "cifar10 was not fetched; write cifar10:DIR with its folder, "
             "or run: vitrail data fetch cifar10",
         ),
         ("imagenet", "imagenet needs its place: write imagenet:DIR"),
         ("hf", "hf needs its place: write hf:NAME"),
-        ("imagenet:", "imagenet: lacks its DIR; write imagenet:DIR"),
-        ("csv:", "csv: lacks its FILE; write csv:FILE"),
-        ("folder:", "folder: lacks its PATH; write folder:PATH"),
+        ("imagenet:", "imagenet: needs its DIR; write imagenet:DIR"),
+        ("csv:", "csv: needs its FILE; write csv:FILE"),
+        ("folder:", "folder: needs its PATH; write folder:PATH"),
         ("folder:photo", "no folder photo; did you mean 'photos'?"),
         (
             "ylecun/mnist",
-            "no folder or data set 'ylecun/mnist'; "
-            "write hf:ylecun/mnist if it is a set of the hub's",
+            "no folder or dataset 'ylecun/mnist'; "
+            "write hf:ylecun/mnist if it is a dataset of the hub",
         ),
         ("https://x.org/a.zip", "https://x.org/a.zip: download it, then give its folder"),
         (
             "shapes",
-            "'shapes' is a data set, and the name of something here; "
-            "write shapes: for the set, ./shapes for what is here",
+            "'shapes' is a dataset, and also the name of something here; "
+            "write shapes: for the dataset, ./shapes for what is here",
         ),
-        ("x.jpg", "x.jpg is one image; expected a folder with one folder of images a class"),
+        ("x.jpg", "x.jpg is one image; expected a folder with one folder of images per class"),
         ("x.zip", "x.zip is an archive; unpack it and give its folder"),
         (
             "x.tar",
@@ -211,11 +211,11 @@ def test_the_list_does_not_change_what_is_held_out(tmp_path: Path) -> None:
         ),
         (
             "x.pdf",
-            "x.pdf is no data set; expected a folder with one folder of images a class, "
+            "x.pdf is not a dataset; expected a folder with one folder of images per class, "
             "or csv:FILE, jsonl:FILE, …",
         ),
         ("photos", "photos is empty; expected a folder of images for each class"),
-        ("x" * 5000, f"no folder or data set '{'x' * 5000}'"),
+        ("x" * 5000, f"no folder or dataset '{'x' * 5000}'"),
     ],
 )
 def test_mistakes(text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,8 @@ def test_sets_that_do_not_fit_each_other() -> None:
     assert untrainable(train, pixels("val", "abc", [0])) == "class 'c' of val is not in train"
     assert untrainable(train, pixels("val", "ab", [])) == "val has no images"
     assert untrainable(pixels("train", "ab", [])) == "train has no images to train on"
-    assert untrainable(train, pixels("val", "ba", [0])).startswith("val numbers its classes other")
+    text = untrainable(train, pixels("val", "ba", [0]))
+    assert text.startswith("val numbers its classes differently")
 
 
 def test_several_labels_may_lack_a_class() -> None:

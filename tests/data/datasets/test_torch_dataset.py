@@ -163,7 +163,7 @@ def test_refusals() -> None:
     assert "got torch.float32; leave ToTensor and Normalize out" in refuse(
         Listed([(torch.zeros(3, 6, 8), 0), (torch.zeros(3, 6, 8), 1)])
     )
-    assert "expected a class number, a class name" in refuse(Listed([(PIXELS[0], 0.5)]))
+    assert "expected a class index, a class name" in refuse(Listed([(PIXELS[0], 0.5)]))
     assert "labels are of several lengths" in refuse(
         Listed([(PIXELS[0], [0, 1]), (PIXELS[0], [1])])
     )

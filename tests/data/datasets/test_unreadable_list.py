@@ -56,7 +56,7 @@ def test_a_list_that_people_edited(tmp_path: Path) -> None:
     [
         (b"cats/1.jpg\tblurred\n", "expected a first line of 'path', a tab and 'reason'"),
         (b"", "expected a first line of 'path', a tab and 'reason'"),
-        (b"path\treason\ncaf\xe9.jpg\tx\n", "not a text of UTF-8; remove it, or check again"),
+        (b"path\treason\ncaf\xe9.jpg\tx\n", "not UTF-8 text; remove it, or check again"),
     ],
 )
 def test_what_is_no_list_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:

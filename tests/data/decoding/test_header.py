@@ -8,7 +8,8 @@ from PIL import Image
 
 from tests.data.decoding.images import chunk, encode, exif, photo, png, tall_jpeg
 from vitrail.data.decoding import header as headers
-from vitrail.data.decoding.decode import ImageError, Kind, Limits, decode, read_header
+from vitrail.data.decoding.decode import ImageError, Limits, decode, read_header
+from vitrail.data.decoding.faults import Kind
 from vitrail.data.decoding.formats import recognize
 
 

@@ -10,8 +10,8 @@ import simplejpeg
 from PIL import Image, ImageCms
 
 from tests.data.decoding.images import chunk, encode, photo, png
-from vitrail.data.decoding.decode import BACKGROUND, ImageError, decode
-from vitrail.data.decoding.modes import _say_scaled
+from vitrail.data.decoding.decode import ImageError, decode
+from vitrail.data.decoding.modes import BACKGROUND, _say_scaled
 
 
 @pytest.fixture(autouse=True)

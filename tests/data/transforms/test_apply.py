@@ -22,7 +22,7 @@ from vitrail.data.transforms.apply import (
     with_channels,
 )
 from vitrail.data.transforms.augment import Augment, Crop, RandAugment
-from vitrail.data.transforms.geometry import area_box, inception_box
+from vitrail.data.transforms.geometry import random_box
 from vitrail.data.transforms.preprocess import Fit, Interpolation, Preprocess
 
 PLAIN = Preprocess(
@@ -35,6 +35,11 @@ EVERYTHING = Augment(
 
 def noise(*shape: int) -> np.ndarray:
     return np.random.default_rng(shape).integers(0, 256, shape, np.uint8)
+
+
+def with_area(augment: Augment, least: float) -> Augment:
+    """Keep at least a part of each image, where the crop is random in size."""
+    return replace(augment, area=(least, 1.0)) if augment.crop in ("inception", "area") else augment
 
 
 def one(index: int) -> CounterRNG:
@@ -148,11 +153,10 @@ def test_padding_takes_every_window_of_a_black_border() -> None:
 @pytest.mark.parametrize("crop", ["inception", "area"])
 def test_a_random_part_is_the_box_that_is_drawn_after_the_flip(crop: Crop) -> None:
     image, augment = noise(50, 70, 3), Augment(crop=crop)
-    draw = inception_box if crop == "inception" else area_box
     for index in range(10):
-        draws = one(index)
-        flip = draws.uniform()[0] < 0.5
-        top, left, height, width = draw(draws, 50, 70, augment.area, augment.ratio)
+        rng = one(index)
+        flip = rng.uniform()[0] < 0.5
+        top, left, height, width = random_box(rng, 50, 70, augment)
         part = Image.fromarray(image[top : top + height, left : left + width])
         expected = np.asarray(part.resize((32, 32), Image.Resampling.BILINEAR)).astype(int)
         made = train_image(image, augment, PLAIN, one(index))
@@ -166,9 +170,9 @@ def test_small_takes_a_window_of_the_resized_image() -> None:
     seen = set()
     for index in range(60):
         made = train_image(image, Augment(crop="small", flip=0.0), preprocess, one(index))
-        draws = one(index)
-        draws.uniform()
-        top, left = draws.below(9)[0], draws.below(45)[0]
+        rng = one(index)
+        rng.uniform()
+        top, left = rng.below(9)[0], rng.below(45)[0]
         assert np.array_equal(made, resized[top : top + 56, left : left + 56])
         seen.add(int(top))
     assert seen == set(range(9))
@@ -192,7 +196,7 @@ def test_a_file_is_trained_on_as_its_pixels_are(crop: Crop) -> None:
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_decoding_a_fraction_shows_the_same_part(crop: Crop, orientation: int) -> None:
     """Sides that 8 doesn't divide, where a fraction's size is rounded; and turned images."""
-    image, augment = photo(1203, 1605), Augment(crop=crop, area=(0.3, 1.0))
+    image, augment = photo(1203, 1605), with_area(Augment(crop=crop), 0.3)
     file = encode(image, "JPEG", quality=95, exif=exif(orientation))
     upright = image if orientation == 1 else np.rot90(image, 3)
     found = []
@@ -222,7 +226,7 @@ def test_a_batch_is_trained_on_as_its_images_are(
     size: tuple[int, int], crop: Crop, interpolation: Interpolation
 ) -> None:
     pixels, preprocess = noise(12, *size, 3), replace(PLAIN, interpolation=interpolation)
-    augment = Augment(crop=crop, area=(0.5, 1.0))
+    augment = with_area(Augment(crop=crop), 0.5)
     made = train_pixels(pixels, augment, preprocess, many(12)).astype(int)
     for index, image in enumerate(pixels):
         away = np.abs(made[index] - train_image(image, augment, preprocess, one(index)))
@@ -234,7 +238,7 @@ def test_a_batch_is_trained_on_as_its_images_are(
 def test_operations_go_on_with_each_images_own_draws(crop: Crop) -> None:
     """In any order and company, also after crops that some images try again."""
     pixels = noise(40, 32, 32, 3)
-    kept, augment = pixels.copy(), replace(EVERYTHING, crop=crop, area=(0.9, 1.0))
+    kept, augment = pixels.copy(), with_area(replace(EVERYTHING, crop=crop), 0.9)
     made = train_pixels(pixels, augment, PLAIN, many(40))
     order = np.random.default_rng(0).permutation(40)[:25]
     again = train_pixels(pixels[order], augment, PLAIN, CounterRNG(5, "image", 2, order))

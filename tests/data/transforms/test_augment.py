@@ -1,11 +1,11 @@
 """augment.py: AugReg's levels as published, and what no record may hold."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from vitrail.config import InputError
-from vitrail.data.transforms.augment import AUGMENTS, Augment, RandAugment, parse_augment
+from vitrail.data.transforms.augment import AUGMENTS, Augment, Crop, RandAugment, parse_augment
 
 AUGREG = {  # big_vision configs/vit_i1k.py, RANDAUG_DEF and MIXUP_DEF: layers, magnitude, mixup
     "none": (None, None, 0.0),
@@ -69,19 +69,47 @@ def test_unknown_level_is_named_with_what_there_is() -> None:
         {"hue": -0.1},
         {"hue": 0.51},
         {"mixup": -1.0},
+        {"mixup": float("inf")},
         {"cutmix": -1.0},
+        {"cutmix": float("nan")},
     ],
     ids=str,
 )
 def test_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
+    (name,) = wrong
+    with pytest.raises(InputError, match=rf"^augment\.{name}(\[.\] must|: exp| must)"):
         Augment(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"layers": -1}, {"magnitude": -1}, {"magnitude": 31}], ids=str)
+@pytest.mark.parametrize("wrong", [{"layers": 0}, {"magnitude": -1}, {"magnitude": 31}], ids=str)
 def test_refused_randaugment(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="no such RandAugment"):
+    ((name, value),) = wrong.items()
+    with pytest.raises(
+        InputError, match=rf"^augment\.randaugment\.{name} must be .*, got {value}$"
+    ):
         RandAugment(**wrong)
+
+
+@pytest.mark.parametrize("crop", get_args(Crop))
+@pytest.mark.parametrize(
+    ("setting", "used"),
+    [
+        ({"area": (0.2, 1.0)}, ("inception", "area")),
+        ({"ratio": (0.5, 2.0)}, ("inception", "area")),
+        ({"pad": 0.25}, ("pad",)),
+    ],
+    ids=str,
+)
+def test_settings_of_another_crop_are_refused(
+    crop: Crop, setting: dict[str, Any], used: tuple[Crop, ...]
+) -> None:
+    (name,) = setting
+    if crop in used:
+        assert getattr(Augment(crop=crop, **setting), name) == setting[name]
+        return
+    said = f"^augment.{name} is not used with crop {crop}, only with {' or '.join(used)}; "
+    with pytest.raises(InputError, match=said):
+        Augment(crop=crop, **setting)
 
 
 @pytest.mark.parametrize(

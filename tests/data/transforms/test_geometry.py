@@ -17,15 +17,25 @@ from vitrail.data.rng import CounterRNG
 from vitrail.data.transforms.augment import Augment, Crop
 from vitrail.data.transforms.geometry import (
     Box,
-    area_box,
-    fit,
-    inception_box,
+    Range,
+    fit_to_size,
+    random_box,
     random_boxes,
     small_size,
 )
 from vitrail.data.transforms.preprocess import Fit, Preprocess
 
 AREA, RATIO = (0.05, 1.0), (3 / 4, 4 / 3)
+
+
+def inception_box(rng: CounterRNG, height: int, width: int, area: Range, ratio: Range) -> Box:
+    return random_box(rng, height, width, Augment(crop="inception", area=area, ratio=ratio))
+
+
+def area_box(rng: CounterRNG, height: int, width: int, area: Range, ratio: Range) -> Box:
+    return random_box(rng, height, width, Augment(crop="area", area=area, ratio=ratio))
+
+
 BOX: dict[str, Callable[..., Box]] = {"inception": inception_box, "area": area_box}
 SIDES = st.one_of(st.integers(1, 4), st.integers(1, 3000))
 
@@ -56,31 +66,31 @@ def plan(fit: Fit, size: tuple[int, int] = (224, 224), crop: float = 1.0) -> Pre
 def test_boxes_lie_within_the_image(
     crop: str, height: int, width: int, least: float, ratio: float, index: int
 ) -> None:
-    draws = CounterRNG(1, "image", 0, np.array([index], np.uint64))
-    box = BOX[crop](draws, height, width, (least, 1.0), (min(ratio, 1), max(ratio, 1)))
+    rng = CounterRNG(1, "image", 0, np.array([index], np.uint64))
+    box = BOX[crop](rng, height, width, (least, 1.0), (min(ratio, 1), max(ratio, 1)))
     assert box.height >= 1
     assert box.width >= 1
     assert 0 <= box.top <= height - box.height
     assert 0 <= box.left <= width - box.width
 
 
-def plain_inception(source: random.Random, height: int, width: int) -> tuple[int, ...]:
+def plain_inception(dataset: random.Random, height: int, width: int) -> tuple[int, ...]:
     """Follow TensorFlow's rule for one image, with a generator that is not ours."""
     least, most = AREA[0] * height * width, AREA[1] * height * width
     for _ in range(100):
-        aspect = source.uniform(*RATIO)
+        aspect = dataset.uniform(*RATIO)
         low, high = round(math.sqrt(least / aspect)), round(math.sqrt(most / aspect))
         while high > height or round(high * aspect) > width:
             high -= 1
-        tall = source.randint(min(low, high), high)
+        tall = dataset.randint(min(low, high), high)
         if tall * round(tall * aspect) < least:
             tall += 1
         if tall * round(tall * aspect) > most:
             tall -= 1
         wide = round(tall * aspect)
         if least <= tall * wide <= most and 0 < tall <= height and 0 < wide <= width:
-            top = source.randrange(height - tall) if tall < height else 0
-            left = source.randrange(width - wide) if wide < width else 0
+            top = dataset.randrange(height - tall) if tall < height else 0
+            left = dataset.randrange(width - wide) if wide < width else 0
             return top, left, tall, wide
     return 0, 0, height, width
 
@@ -88,8 +98,8 @@ def plain_inception(source: random.Random, height: int, width: int) -> tuple[int
 @pytest.mark.parametrize(("height", "width"), [(375, 500), (500, 375), (32, 32), (20, 300)])
 def test_inception_boxes_are_distributed_as_tensorflows(height: int, width: int) -> None:
     ours = boxes_of("inception", 6000, height, width)
-    source = random.Random(0)
-    plain = np.array([plain_inception(source, height, width) for _ in range(6000)])
+    dataset = random.Random(0)
+    plain = np.array([plain_inception(dataset, height, width) for _ in range(6000)])
     for column in range(4):
         assert_alike(ours[:, column], plain[:, column])
     assert_alike(ours[:, 3] / ours[:, 2], plain[:, 3] / plain[:, 2])
@@ -116,13 +126,13 @@ def test_inception_takes_small_boxes_more_often() -> None:
 
 
 def test_the_whole_image_is_taken_when_no_box_fits() -> None:
-    draws = images(1)
-    box = inception_box(draws, 10, 1000, (0.9, 1.0), RATIO)
+    rng = images(1)
+    box = inception_box(rng, 10, 1000, (0.9, 1.0), RATIO)
     assert box == Box(0, 0, 10, 1000)
     expected = images(1)
     for _ in range(100 * 4):
         expected.uniform()
-    assert draws.uniform() == expected.uniform()
+    assert rng.uniform() == expected.uniform()
 
 
 def torchvision_boxes() -> Callable[..., tuple[int, ...]]:
@@ -155,15 +165,15 @@ def test_many_boxes_are_each_images_own(crop: Crop) -> None:
     height, width = 30, 50
     augment = Augment(crop=crop, area=(0.6, 1.0), ratio=(0.9, 1.2))
     order = np.random.default_rng(0).permutation(200)
-    draws = CounterRNG(7, "image", 3, order)
-    boxes, rows = random_boxes(draws, height, width, augment)
+    rng = CounterRNG(7, "image", 3, order)
+    boxes, rows = random_boxes(rng, height, width, augment)
     retried = 0
     for place, index in enumerate(order.tolist()):
         own = CounterRNG(7, "image", 3, index)
         assert BOX[crop](own, height, width, augment.area, augment.ratio) == tuple(boxes[place])
         following = own.uniform()
         assert rows[place].uniform() == following
-        retried += bool(following != draws.rows()[place].uniform())
+        retried += bool(following != rng.rows()[place].uniform())
     assert retried > 10
 
 
@@ -190,7 +200,7 @@ def test_evaluation_fits(
     resized: tuple[int, int],
     kept: tuple[int, int],
 ) -> None:
-    found = fit(*image, preprocess)
+    found = fit_to_size(*image, preprocess)
     assert found.before == (0, 0, *image)
     assert found.size == resized
     assert found.after == (*kept, *preprocess.size)
@@ -201,9 +211,12 @@ def test_evaluation_fits(
 def test_fits_cover_the_input(side: int, more: int, height: int, width: int) -> None:
     """Also where the part to keep was computed from two sides, as configurations have them."""
     crop = side / (side + more)
-    assert fit(side, side, plan("crop", (side, side), crop)).size == (side + more, side + more)
+    assert fit_to_size(side, side, plan("crop", (side, side), crop)).size == (
+        side + more,
+        side + more,
+    )
     for kind in ("stretch", "crop", "small"):
-        before, size, after = fit(height, width, plan(kind, (side, side), crop))
+        before, size, after = fit_to_size(height, width, plan(kind, (side, side), crop))
         assert 0 <= after.top <= size[0] - side
         assert 0 <= after.left <= size[1] - side
         assert min(size) == side + more
@@ -224,8 +237,8 @@ def test_small_follows_big_visions_formula(short: int, height: int, width: int) 
 
 @pytest.mark.parametrize("kind", ["crop", "small"])
 def test_the_middle_of_an_endless_strip_is_taken(kind: Fit) -> None:
-    before, size, after = fit(2, 1_000_001, plan(kind))
+    before, size, after = fit_to_size(2, 1_000_001, plan(kind))
     assert before == (0, (1_000_001 - 32) // 2, 2, 32)
     assert size == (224, 16 * 224)
     assert after == (0, (16 * 224 - 224) // 2, 224, 224)
-    assert fit(2, 1_000_001, plan("stretch")).before == (0, 0, 2, 1_000_001)
+    assert fit_to_size(2, 1_000_001, plan("stretch")).before == (0, 0, 2, 1_000_001)

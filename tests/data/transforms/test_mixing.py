@@ -185,5 +185,8 @@ def test_soft_targets() -> None:
     smooth = soft_targets(torch.tensor([1]), 4, smoothing=0.2)
     torch.testing.assert_close(smooth, torch.tensor([[0.05, 0.85, 0.05, 0.05]]))
     several = torch.tensor([[0, 1, 1], [0, 0, 0]], dtype=torch.uint8)
-    assert soft_targets(several, 3, smoothing=0.2).tolist() == [[0, 1, 1], [0, 0, 0]]
+    assert soft_targets(several, 3).tolist() == [[0, 1, 1], [0, 0, 0]]
     assert soft_targets(several, 3).dtype == torch.float32
+    off = 0.2 / 3
+    expected = torch.tensor([[off, 0.8 + off, 0.8 + off], [off, off, off]])
+    torch.testing.assert_close(soft_targets(several, 3, smoothing=0.2), expected)

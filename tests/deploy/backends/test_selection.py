@@ -1,7 +1,6 @@
 """Backends: the same predictions by all, cached files, and a choice measured once."""
 
 import json
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,10 @@ from tests.test_predictor import PREPROCESS, make
 from vitrail.cli import main
 from vitrail.data.decoding.decode import Limits
 from vitrail.deploy.backends import selection as room
-from vitrail.deploy.backends.backends import BACKENDS, Backend
+from vitrail.deploy.backends.backends import BACKENDS, Backend, BackendContext
 from vitrail.deploy.backends.selection import backend_choices, select_backend
 from vitrail.deploy.serving.worker import load_model, run_batch
+from vitrail.files import lock_folder
 from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.predictor import Engine
 
@@ -151,20 +151,22 @@ def test_only_exact_backends_are_chosen_from() -> None:
     assert all(BACKENDS[name].exact for name in backend_choices() if name != "auto")
 
 
-def test_a_second_process_waits(cache: Path) -> None:
-    order: list[str] = []
+def test_a_second_process_waits(
+    predictor: Predictor, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a backend's files are written, nobody else gets the folder's lock."""
 
-    def second() -> None:
-        with room._locked(cache / "backends"):
-            order.append("second")
+    def make(context: BackendContext, batching: BatchingConfig) -> Engine:
+        with pytest.raises(BlockingIOError), lock_folder(context.folder, wait=False):
+            pass
+        folders.append(context.folder)
+        return predictor.model
 
-    with room._locked(cache / "backends"):
-        waiting = threading.Thread(target=second)
-        waiting.start()
-        waiting.join(0.1)
-        order.append("first")
-    waiting.join(10)
-    assert order == ["first", "second"]
+    folders: list[Path] = []
+    monkeypatch.setitem(BACKENDS, "openvino", Backend(make, exact=True, quick=True))
+    select_backend(predictor, "openvino")
+    with lock_folder(folders[0], wait=False) as locked:
+        assert locked
 
 
 def test_what_cannot_be_is_refused(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +198,7 @@ def test_the_command_predicts_the_same_by_another_backend(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pytest.importorskip("onnxruntime")
-    load: Callable[..., Predictor] = lambda source, device: predictor  # noqa: E731
+    load: Callable[..., Predictor] = lambda source, **options: predictor  # noqa: E731
     monkeypatch.setattr(Predictor, "load", load)
     for number in range(4):
         (tmp_path / f"{number}.png").write_bytes(encode(photo(30, 30 + number), "PNG"))

@@ -50,7 +50,7 @@ def test_merging_is_the_papers(prefix: int, count: int) -> None:
     assert float(merged.sum()) == float(sizes.sum())
 
 
-@pytest.mark.parametrize("pool", ["token", "gap"])
+@pytest.mark.parametrize("pool", ["token", "gap", "token-gap"])
 @pytest.mark.parametrize("ratio", [0.1, 0.5])
 def test_equal_patches_merge_without_a_trace(pool: str, ratio: float) -> None:
     """Attention and the mean count a merged token as often as it has patches."""
@@ -60,7 +60,7 @@ def test_equal_patches_merge_without_a_trace(pool: str, ratio: float) -> None:
         assert torch.allclose(MergedViT(model, ratio)(x), model(x), atol=1e-5)
 
 
-@pytest.mark.parametrize("pool", ["token", "gap"])
+@pytest.mark.parametrize("pool", ["token", "gap", "token-gap"])
 def test_a_ratio_of_zero_is_the_model(pool: str) -> None:
     model = make(f"{SMALL},pool={pool},registers=2").model.eval()
     x = torch.randn(2, 3, 32, 32)

@@ -122,7 +122,7 @@ def test_openvino_is_a_folder_of_its_own(predictor: Predictor, folder: Path) -> 
         expected = predictor.model(x)
     found = open_openvino(folder / "openvino" / "model.xml")(x)
     assert (found - expected).abs().max() < 1e-5
-    assert "is there already" in refusal(export, predictor, folder / "openvino", to="openvino")
+    assert "is an existing folder" in refusal(export, predictor, folder / "openvino", to="openvino")
 
 
 def test_pt2_is_torchs_own(predictor: Predictor, folder: Path) -> None:
@@ -170,7 +170,7 @@ def test_no_place_to_write(predictor: Predictor, tmp_path: Path) -> None:
         export, predictor, tmp_path / "file" / "a.onnx", to="onnx"
     )
     assert "cannot be written" in refusal(export, predictor, Path("/proc/none/a.onnx"), to="onnx")
-    assert "no folder or data set" in refusal(
+    assert "no folder or dataset" in refusal(
         export, predictor, tmp_path / "a.onnx", to="onnx", data="nowhere"
     )
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
@@ -204,6 +204,21 @@ def test_a_full_disk_leaves_the_old_file(
     assert "cannot be written" in refusal(export, predictor, tmp_path / "old", to=to)
     assert (tmp_path / "old").read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_openvino_that_can_not_write_leaves_nothing(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openvino = pytest.importorskip("openvino")
+
+    def save(model: Any, path: Path, **options: Any) -> None:
+        path.write_text("half")
+        raise RuntimeError("basic_ios::clear: iostream error")  # what it says of a full disk
+
+    monkeypatch.setattr(openvino, "save_model", save)
+    said = refusal(export, predictor, tmp_path / "folder", to="openvino")
+    assert said.startswith("folder: cannot be written by OpenVINO")
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_answers_otherwise_is_not_written(

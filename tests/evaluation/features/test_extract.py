@@ -13,12 +13,11 @@ from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.open import open_data
 from vitrail.data.transforms.apply import eval_image, normalize
-from vitrail.evaluation import Features, extract
 from vitrail.evaluation.features import extract as room
-from vitrail.evaluation.features.extract import check_pair, hash_data
+from vitrail.evaluation.features.extract import Features, check_pair, extract, hash_data
 from vitrail.evaluation.features.feature_kinds import FeatureKind, parse_feature_kind
 from vitrail.evaluation.features.feature_kinds import encode as encode_kind
-from vitrail.evaluation.features.feature_store import Entry
+from vitrail.evaluation.features.feature_store import CacheEntry
 from vitrail.models import BiT, BiTSpec, ViT, build
 from vitrail.models.weight_hash import hash_weights
 
@@ -224,7 +223,7 @@ def test_the_entries_not_used_for_longest_go(tmp_path: Path) -> None:
     os.utime(entries[0] / ".3-1.npz", (0, 0))
     (entries[0] / ".3-2.npz").write_bytes(b"what another process is just writing")
     size = (entries[0] / "000000.npz").stat().st_size
-    Entry(entries[0]).finish(limit=2 * size + 100)  # used just now, so the second goes
+    CacheEntry(entries[0]).finish(limit=2 * size + 100)  # used just now, so the second goes
     assert {entry.name for entry in tmp_path.iterdir()} == {entries[0].name, entries[2].name}
     assert {file.name for file in entries[0].iterdir()} == {"000000.npz", ".3-2.npz"}
 
@@ -266,3 +265,48 @@ def test_sets_with_other_classes_are_not_renumbered() -> None:
         check_pair(several, several)
     with pytest.raises(InputError, match="features of widths 2 and 3"):
         check_pair(train, features(values=np.zeros((6, 3), np.float32)))
+
+
+def test_one_more_class_computes_only_its_own_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos, cache, model = tmp_path / "photos", tmp_path / "cache", vit()
+    for name in ("cat", "hen"):
+        for number in range(3):
+            (photos / name).mkdir(parents=True, exist_ok=True)
+            (photos / name / f"{number}.jpg").write_bytes(encode(photo(number)))
+    before = extract(model, open_set(photos), HALF, cache=cache)
+    for number in range(2):  # stands between the two in the dataset's order
+        (photos / "dog").mkdir(exist_ok=True)
+        (photos / "dog" / f"{number}.jpg").write_bytes(encode(photo(5 + number)))
+    (photos / "dog" / "broken.jpg").write_bytes(b"no image")
+    computed: list[str] = []
+    real = room._encode_batch
+
+    def spy(model, batch, batches, kind, device):  # noqa: ANN001, ANN202
+        computed.extend(batches.dataset.where(index) for index in batch.indices.tolist())
+        return real(model, batch, batches, kind, device)
+
+    monkeypatch.setattr(room, "_encode_batch", spy)
+    both = extract(model, open_set(photos), HALF, cache=cache)
+    assert sorted(computed) == ["dog/0.jpg", "dog/1.jpg", "dog/broken.jpg"]
+    fresh = extract(model, open_set(photos), HALF)
+    assert both.names.tolist() == fresh.names.tolist()
+    assert both.classes == fresh.classes
+    assert both.labels.tolist() == fresh.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
+    assert [bad.where for bad in both.bad] == ["dog/broken.jpg"]
+    np.testing.assert_allclose(both.values, fresh.values, atol=1e-6)
+    assert (both.values[:3] == before.values[:3]).all()
+    computed.clear()
+    again = extract(model, open_set(photos), HALF, cache=cache)
+    assert computed == []
+    assert (again.values == both.values).all()
+    (photos / "cat" / "0.jpg").write_bytes(encode(photo(9)))  # another image of that name
+    extract(model, open_set(photos), HALF, cache=cache)
+    assert computed == ["cat/0.jpg", "dog/broken.jpg"]
+
+
+def open_set(path: Path) -> ImageDataset:
+    dataset = open_data(str(path), split="all")
+    assert isinstance(dataset, ImageDataset)
+    return dataset

@@ -15,7 +15,7 @@ from vitrail.cli.main import main
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
-from vitrail.evaluation import Features, extract
+from vitrail.evaluation.features.extract import Features, extract
 from vitrail.evaluation.features.feature_files import write_features
 from vitrail.models import build
 from vitrail.weights.checkpoint import Checkpoint, save_folder
@@ -108,7 +108,11 @@ def test_each_format_holds_features_labels_and_names(tmp_path: Path, several: bo
 def test_files_that_can_not_be_written_are_refused(tmp_path: Path) -> None:
     (tmp_path / "f.npy").mkdir()
     (tmp_path / "file").write_text("")
-    for name, said in (("f.txt", "ends in .parquet"), ("f.npy", "folder"), ("file/f.npy", "made")):
+    for name, said in (
+        ("f.txt", "ends in .parquet"),
+        ("f.npy", "folder"),
+        ("file/f.npy", "is not a folder"),
+    ):
         with pytest.raises(InputError, match=said):
             write_features(some(), tmp_path / name, {})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f.npy", "file"]
@@ -148,7 +152,7 @@ def test_three_measures_share_one_pass(place: Path, capsys: pytest.CaptureFixtur
     assert said["shots"]["5"]["l2"] == 1024.0
     assert 0 <= said["shots"]["5"]["mean"] <= 1
     assert said["images"] == 6
-    kept = sorted(place.joinpath("cache/features").rglob("*.npz"))
+    kept = sorted(place.joinpath("cache/features").rglob("0*.npz"))
     times = [path.stat().st_mtime_ns for path in kept]
     assert len(kept) == 2
     probed = json.loads(run(capsys, "probe", "model", "photos", "--json")[0])
@@ -158,7 +162,7 @@ def test_three_measures_share_one_pass(place: Path, capsys: pytest.CaptureFixtur
     assert "trained with learning rate" in trained
     found = json.loads(run(capsys, "knn", "model", "photos", "--json", "--uniform")[0])
     assert [row["k"] for row in found["each"]] == [1, 5, 10]
-    assert sorted(place.joinpath("cache/features").rglob("*.npz")) == kept
+    assert sorted(place.joinpath("cache/features").rglob("0*.npz")) == kept
     assert [path.stat().st_mtime_ns for path in kept] == times
     table, _ = run(capsys, "fewshot", "model", "photos", "--shots", "1", "--l2", "1", "1024")
     assert "chosen" in table

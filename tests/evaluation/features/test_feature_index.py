@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.shelf import refusal
-from vitrail.evaluation import Features
+from vitrail.evaluation.features.extract import Features
 from vitrail.evaluation.features.feature_files import write_features
 from vitrail.evaluation.features.feature_index import read_index
 

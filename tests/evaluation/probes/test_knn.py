@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from tests.evaluation.probes.test_fewshot import pets, problem
 from vitrail.config import InputError
-from vitrail.evaluation import classify_by_neighbors
 from vitrail.evaluation.features import neighbors as room
 from vitrail.evaluation.features.neighbors import nearest
-from vitrail.evaluation.probes.holdout import hold_out
-from vitrail.evaluation.probes.knn import KNN, vote
+from vitrail.evaluation.probes.holdout import hold_out_features
+from vitrail.evaluation.probes.knn import KNN, classify_by_neighbors, vote
 
 
 @pytest.mark.parametrize("halves", [False, True])
@@ -81,7 +80,7 @@ def test_votes_count_by_hand() -> None:
 def test_held_out_images_choose_k() -> None:
     train, test = problem(2, shots=20, classes=4, width=12, noise=3.0)
     found = classify_by_neighbors(train, test, k=(1, 5, 20))
-    rest, held = (part.numpy() for part in hold_out(train, 0))
+    rest, held = (part.numpy() for part in hold_out_features(train, 0))
     x = torch.from_numpy(train.values)
     for place, k in enumerate(found.k):
         cosines, indices = nearest(x[rest], x[held], k)

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from tests.evaluation.probes.test_fewshot import pets, problem
 from vitrail.config import InputError
-from vitrail.evaluation import probe_lbfgs, probe_sgd
-from vitrail.evaluation.probes.holdout import hold_out
-from vitrail.evaluation.probes.linear_probe import Heads, fit_lbfgs, fit_sgd
+from vitrail.evaluation.probes.holdout import hold_out_features
+from vitrail.evaluation.probes.linear_probe import Heads, fit_lbfgs, fit_sgd, probe_lbfgs, probe_sgd
 
 
 def standardized(seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -57,14 +56,14 @@ def test_every_head_of_sgd_is_trained_as_if_alone() -> None:
 
 def test_a_fifth_of_each_class_is_held_out() -> None:
     train, _ = problem(0, shots=11, classes=3, width=4)
-    rest, held = hold_out(train, seed=1)
+    rest, held = hold_out_features(train, seed=1)
     assert sorted([*rest.tolist(), *held.tolist()]) == list(range(33))
     assert np.bincount(train.labels[held]).tolist() == [2, 2, 2]
     pair, _ = problem(0, shots=2, classes=3, width=4)
-    assert [len(part) for part in hold_out(pair, seed=1)] == [3, 3]
+    assert [len(part) for part in hold_out_features(pair, seed=1)] == [3, 3]
     lone, _ = problem(0, shots=1, classes=3, width=4)
     with pytest.raises(InputError, match=r"class 'c0', 'c1', 'c2' of train has fewer than 2"):
-        hold_out(lone, seed=1)
+        hold_out_features(lone, seed=1)
 
 
 def test_held_out_images_choose_and_the_test_images_do_not() -> None:
@@ -74,7 +73,7 @@ def test_held_out_images_choose_and_the_test_images_do_not() -> None:
     x = torch.from_numpy(train.values).double()
     mean, std = x.mean(0), x.std(0, correction=0)
     std[std == 0] = 1
-    rest, held = hold_out(train, 0)
+    rest, held = hold_out_features(train, 0)
     x, y = (x - mean) / std, torch.from_numpy(train.labels)
     right = fit_lbfgs(x[rest], y[rest], 4, found.settings).predict(x[held]) == y[held]
     np.testing.assert_array_equal(found.held_out, right.double().mean(1))

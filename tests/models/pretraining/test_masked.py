@@ -1,4 +1,4 @@
-"""Encoders in pre-training: what they see, what is learnt, what is refused."""
+"""Encoders in pre-training: what they see, what is learned, what is refused."""
 
 import pytest
 import torch
@@ -6,13 +6,9 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.models import ViT, build, parse
-from vitrail.models.pretraining.masked import (
-    DecoderConfig,
-    MaskedAutoencoder,
-    MaskedViT,
-    encoder_spec,
-)
-from vitrail.models.pretraining.masking import MaskConfig, Masking, sample_masking
+from vitrail.models.pretraining.masked import MaskedAutoencoder, MaskedViT
+from vitrail.models.pretraining.masking import Masking, sample_masking
+from vitrail.models.pretraining.mim import DecoderConfig, MaskConfig, encoder_spec
 from vitrail.models.vit import ViT as ViTClass
 
 NAME = "ViT/4@16,depth=2,width=16,heads=2,mlp=24"

@@ -5,16 +5,14 @@ import math
 import pytest
 import torch
 
-from vitrail.config import InputError
+from vitrail.models.pretraining.mim import Target
 from vitrail.models.pretraining.patch_targets import (
-    Target,
     class_color,
     color_class,
     image_patches,
     make_targets,
     patchify,
     prediction_loss,
-    target_size,
     unpatchify,
 )
 
@@ -92,13 +90,3 @@ def test_right_predictions_show_the_image() -> None:
         assert shown.shape == patches.shape
         assert torch.equal(make_targets(shown, PATCH, target), classes)
         assert classes.shape[2] == parts
-
-
-def test_outputs_and_what_has_none() -> None:
-    assert target_size("color", (16, 16), 3) == 512  # Appendix B.1.2
-    assert target_size("colors", (16, 16), 3) == 16 * 512  # Appendix B.1.2
-    assert target_size("pixels", (16, 16), 3) == 768
-    with pytest.raises(InputError, match="sides 4 divides, not 14x14"):
-        target_size("colors", (14, 14), 3)
-    with pytest.raises(InputError, match="images have 1"):
-        target_size("color", (16, 16), 1)

@@ -173,19 +173,19 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "changed": (lambda p: (p / "a.bin").write_text("content b.bin"), "checksum of a.bin"),
     "deleted": (lambda p: (p / "a.bin").unlink(), "a.bin is missing"),
     "nested": (lambda p: shutil.rmtree(p / "part"), "part/.b is missing"),
-    "folder for file": (lambda p: replace_by_folder(p / "a.bin"), "a.bin is no file"),
+    "folder for file": (lambda p: replace_by_folder(p / "a.bin"), "a.bin is not a file"),
     "pipe for file": (
         lambda p: ((p / "a.bin").unlink(), os.mkfifo(p / "a.bin")),
-        "a.bin is no file",
+        "a.bin is not a file",
     ),
-    "file for state": (replace_by_file, "is no folder"),
+    "file for state": (replace_by_file, "is not a folder"),
     "empty state": (lambda p: (shutil.rmtree(p), p.mkdir()), "manifest.json is missing"),
-    "broken link": (lambda p: (shutil.rmtree(p), p.symlink_to("nowhere")), "is no folder"),
+    "broken link": (lambda p: (shutil.rmtree(p), p.symlink_to("nowhere")), "is not a folder"),
     "no manifest": (lambda p: (p / "manifest.json").unlink(), "manifest.json is missing"),
     "empty manifest": (lambda p: os.truncate(p / "manifest.json", 0), "checksum of manifest.json"),
     "short manifest": (lambda p: os.truncate(p / "manifest.json", 99), "checksum of manifest.json"),
     "no JSON": (lambda p: (p / "manifest.json").write_bytes(b"\xff" * 200), "checksum of manifest"),
-    "folder for manifest": (lambda p: replace_by_folder(p / "manifest.json"), "json is no file"),
+    "folder for manifest": (lambda p: replace_by_folder(p / "manifest.json"), "json is not a file"),
     "other version": (lambda p: seal(p, version=2), "version 2, this vitrail reads 1"),
     "other step": (lambda p: seal(p, step=3500), "holds step 3500"),
 }
@@ -372,7 +372,7 @@ def test_what_cannot_fit_is_refused_at_once(
         write_checkpoint(tmp_path, 4000, {}, refuse, needs=343_000_000)
     assert str(caught.value) == (
         f"{tmp_path / 'step-00004000'}: checkpoint not written: No space left on device "
-        "(needs 343.0 MB, has 12.0 MB); what was there stays"
+        "(needs 343.0 MB, has 12.0 MB); older ones are kept"
     )
     assert names(tmp_path) == []
     write_checkpoint(tmp_path, 4000, {}, files("a"), needs=12_000_000)

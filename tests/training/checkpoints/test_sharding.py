@@ -15,6 +15,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from tests.forks import Ended, in_processes
 from vitrail.distributed import process_group
 from vitrail.models import Model, build
+from vitrail.training.checkpoints.dtensor import gather, is_sharded
 from vitrail.training.checkpoints.sharding import (
     full_state_dict,
     load_shards,
@@ -22,7 +23,6 @@ from vitrail.training.checkpoints.sharding import (
     shard_model,
     unsharded,
 )
-from vitrail.training.dtensor import gather, is_sharded
 from vitrail.training.peft import TuneConfig, adapt
 
 VIT = "ViT/4@8,depth=2,width=12,heads=3,mlp=20,classes=5"

@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         open_logger("tensorboard", tmp_path, 0)
 
 
-@pytest.mark.parametrize("name", ["wandb", "mlflow"])
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
 def test_a_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -119,7 +119,7 @@ def test_a_missing_package_is_named(
 def test_an_unknown_logger_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="unknown logger 'wanbd'; did you mean 'wandb'"):
         open_logger("wanbd", tmp_path, 0)
-    with pytest.raises(InputError, match="there are: tensorboard, wandb, mlflow"):
+    with pytest.raises(InputError, match="there are: tensorboard, wandb, mlflow, trackio"):
         open_logger("x", tmp_path, 0)
 
 
@@ -197,3 +197,28 @@ def test_mlflow_is_sent_all_and_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         call.log_image(IMAGE, key="attention", step=11),
         call.end_run(status="FINISHED"),
     ]
+
+
+def test_trackio_is_sent_all_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trackio = Mock()
+    monkeypatch.setitem(sys.modules, "trackio", trackio)
+    monkeypatch.delenv("TRACKIO_PROJECT", raising=False)
+    pixels = np.zeros((2, 2, 3), np.uint8)
+    for step in (0, 3):
+        logger = open_logger("trackio", tmp_path, step)
+        assert logger is not None
+        logger.log(step + 1, {"train/loss": 0.5})
+        logger.image(step + 1, "val/predictions", pixels)
+        logger.close()
+    name = tmp_path.name
+    assert [each.kwargs for each in trackio.init.mock_calls if each[0] == ""] == [
+        {"project": "vitrail", "name": name, "resume": "never"},
+        {"project": "vitrail", "name": name, "resume": "allow"},
+    ]
+    run, image = trackio.init.return_value, trackio.Image.return_value
+    assert [each.args[0] for each in run.log.mock_calls] == 2 * [
+        {"train/loss": 0.5},
+        {"val/predictions": image},
+    ]
+    assert [each.kwargs["step"] for each in run.log.mock_calls] == [1, 1, 4, 4]
+    assert run.finish.call_count == 2

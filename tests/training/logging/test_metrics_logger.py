@@ -247,7 +247,7 @@ def test_a_full_disk_stops_no_training(tmp_path: Path, capsys: pytest.CaptureFix
     said = capsys.readouterr().err
     for name in ("metrics.jsonl", "speed.jsonl", "log.txt"):
         assert said.count(f"warning: {tmp_path / name}: lines are missing") == 1
-    assert said.count("warning: logger 'tensorboard' fails and gets nothing more") == 1
+    assert said.count("warning: logger 'tensorboard' failed and is dropped") == 1
     assert said.count("warning: ") == 4
 
 
@@ -279,7 +279,7 @@ def test_a_logger_that_fails_is_left_alone(
 ) -> None:
     caplog.set_level(logging.WARNING, "vitrail")
     logger = Refusing()
-    monkeypatch.setattr(module, "open_logger", lambda name, folder, step: logger)
+    monkeypatch.setattr(module, "open_logger", lambda name, folder, step, make: logger)
     with MetricsLogger(tmp_path, total=TOTAL, every=1, loggers=("wandb",)) as journal:
         tell(journal, [1])
         journal.image(1, "attention", IMAGE)
@@ -291,7 +291,7 @@ def test_a_logger_that_fails_is_left_alone(
     assert "image 7 unsent" not in logger.calls
     (said,) = caplog.messages
     why = "no route" if failed else "ConnectionError"
-    assert said == f"logger 'wandb' fails and gets nothing more: {why}"
+    assert said == f"logger 'wandb' failed and is dropped: {why}"
 
 
 def test_a_terminal_that_goes_stops_no_training(

@@ -12,7 +12,7 @@ from vitrail.training.logging.progress import (
     LinePrinter,
     ProgressBar,
     ProgressState,
-    describe,
+    format_progress,
     open_progress,
 )
 from vitrail.training.logging.throughput import (
@@ -51,8 +51,8 @@ def left_on(screen: io.StringIO) -> list[str]:
 
 
 def test_a_line_tells_all() -> None:
-    assert describe(FIGURES) == LINE
-    assert describe(ProgressState(step=1, total=20_000)) == "step 1/20,000"
+    assert format_progress(FIGURES) == LINE
+    assert format_progress(ProgressState(step=1, total=20_000)) == "step 1/20,000"
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,11 @@ def test_a_line_tells_all() -> None:
 )
 def test_slow_runs_have_digits_too(images: float, shown: str) -> None:
     figures = ProgressState(step=1, total=2, speed=Throughput(images, 1.0), loss=float("nan"))
-    assert describe(figures) == f"step 1/2  loss nan  {shown} images/s  data 100 %"
+    assert format_progress(figures) == f"step 1/2  loss nan  {shown} images/s  data 100 %"
 
 
 def test_a_narrow_line_leaves_out_what_matters_least() -> None:
-    shown = [describe(FIGURES, width) for width in range(len(LINE) + 1, 0, -1)]
+    shown = [format_progress(FIGURES, width) for width in range(len(LINE) + 1, 0, -1)]
     assert list(dict.fromkeys(shown)) == [
         LINE,
         LINE.replace("  1.9 GB", ""),
@@ -79,7 +79,7 @@ def test_a_narrow_line_leaves_out_what_matters_least() -> None:
     assert all(len(text) <= width for text, width in fitting if text != shown[-1])
 
 
-@pytest.mark.parametrize(("width", "figures"), [(70, describe(FIGURES, 57)), (130, LINE)])
+@pytest.mark.parametrize(("width", "figures"), [(70, format_progress(FIGURES, 57)), (130, LINE)])
 def test_a_bar_shows_the_figures(width: int, figures: str) -> None:
     screen = io.StringIO()
     bar = ProgressBar(2000, 1000, Console(file=screen, force_terminal=True, width=width))

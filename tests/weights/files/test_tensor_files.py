@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.weights.files.tensor_files import find_bad_numbers, open_weights, sha256_of
+from vitrail.weights.files.tensor_files import check_numbers, open_weights, sha256_of
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64]
 
@@ -209,7 +209,7 @@ def test_places(tmp_path: Path) -> None:
     says(tmp_path, "is a folder")
     (tmp_path / ".metadata").touch()
     says(tmp_path, "refused: a distributed checkpoint holds code")
-    says(Path("/dev/zero"), "no regular file")
+    says(Path("/dev/zero"), "not a regular file")
     if os.getuid():  # root reads everything
         (tmp_path / "model.safetensors").chmod(0)
         says(tmp_path / "model.safetensors", "cannot be read: Permission denied")
@@ -253,7 +253,9 @@ def test_files_without_tensors(tmp_path: Path) -> None:
 def test_bad_numbers() -> None:
     bad = torch.tensor([[1.0, float("nan")], [float("inf"), -float("inf")]])
     found = {"a": bad, "b": torch.ones(3), "c": bad.bfloat16()[:1], "d": torch.ones(1).long()}
-    assert find_bad_numbers(found) == {"a": 3, "c": 1}
+    with pytest.raises(InputError, match=r"^w\.pth holds NaN or Inf: a \(3\), c \(1\); it is not"):
+        check_numbers(found, "w.pth")
+    check_numbers({"b": found["b"], "d": found["d"]}, "w.pth")
 
 
 def test_sha256(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ from tests.weights.convert import assert_same_outputs, convert
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import ViTSpec, parse
-from vitrail.weights.formats.clip import CLIP, read_preprocess
+from vitrail.weights.formats.clip import CLIP, read_open_clip_preprocess
 from vitrail.weights.formats.dino import DINO, MAE
+from vitrail.weights.formats.known_formats import read_preprocess
 from vitrail.weights.formats.timm.timm import TIMM
 
 hf = peers.load("transformers")
@@ -83,7 +84,7 @@ def open_clip(**model: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("config", "changes"),
     [
-        ({}, {}),
+        ({"vitrail_heads": 1}, {}),
         (open_clip(), {"heads": 2, "activation": "gelu"}),
         (open_clip(quick_gelu=True), {"heads": 2}),
     ],
@@ -120,7 +121,7 @@ def test_layer_scale_and_no_projection() -> None:
     shapes = {part.key: part.shape for entry in CLIP.table(spec) for part in entry.parts}
     assert shapes["visual.transformer.resblocks.1.ls_2.gamma"] == (64,)
     assert "visual.proj" not in shapes
-    assert CLIP.infer(shapes, {}) == spec
+    assert CLIP.infer(shapes, {"vitrail_heads": 1}) == spec
 
 
 def test_published_huge_has_its_heads() -> None:
@@ -133,8 +134,8 @@ def test_published_huge_has_its_heads() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"head_bias": True}, "CLIP's projection has no place for head_bias=True"),
-        ({"patch_bias": True}, "CLIP has no place for patch_bias=True"),
+        ({"head_bias": True}, "CLIP's projection does not support head_bias=True"),
+        ({"patch_bias": True}, "CLIP does not support patch_bias=True"),
         ({"pre_norm": False}, "pre_norm=False"),
         ({"registers": 1}, "registers=1"),
         ({"pool": "map"}, "pool=map"),
@@ -148,13 +149,15 @@ def test_spec_without_a_place_is_refused(changes: dict[str, Any], said: str) -> 
 
 def test_broken_tower_is_refused() -> None:
     shapes = {part.key: part.shape for entry in CLIP.table(SPEC) for part in entry.parts}
-    with pytest.raises(InputError, match=r"'visual.conv1.weight' is missing or has not 4 axes"):
+    with pytest.raises(
+        InputError, match=r"'visual.conv1.weight' is missing or does not have 4 axes"
+    ):
         CLIP.infer({**shapes, "visual.conv1.weight": (64, 3)}, {})
     with pytest.raises(InputError, match="keys and values in vision_cfg, got 5"):
         CLIP.infer(shapes, {"vision_cfg": 5})
-    with pytest.raises(InputError, match=r"image_size 7\.5 is no size"):
+    with pytest.raises(InputError, match=r"image_size 7\.5 is not a size"):
         CLIP.infer(shapes, {"vision_cfg": {"image_size": 7.5}})
-    with pytest.raises(InputError, match="image_size 'big' is no size"):
+    with pytest.raises(InputError, match="image_size 'big' is not a size"):
         CLIP.infer(shapes, {"vision_cfg": {"image_size": "big"}})
 
 
@@ -168,11 +171,14 @@ def test_preprocess() -> None:
         interpolation="bicubic",
         fit="crop",
     )
-    assert read_preprocess(config) == wanted
+    assert read_open_clip_preprocess(config) == wanted
     config["preprocess_cfg"]["resize_mode"] = "squash"
-    assert read_preprocess(config) == replace(wanted, fit="stretch")
+    assert read_open_clip_preprocess(config) == replace(wanted, fit="stretch")
     config["preprocess_cfg"]["resize_mode"] = "longest"
-    assert read_preprocess(config) is None
-    assert read_preprocess(open_clip()) is None
-    with pytest.raises(InputError, match="preprocess_cfg"):
-        read_preprocess({**open_clip(), "preprocess_cfg": {**said, "mean": 0.5}})
+    assert read_open_clip_preprocess(config) is None
+    assert read_open_clip_preprocess(open_clip()) is None
+    with pytest.raises(
+        InputError,
+        match=r"config\.json: its preprocessing can't be read: 'float' object is not iterable",
+    ):
+        read_preprocess({**open_clip(), "preprocess_cfg": {**said, "mean": 0.5}}, {})

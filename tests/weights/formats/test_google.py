@@ -121,8 +121,8 @@ def test_image_tower_of_two_leaves_the_texts_out() -> None:
     assert (format, found) == (BIGVISION, replace(spec, classes=0))
     ours, left_out = read(format, found, file)
     assert left_out.keys() == set(more)
-    assert left_out["params/txt/Encoder_0/kernel"] == "the text tower, no part of an image model"
-    assert left_out["opt/0/count"] == "a state of training, no part of the model"
+    assert left_out["params/txt/Encoder_0/kernel"] == "the text tower, not part of an image model"
+    assert left_out["opt/0/count"] == "training state, not part of the model"
     assert_same(write_table(format.table(found), ours), image)
 
 

@@ -21,8 +21,9 @@ from vitrail.weights.formats.huggingface.huggingface import (
 from vitrail.weights.formats.keymap import read_table, write_table
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.torchvision import TORCHVISION
+from vitrail.weights.load import load
 
-WIDE = replace(BASE, width=128, heads=2)  # heads of 64, which a file need not say
+WIDE = replace(BASE, width=128, heads=2)
 SPECS = {
     "linear head": WIDE,
     "pre-logits": replace(WIDE, representation=20),
@@ -62,7 +63,7 @@ def test_reads_and_writes_torchvision(name: str, version: str) -> None:
     others = [HF_VIT, HF_DEIT, HF_DINOV2, HF_CLIP, HF_SIGLIP, TIMM]
     assert TORCHVISION.recognizes(shapes_of(TORCHVISION.normalize(tensors)))
     assert not any(form.recognizes(shapes_of(form.normalize(tensors))) for form in others)
-    spec, ours = read(tensors)
+    spec, ours = read(tensors, vitrail_heads=2)
     assert spec == SPECS[name]
     model, x = build(spec), peers.images(spec, torch.float32)
     model.load_state_dict(ours)
@@ -76,22 +77,36 @@ def test_reads_and_writes_torchvision(name: str, version: str) -> None:
         assert torch.equal(again(x), peer(x))
 
 
-def test_heads_come_from_a_config_or_the_width() -> None:
-    state = dict(torchvision_vit(BASE, torch.float32).state_dict())
-    assert read(state, num_heads=4)[0] == BASE
-    with pytest.raises(InputError, match=r"how many heads a model of .*width=48.* has"):
+@pytest.mark.parametrize(("width", "heads"), [(48, 4), (128, 2), (768, 12), (1280, 16)])
+def test_heads_of_no_published_shape_are_asked_for(width: int, heads: int) -> None:
+    spec = replace(BASE, width=width, heads=heads, mlp=8)
+    state = dict(torchvision_vit(spec, torch.float32).state_dict())
+    assert read(state, vitrail_heads=heads)[0] == spec
+    with pytest.raises(InputError, match=rf"how many heads .*width={width}.*--model .*,heads=16"):
         read(state)
-    huge = dict(
-        torchvision_vit(replace(WIDE, width=1280, heads=16, mlp=8), torch.float32).state_dict()
-    )
-    with pytest.raises(InputError, match=r"how many heads .*width=1280.*--model ViT/16,.*heads="):
-        read(huge)
+
+
+def test_heads_of_a_published_shape_are_taken_from_it_and_said() -> None:
+    tiny = replace(BASE, depth=12, width=192, heads=3, mlp=768)
+    state = dict(torchvision_vit(tiny, torch.float32).state_dict())
+    notes: list[str] = []
+    assert read(state, vitrail_notes=notes)[0] == tiny
+    assert notes == [
+        "the file does not say the number of heads: 3, as in published models of "
+        "depth=12,width=192,mlp=768"
+    ]
+    provenance = load(state).provenance
+    assert provenance is not None
+    assert provenance.changes == tuple(notes)
+    named = load(state, model=str(tiny)).provenance
+    assert named is not None
+    assert named.changes == ()
 
 
 def test_a_file_without_a_head_gives_features() -> None:
     state = torchvision_vit(WIDE, torch.float32).state_dict()
     bare = {key: value for key, value in state.items() if not key.startswith("heads.")}
-    assert read(bare)[0] == replace(WIDE, classes=0)
+    assert read(bare, vitrail_heads=2)[0] == replace(WIDE, classes=0)
 
 
 def test_what_does_not_fit_is_refused_at_once() -> None:
@@ -99,7 +114,7 @@ def test_what_does_not_fit_is_refused_at_once() -> None:
     del state["encoder.layers.encoder_layer_1.ln_2.bias"]
     state["heads.extra"] = torch.zeros(1)
     with pytest.raises(InputError) as error:
-        read(state)
+        read(state, vitrail_heads=2)
     assert str(error.value) == (
         "missing 'encoder.layers.encoder_layer_1.ln_2.bias' (128,); unknown 'heads.extra'"
     )
@@ -117,7 +132,7 @@ def test_what_does_not_fit_is_refused_at_once() -> None:
         (replace(WIDE, qkv_bias=False), "qkv_bias=False"),
         (replace(WIDE, head_bias=False), "head_bias=False"),
         (replace(WIDE, position="sincos-2d"), "position=sincos-2d"),
-        (replace(WIDE, distilled=True), "no place for distillation_token"),
+        (replace(WIDE, distilled=True), "does not support distillation_token"),
         (HybridSpec(depth=1, width=64, heads=1, mlp=8, stages=(1,)), "a hybrid model"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Every kind of data set, opened by its text."""
+"""Every kind of dataset."""

@@ -1,4 +1,4 @@
-"""Class numbers of labels that are numbers already, or names; one or several an image."""
+"""Class indices of labels that are numbers or names, one or several per image."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from vitrail.config import InputError, suggest
 
-_MOST = 1_000_000  # classes; a larger label is some other number, such as an image's
+_MOST = 1_000_000  # classes; a larger label is some other number, such as an image id
 
 
 def name_classes(labels: Iterable[Any], name: str) -> list[str]:
-    """Name the classes of a set that doesn't: 0 to the largest label, or the labels in order."""
+    """Name the classes of a dataset by its labels: 0 to the largest, or the names in order."""
     found: set[Any] = set()
     for label in labels:
         found.update(label if isinstance(label, list) else (label,))
@@ -23,18 +23,18 @@ def name_classes(labels: Iterable[Any], name: str) -> list[str]:
         raise InputError(f"{name} has both numbers and words (such as {words[0]!r}) for labels")
     last = 0 if words else max(found, default=-1)
     if not isinstance(last, int) or last >= _MOST:
-        raise InputError(f"{name}: {last!r} is no class; expected numbers from 0, or names")
+        raise InputError(f"{name}: {last!r} is not a class; expected numbers from 0, or names")
     return words or [str(number) for number in range(last + 1)]
 
 
 class ClassIndex:
-    """The numbers of classes; a label that is a number counts them, whatever they are called."""
+    """Class indices by name; a label that is a number is an index, whatever the names are."""
 
     def __init__(self, classes: Sequence[str]) -> None:
         self._numbers = {word: number for number, word in enumerate(classes)}
 
     def number(self, label: Any) -> int:
-        """Give the number of an image's one class."""
+        """Return the index of an image's only class."""
         if label is None or label == -1:  # -1 is the hub's way to keep a test split's labels secret
             raise InputError("it has no label")
         if isinstance(label, str):
@@ -46,7 +46,7 @@ class ClassIndex:
         return int(label)
 
     def row(self, labels: Any) -> np.ndarray:
-        """Mark an image's classes with 1, the others with 0; a label alone is a list of one."""
+        """Return 1 for an image's classes and 0 for the others; a single label is a list of one."""
         labels = labels if isinstance(labels, list) else [labels]
         row = np.zeros(len(self._numbers), np.uint8)
         row[[self.number(label) for label in labels]] = 1
@@ -58,7 +58,7 @@ class ClassIndex:
 def number_labels(
     labels: Sequence[Any], classes: Sequence[str], where: Callable[[int], str], *, several: bool
 ) -> np.ndarray:
-    """Give all images' labels as a Source holds them: numbers, or with several a row each."""
+    """Return all labels as an ImageDataset holds them: indices, or with several a row each."""
     numbering = ClassIndex(classes)
     shape, kind = ((len(labels), len(classes)), np.uint8) if several else (len(labels), np.int64)
     numbers = np.empty(shape, kind)

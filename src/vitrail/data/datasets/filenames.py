@@ -1,4 +1,4 @@
-"""Names of files, kept compactly."""
+"""Many file names in little memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class Names:
-    """Many names as one piece of memory, which worker processes share without copying it."""
+    """File names in one buffer, which worker processes share without copying."""
 
     def __init__(self, names: Sequence[bytes]) -> None:
         self._text = b"".join(names)

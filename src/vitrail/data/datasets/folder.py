@@ -1,9 +1,8 @@
 """Images in a folder: ROOT/CLASS/…, or ROOT/{train,val,test}/CLASS/….
 
-The first folder below ROOT or a split is the class; images may lie deeper. Every file that is not
-hidden counts as an image, whatever its name ends in, so that what can't be read is reported and
-nothing gets lost in silence. Classes and files are in the order of their bytes, the same on every
-machine.
+The first folder below ROOT or a split is the class; images may be in deeper folders. Every file
+that is not hidden counts as an image, whatever its suffix, so that unreadable files are reported.
+Classes and files are sorted by their bytes, the same on every machine.
 """
 
 from __future__ import annotations
@@ -23,18 +22,19 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.filenames import Names
+from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.unreadable_list import UNREADABLE_LIST
-from vitrail.data.split import SPLITS, choose, hold_out, spell
+from vitrail.data.split import SPLITS, choose_split, spell, split_indices
 from vitrail.text import neighbors, printable, quoted, show
 
-_LARGEST = 1 << 30  # bytes of an image's file: 100 megapixels of 8 bytes, and room
-# What systems leave in folders, besides names that begin with a dot; in lower case.
+_LARGEST = 1 << 30  # bytes of an image file: 100 megapixels of 8 bytes, and some more
+# What operating systems leave in folders, besides names that begin with a dot; in lower case.
 _HIDDEN = {b"thumbs.db", b"ehthumbs.db", b"desktop.ini", b"icon\r", b"$recycle.bin", b"__macosx"}
 _HIDDEN |= {b"@eadir", b"lost+found", b"system volume information", os.fsencode(UNREADABLE_LIST)}
 
 
 class FolderDataset(ImageDataset):
-    """Images in files, which lie in one folder or below it."""
+    """Image files in a folder or below it."""
 
     def __init__(
         self,
@@ -43,52 +43,49 @@ class FolderDataset(ImageDataset):
         labels: np.ndarray,
         root: Path,
         files: Names,
-        hidden: int = 0,
         notes: Sequence[str] = (),
     ) -> None:
         super().__init__(name, classes, labels, root)
         assert len(files) == len(labels)
-        self.hidden = hidden
-        """How many hidden files and folders were passed by."""
         self.notes = tuple(notes)
-        """What a person may want to know of the set, each in one line."""
+        """Remarks on the dataset, one line each."""
         self._root, self._files = root, files
         self._base = os.fsencode(os.path.abspath(root))
 
     def read(self, index: int) -> bytes:
-        """Read an image's file; OSError if it is gone, locked, no plain file or huge."""
-        return read_file(os.path.join(self._base, self._files[index]))
+        """Read an image file; OSError if it is gone, locked, not a regular file or huge."""
+        return read_image_file(os.path.join(self._base, self._files[index]))
 
     def where(self, index: int) -> str:
-        """Name an image by its path from the root folder, printable."""
+        """Name an image by its path below the root folder, printable."""
         return printable(os.fsdecode(self._files[index]))
 
     def size(self, index: int) -> int:
-        """Ask the disk how large a file is."""
+        """Return the size of the file."""
         try:
             return os.stat(os.path.join(self._base, self._files[index])).st_size
         except OSError:
             return -1
 
     def storage(self) -> str:
-        """Hash the folder's place, and each file's size and time of change."""
+        """Hash the folder's path, and each file's size and modification time."""
         digest = hashlib.sha256(self._base)
         for index in range(len(self)):
-            with suppress(OSError):  # one that is gone is noticed by its lacking
+            with suppress(OSError):  # a missing file changes the hash, too
                 status = os.stat(os.path.join(self._base, self._files[index]))
                 digest.update(b"%d %d %d;" % (index, status.st_size, status.st_mtime_ns))
         return digest.hexdigest()
 
     def part(self, indices: np.ndarray, name: str) -> FolderDataset:
-        """Take some of the images, with all that is known of the set."""
+        """Select some of the images, with the dataset's notes."""
         files = Names([self._files[int(index)] for index in indices])
-        labels, known = self.labels[indices], (self.hidden, self.notes)
-        return FolderDataset(name, self.classes, labels, self._root, files, *known)
+        labels = self.labels[indices]
+        return FolderDataset(name, self.classes, labels, self._root, files, self.notes)
 
 
-def read_file(path: bytes) -> bytes:
-    """Read a whole file that should be an image."""
-    # Without blocking, because a pipe among the images would be waited for for ever.
+def read_image_file(path: bytes) -> bytes:
+    """Read a whole image file."""
+    # Without blocking, because reading a pipe among the images would never end.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
@@ -100,16 +97,16 @@ def read_file(path: bytes) -> bytes:
 
 
 def find_files(folder: Path) -> list[bytes]:
-    """Find all files in a folder and below it that are not hidden, by their paths from there."""
-    return _walk(folder, b"", ())[0]
+    """List all files in a folder and below it that are not hidden, by their relative paths."""
+    return _walk(folder, b"", ())
 
 
 def open_folder(
     path: Path, split: str = "train", *, seed: int = 0, labels: bool = True
 ) -> FolderDataset:
-    """Find a split's images in a folder; `seed` samples those held out where it has no splits.
+    """Open a split of a folder; `seed` samples the images to hold out if it has no splits.
 
-    Classes are those of the training split, which the others must keep to. Without `labels`, a
+    The classes are those of the training split; other splits may not have more. Without `labels`, a
     folder of images without class folders is one class, `image`.
     """
     name = show(path)
@@ -118,14 +115,14 @@ def open_folder(
     splits = _splits(path, top)
     first = next(iter(splits.values()), b"")
     others = [os.fsdecode(each) for each in top.folders + top.files if each not in splits.values()]
-    beside = f"{name}: {quoted(others)} left out, because in no split's folder"
+    beside = f"{name}: {quoted(others)} left out, not in the folder of a split"
     notes = [beside] if splits and others else []
     flat = not labels and not _list(path, first).folders
     scan = _scan_flat if flat else _scan
     if set(splits) <= {"train"}:
         whole = scan(path, [first], first, name, notes)
-        return whole.part(hold_out(whole, split, seed), f"{name} ({split})")
-    chosen = choose(split, tuple(splits), name)
+        return whole.part(split_indices(whole, split, seed), f"{name} ({split})")
+    chosen = choose_split(split, tuple(splits), name)
     if chosen == "all":
         return scan(path, list(splits.values()), first, name, notes)
     return scan(path, [splits[chosen]], first, _place(path, splits[chosen]), notes)
@@ -143,17 +140,16 @@ def _check_folder(path: Path) -> None:
 
 
 class _Listing(NamedTuple):
-    """What lies in a folder, by paths from the root, in the order of their bytes."""
+    """The content of a folder, by paths from the root, sorted by their bytes."""
 
     folders: list[bytes]
     files: list[bytes]
-    hidden: int
     identity: tuple[int, int]
 
 
 def _list(root: Path, folder: bytes) -> _Listing:
-    """List one folder; to tell files from folders takes no look at the disk but for links."""
-    folders, files, hidden = [], [], 0
+    """List one folder; only links cost an extra look at the disk."""
+    folders, files = [], []
     prefix = folder + b"/" if folder else b""
     path = os.path.join(os.fsencode(root), folder)
     try:
@@ -161,27 +157,25 @@ def _list(root: Path, folder: bytes) -> _Listing:
         with os.scandir(path) as entries:
             for entry in entries:
                 name = entry.name
-                if name.startswith(b".") or name.lower() in _HIDDEN:
-                    hidden += 1
-                else:
+                if not name.startswith(b".") and name.lower() not in _HIDDEN:
                     (folders if _is_folder(entry) else files).append(prefix + name)
     except OSError as error:
         place = _place(root, folder)
         raise InputError(f"cannot read the folder {place}: {error.strerror}") from None
-    return _Listing(sorted(folders), sorted(files), hidden, (status.st_dev, status.st_ino))
+    return _Listing(sorted(folders), sorted(files), (status.st_dev, status.st_ino))
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself, or to where we may not look: reported when it is read
+    except OSError:  # a link to itself, or to a forbidden place: reported when it is read
         return False
 
 
 def _splits(root: Path, top: _Listing) -> dict[str, bytes]:
-    """Find the folder of each split; none where the folders are classes.
+    """Find the folder of each split; empty if the folders are classes.
 
-    A class may be called `train`: that one holds no folders, and others lie beside it.
+    A class may be called `train`: it has no subfolders, and other classes beside it.
     """
     found = {word: [f for f in top.folders if spell(os.fsdecode(f)) == word] for word in SPLITS}
     only_splits = sum(map(len, found.values())) == len(top.folders)
@@ -197,45 +191,41 @@ def _splits(root: Path, top: _Listing) -> dict[str, bytes]:
 def _scan(
     root: Path, parts: Sequence[bytes], first: bytes, name: str, notes: Sequence[str]
 ) -> FolderDataset:
-    """Find the images of some splits' folders; the folder `first` says which classes there are.
+    """Find the images of some splits' folders; the folder `first` defines the classes.
 
-    For a set without splits both are the root itself, an empty path.
+    Without splits both are the root itself, an empty path.
     """
     classes = {_last(folder): n for n, folder in enumerate(_list_classes(root, first).folders)}
     notes = [*notes, *_alike(classes)]
     files: list[bytes] = []
     labels: list[np.ndarray] = []
-    hidden = 0
     top = _list(root, b"").identity
     for part in parts:
         listing, place = _list_classes(root, part), _place(root, part)
         _check_known([_last(folder) for folder in listing.folders], classes, place)
-        hidden += listing.hidden
         if listing.files:
             beside = quoted([os.fsdecode(_last(file)) for file in listing.files])
-            notes.append(f"{place}: {beside} left out, because in no class's folder")
+            notes.append(f"{place}: {beside} left out, not in the folder of a class")
         for folder in listing.folders:
-            found, passed = _walk(root, folder, (top, listing.identity))
+            found = _walk(root, folder, (top, listing.identity))
             files += found
-            hidden += passed
             labels.append(np.full(len(found), classes[_last(folder)], np.int64))
     shown = [os.fsdecode(each) for each in classes]
     if not files:
         raise InputError(f"{name}: its class folders are all empty: {quoted(shown)}")
     numbers = np.concatenate(labels)
-    return FolderDataset(name, shown, numbers, root, Names(files), hidden, notes)
+    return FolderDataset(name, shown, numbers, root, Names(files), notes)
 
 
 def _scan_flat(
     root: Path, parts: Sequence[bytes], first: bytes, name: str, notes: Sequence[str]
 ) -> FolderDataset:
     """Find images without labels: all files of some splits' folders, as one class."""
-    found, hidden = zip(*(_walk(root, part, ()) for part in parts), strict=True)
-    files = [file for each in found for file in each]
+    files = [file for part in parts for file in _walk(root, part, ())]
     if not files:
         raise InputError(f"{name} is empty; expected images")
     labels = np.zeros(len(files), np.int64)
-    return FolderDataset(name, ["image"], labels, root, Names(files), sum(hidden), notes)
+    return FolderDataset(name, [UNLABELED], labels, root, Names(files), notes)
 
 
 def _last(folder: bytes) -> bytes:
@@ -243,7 +233,7 @@ def _last(folder: bytes) -> bytes:
 
 
 def _list_classes(root: Path, part: bytes) -> _Listing:
-    """List the class folders of a split; refuse where there are none."""
+    """List the class folders of a split; raise InputError if there are none."""
     listing, place = _list(root, part), _place(root, part)
     if not listing.folders and listing.files:
         files = quoted([os.fsdecode(_last(file)) for file in listing.files])
@@ -255,7 +245,7 @@ def _list_classes(root: Path, part: bytes) -> _Listing:
 
 
 def _check_known(found: list[bytes], classes: Iterable[bytes], place: str) -> None:
-    """Refuse a split with classes that the training split does not have."""
+    """Check that the training split has all classes of another split."""
     known = set(classes)
     strangers = [os.fsdecode(name) for name in found if name not in known]
     if not strangers:
@@ -280,10 +270,9 @@ def _plain(name: str) -> str:
     return normalize("NFC", normalize("NFC", name).casefold())
 
 
-def _walk(root: Path, top: bytes, above: tuple[tuple[int, int], ...]) -> tuple[list[bytes], int]:
-    """Find all files below a folder, and count what is hidden; end where a link leads back up."""
+def _walk(root: Path, top: bytes, above: tuple[tuple[int, int], ...]) -> list[bytes]:
+    """Find all files below a folder; stop where a link leads back up."""
     files: list[bytes] = []
-    hidden = 0
     stack = [(top, above)]
     while stack:
         folder, above = stack.pop()
@@ -291,9 +280,8 @@ def _walk(root: Path, top: bytes, above: tuple[tuple[int, int], ...]) -> tuple[l
         if listing.identity in above:
             continue
         files += listing.files
-        hidden += listing.hidden
         stack += [(inner, (*above, listing.identity)) for inner in listing.folders]
-    return sorted(files), hidden
+    return sorted(files)
 
 
 def _place(root: Path, folder: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Labels as people write them into lists: text, whole numbers, or several in one cell."""
+"""Labels as they are written in lists: text, whole numbers, or several in one cell."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ import numpy as np
 
 from vitrail.config import InputError
 
+UNLABELED = "image"
+"""The one class of images without labels."""
+
 Label = str | int
 Labels = Label | list[Label] | None
-"""An image's label; a list where several are written, None where none is."""
+"""An image's label; a list for several, None for none."""
 
 
 def read_label(cell: Any) -> Labels:
-    """Read a cell: a label, or several as a list, as JSON, or with `|` or `;` between them."""
+    """Read a cell: a label, or several as a list, as JSON, or separated by `|` or `;`."""
     if isinstance(cell, str):
         return _read_text(cell)
     return _read_several(cell) if isinstance(cell, list | tuple | np.ndarray) else _read_one(cell)
@@ -31,7 +34,7 @@ def _read_text(text: str) -> Labels:
         try:
             cells = json.loads(text)
         except (ValueError, RecursionError):
-            raise InputError(f"{text[:60]!r} is no list in JSON") from None
+            raise InputError(f"{text[:60]!r} is not a JSON list") from None
         return _read_several(cells)
     return _read_several(re.split(r"[|;]", text)) if re.search(r"[|;]", text) else _read_one(text)
 
@@ -56,10 +59,10 @@ def _read_one(cell: Any) -> Label | None:
 def name_labels(
     labels: Sequence[Labels], names: Sequence[str] | None
 ) -> tuple[list[str], Sequence[Labels]]:
-    """Name the classes; give the labels by name, or as numbers that count the classes.
+    """Name the classes; return them and the labels, as names or as class indices.
 
-    Without names at hand, the labels are the names: numbers by size, text by its bytes. With them,
-    whole numbers count, unless each is a name too. Where one image has a list, all get one.
+    Without `names`, the labels are the names: numbers sorted by value, text by its bytes. With
+    them, whole numbers are indices, unless each is a name too. If one label is a list, all are.
     """
     several = any(isinstance(label, list) for label in labels)
     rows = [

@@ -1,8 +1,8 @@
-"""Images named by a list: a CSV file, or one of JSON lines, with a row for each image.
+"""Images in a list: a CSV or JSON Lines file with one row per image.
 
-A row has the image's path (from the list's folder, or absolute), its label, and maybe its split.
-Several labels are a JSON list, or text with `|` or `;` between. A `classes.txt` beside the list, a
-name a line, says which classes there are, and whole numbers count into it.
+A row has the image's path (relative to the list's folder, or absolute), its label, and maybe its
+split. Several labels are a JSON list, or text separated by `|` or `;`. A `classes.txt` beside the
+list names the classes, one per line; whole numbers are indices into it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.class_index import number_labels
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.folder import FolderDataset
-from vitrail.data.datasets.labels import Labels, name_labels, read_label
-from vitrail.data.split import SPLITS, choose, hold_out, spell
+from vitrail.data.datasets.labels import UNLABELED, Labels, name_labels, read_label
+from vitrail.data.split import SPLITS, choose_split, spell, split_indices
 from vitrail.text import expand, neighbors, quoted, show
 
 _PATHS = ("path", "file", "filename", "image", "file_name", "filepath", "image_path", "img")
@@ -35,22 +35,24 @@ _SPLITS = ("split",)
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a list to read; the ones that are not named here are guessed."""
+    """Which columns of a list to read; those not named here are guessed."""
 
     path: str | None = None
     label: str | None = None
     split: str | None = None
+    labels: bool = True
+    """Whether images need labels; a list without a column of them is then of one class."""
 
-    def find(self, header: Sequence[str], file: Path) -> tuple[str, str, str | None]:
-        """Find the columns of path, label and split (None without one) in a list's header."""
+    def find(self, header: Sequence[str], file: Path) -> tuple[str, str | None, str | None]:
+        """Find the columns of path, label and split (None if there is none) in a list's header."""
         path = _find(self.path, _PATHS, header, file)
         label = _find(self.label, _LABELS, header, file)
         split = _find(self.split, _SPLITS, header, file)
-        if path and label:
+        if path and (label or not self.labels):
             return path, label, split
         lacking, names = ("label", _LABELS) if path else ("path", _PATHS)
         hint = f"name one of {quoted(header, 10)}, as in {file.name},{lacking}=COLUMN"
-        raise InputError(f"{show(file)}: no column is called {' or '.join(names[:4])}; {hint}")
+        raise InputError(f"{show(file)}: no column is named {' or '.join(names[:4])}; {hint}")
 
 
 def _find(named: str | None, known: Sequence[str], header: Sequence[str], file: Path) -> str | None:
@@ -64,13 +66,15 @@ def _find(named: str | None, known: Sequence[str], header: Sequence[str], file: 
 
 
 def parse_list(text: str) -> tuple[Path, Columns]:
-    """Read `FILE,path=COLUMN,label=COLUMN,split=COLUMN`, of which all but FILE may be left out."""
+    """Parse `FILE,path=COLUMN,label=COLUMN,split=COLUMN`; all but FILE is optional."""
     chosen: dict[str, str] = {}
     while True:
         rest, _, option = text.rpartition(",")
         key, equals, column = option.partition("=")
         if not rest or not equals or key not in ("path", "label", "split"):
-            return expand(text), Columns(**chosen)
+            return expand(text), Columns(
+                chosen.get("path"), chosen.get("label"), chosen.get("split")
+            )
         text, chosen[key] = rest, column
 
 
@@ -92,14 +96,14 @@ class Row(NamedTuple):
 def open_csv(
     path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
 ) -> FolderDataset:
-    """Find a split's images in a CSV file; without a header its columns are path and label."""
+    """Open a split of a CSV file; without a header its columns are path and label."""
     return open_rows(path, _read_csv(path, columns or Columns()), split, seed)
 
 
 def open_jsonl(
     path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
 ) -> FolderDataset:
-    """Find a split's images in a file with a JSON object a line."""
+    """Open a split of a JSON Lines file."""
     return open_rows(path, _read_jsonl(path, columns or Columns()), split, seed)
 
 
@@ -112,17 +116,19 @@ def _read_csv(path: Path, columns: Columns) -> Iterator[Row]:
     if not _is_header(header, columns):
         header, rows = ["path", "label"], chain([start], rows)
     path_name, label_name, split_name = columns.find(header, path)
-    cell, label = header.index(path_name), header.index(label_name)
+    cell = header.index(path_name)
+    label = None if label_name is None else header.index(label_name)
     split = None if split_name is None else header.index(split_name)
     for line, cells in rows:
         if len(cells) != len(header):
             problem = f"expected {len(header)} columns, got {len(cells)}"
             raise InputError(f"{show(path)} line {line}: {problem}")
-        yield Row(line, cells[cell], cells[label], None if split is None else cells[split])
+        labels = UNLABELED if label is None else cells[label]
+        yield Row(line, cells[cell], labels, None if split is None else cells[split])
 
 
 def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Read a CSV file's rows with their lines; the first line tells what stands between cells."""
+    """Read a CSV file's rows with their line numbers; the first line tells the separator."""
     with _open_text(path) as file:
         first = file.readline()
         file.seek(0)
@@ -136,7 +142,7 @@ def _read_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _is_header(cells: list[str], columns: Columns) -> bool:
-    """Tell names of columns from an image's path and its label."""
+    """Tell column names from an image's path and label."""
     looks_like_path = any(each in cells[0] for each in "./\\")
     named = {columns.path, columns.label, *_PATHS, *_LABELS}
     known = any(cell in named or cell.strip().lower() in named for cell in cells)
@@ -144,7 +150,7 @@ def _is_header(cells: list[str], columns: Columns) -> bool:
 
 
 def _read_jsonl(path: Path, columns: Columns) -> Iterator[Row]:
-    names: tuple[str, str, str | None] | None = None
+    names: tuple[str, str | None, str | None] | None = None
     with _open_text(path) as file:
         for line, text in enumerate(file, 1):
             if not text.strip():
@@ -158,7 +164,8 @@ def _read_jsonl(path: Path, columns: Columns) -> Iterator[Row]:
                 raise InputError(f"{show(path)} line {line}: expected an object: {{…}}")
             names = names or columns.find(list(row), path)
             cell, label, split = names
-            yield Row(line, row.get(cell), row.get(label), row.get(split) if split else None)
+            labels = row.get(label) if label else UNLABELED
+            yield Row(line, row.get(cell), labels, row.get(split) if split else None)
 
 
 def _open_text(path: Path) -> TextIO:
@@ -166,7 +173,7 @@ def _open_text(path: Path) -> TextIO:
         with path.open("rb") as file:
             wide = file.read(2) in (b"\xff\xfe", b"\xfe\xff")
         if wide:
-            raise InputError(f"{show(path)} is text of UTF-16; save it as UTF-8")
+            raise InputError(f"{show(path)} is UTF-16 text; save it as UTF-8")
         return path.open(encoding="utf-8-sig", errors="surrogateescape", newline="")
     except FileNotFoundError:
         raise InputError(f"no file {show(path)}{neighbors(path)}") from None
@@ -177,7 +184,7 @@ def _open_text(path: Path) -> TextIO:
 def open_rows(
     path: Path, rows: Iterable[Row], split: str, seed: int, names: Sequence[str] | None = None
 ) -> FolderDataset:
-    """Find a split's images among the rows of a list, whose classes' names may be known."""
+    """Open a split of a list's rows; `names` are its classes, if known."""
     kept: dict[bytes, Row] = {}
     repeated = 0
     for row in rows:
@@ -186,9 +193,9 @@ def open_rows(
             repeated += 1
             if (first.label, first.split) != (row.label, row.split):
                 other = f"with another label or split in {first.place}"
-                raise bad_row(path, row, f"{quoted([row.path])} is there twice, {other}")
+                raise bad_row(path, row, f"{quoted([row.path])} appears twice, {other}")
     classes, labels, splits = read_rows(path, list(kept.values()), names)
-    notes = [f"{show(path)}: repeated rows left out: {repeated:,}"] if repeated else []
+    notes = [f"{show(path)}: {repeated:,} repeated rows left out"] if repeated else []
     files = Names(list(kept))
     whole = FolderDataset(show(path), classes, labels, path.parent, files, notes=notes)
     return whole.part(choose_rows(whole, splits, split, seed), f"{whole.name} ({split})")
@@ -197,7 +204,7 @@ def open_rows(
 def read_rows(
     path: Path, rows: Sequence[Row], names: Sequence[str] | None
 ) -> tuple[list[str], np.ndarray, list[str | None]]:
-    """Read the classes of a list, and each row's label and split; refuse the first bad row."""
+    """Read a list's classes and each row's label and split; raise InputError at a bad row."""
     if not rows:
         raise InputError(f"{show(path)} is empty; expected a row for each image")
     found: list[Labels] = []
@@ -210,7 +217,9 @@ def read_rows(
             raise bad_row(path, row, str(error)) from None
     if None in splits and set(splits) != {None}:
         raise bad_row(path, rows[splits.index(None)], "no split, where other rows have one")
-    classes, named = name_labels(found, names or _read_classes(path.parent))
+    if set(map(str, found)) != {UNLABELED}:
+        names = names or _read_classes(path.parent)
+    classes, named = name_labels(found, names)
     several = isinstance(named[0], list)
     labels = number_labels(
         named, classes, lambda number: f"{show(path)} {rows[number].place}", several=several
@@ -219,19 +228,19 @@ def read_rows(
 
 
 def bad_row(path: Path, row: Row, problem: str) -> InputError:
-    """Say what is wrong with a row of a list."""
+    """Describe what is wrong with a row of a list."""
     return InputError(f"{show(path)} {row.place}: {problem}")
 
 
 def choose_rows(
     whole: ImageDataset, splits: Sequence[str | None], asked: str, seed: int
 ) -> np.ndarray:
-    """Find the rows of the split that is asked for."""
+    """Return the indices of the requested split's rows."""
     found = set(splits)
     there = [word for word in SPLITS if word in found]
     if there in ([], ["train"]):
-        return hold_out(whole, asked, seed)
-    chosen = choose(asked, there, whole.name)
+        return split_indices(whole, asked, seed)
+    chosen = choose_split(asked, there, whole.name)
     return np.flatnonzero([chosen in ("all", word) for word in splits])
 
 
@@ -240,18 +249,18 @@ def _file_name(row: Row, path: Path) -> bytes:
     if not isinstance(cell, str) or not cell or "\0" in cell:
         raise bad_row(path, row, f"expected an image's path, got {shorten(cell)}")
     if "://" in cell:
-        raise bad_row(path, row, f"{quoted([cell])} is an address; download it, name its file")
+        raise bad_row(path, row, f"{quoted([cell])} is a URL; download it and give the file's path")
     try:
         return os.fsencode(cell)
     except UnicodeEncodeError:
-        raise bad_row(path, row, f"no file can be called {quoted([cell])}") from None
+        raise bad_row(path, row, f"{quoted([cell])} is not a valid file name") from None
 
 
 def _read_split(cell: Any) -> str | None:
     word = spell(cell.strip()) if isinstance(cell, str) else cell
     if word is None or word in SPLITS:
         return word
-    raise InputError(f"expected a split of {', '.join(SPLITS)}, got {shorten(cell)}")
+    raise InputError(f"expected one of {', '.join(SPLITS)}, got {shorten(cell)}")
 
 
 def _read_classes(folder: Path) -> list[str] | None:
@@ -265,6 +274,6 @@ def _read_classes(folder: Path) -> list[str] | None:
     names: dict[str, int] = {}
     for line, name in enumerate(map(str.strip, text.rstrip().split("\n")), 1):
         if not name or names.setdefault(name, line) < line:
-            problem = f"{quoted([name])} is there twice" if name else "no name"
-            raise InputError(f"{show(path)} line {line}: {problem}; expected a class a line")
+            problem = f"{quoted([name])} appears twice" if name else "no name"
+            raise InputError(f"{show(path)} line {line}: {problem}; expected one class per line")
     return list(names)

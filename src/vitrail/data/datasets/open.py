@@ -1,15 +1,16 @@
-"""Data sets by their text: DATA, as people write it on the command line, becomes a source.
+"""Open a dataset from DATA, as it is written on the command line.
 
 PATH, folder:PATH                        a folder: PATH/CLASS/…, or PATH/{train,val,test}/CLASS/…
 csv:FILE, jsonl:FILE, parquet:FILE       a list; FILE,path=COLUMN,label=COLUMN,split=COLUMN
 cifar10:DIR, cifar100:DIR, mnist:DIR, fashion-mnist:DIR, pets:DIR, flowers102:DIR, caltech101:DIR,
-imagenet:DIR                             a public set, as it is published
-cifar10, cifar100, mnist, …              the same, as fetch.py fetched it
-digits, shapes, shapes:OPTIONS           sets that come with this package
-hf:NAME                                  a set of the Hugging Face hub, or a folder in its format
+imagenet:DIR                             a public dataset, as published
+cifar10, cifar100, mnist, …              the same, as `vitrail data fetch` left it
+digits, shapes, characters, shapes:OPTIONS, characters:OPTIONS   come with this package
+hf:NAME                                  a dataset of the Hugging Face hub, or a folder like it
 wds:PATTERN                              tar files of images
+py:package.module:function               a function of your own, from a split's name to a dataset
 
-split.py says what the splits of a set are.
+split.py defines the splits.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
-from vitrail.config import InputError, suggest
+from vitrail.config import OBJECT, InputError, import_callable, suggest
 from vitrail.data.dataset import ImageDataset, ImageStream
+from vitrail.data.datasets.builtin.characters import open_characters
 from vitrail.data.datasets.builtin.digits import open_digits
 from vitrail.data.datasets.builtin.shapes import open_shapes
 from vitrail.data.datasets.folder import FolderDataset, open_folder
@@ -43,13 +46,11 @@ from vitrail.data.datasets.unreadable_list import (
     FilteredDataset,
     leave_out_unreadable,
 )
-from vitrail.data.split import SPLITS, NoSplitError, choose, spell
+from vitrail.data.split import SPLITS, NoSplitError, choose_split, spell
 from vitrail.text import expand, neighbors, quoted, show
 
-Opener = Callable[[str, str, int], ImageDataset | ImageStream]
-Data = (
-    str | os.PathLike[str] | ImageDataset | ImageStream | Dataset[Any] | Mapping[str, Dataset[Any]]
-)
+Opener = Callable[[str, str, int, bool], ImageDataset | ImageStream]
+Data = str | os.PathLike[str] | ImageDataset | ImageStream | Dataset[Any] | Mapping[str, Any]
 """What a function takes as data: DATA as text, a dataset, or a dict of datasets by split."""
 
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".npy")
@@ -67,11 +68,12 @@ def open_data(
     `data` is text, an ImageDataset, any torch dataset that yields (image, label), or a dict of such
     by split. A dataset that is given as an object is its own split, whichever is asked for. `seed`
     samples the images that are held out as `val` where a dataset comes in one piece. `labels=False`
-    also takes images without labels: a folder without class folders, a dataset of images alone.
+    also takes images without labels: a folder without class folders, a list without a column of
+    labels, a dataset of images alone.
     """
     if isinstance(data, Mapping):
         there = {spell(name): each for name, each in data.items()}
-        chosen = choose(spell(split), tuple(there), "data")
+        chosen = choose_split(spell(split), tuple(there), "data")
         if chosen == "all":
             raise InputError(f"a dict of datasets has no split 'all'; it has {', '.join(there)}")
         return open_data(there[chosen], split=split, seed=seed, labels=labels)
@@ -83,9 +85,11 @@ def open_data(
     return leave_out_unreadable(dataset) if isinstance(dataset, ImageDataset) else dataset
 
 
-def open_dataset(data: Data, *, split: str = "train", seed: int = 0) -> ImageDataset:
+def open_dataset(
+    data: Data, *, split: str = "train", seed: int = 0, labels: bool = True
+) -> ImageDataset:
     """Open a split whose images are reached by number; refuse a stream, and one without images."""
-    dataset = open_data(data, split=split, seed=seed)
+    dataset = open_data(data, split=split, seed=seed, labels=labels)
     if not isinstance(dataset, ImageDataset):
         raise InputError(
             f"{dataset.name} is a stream, which only training can read; give a dataset whose "
@@ -97,32 +101,45 @@ def open_dataset(data: Data, *, split: str = "train", seed: int = 0) -> ImageDat
 
 
 def open_splits(text: str) -> dict[str, ImageDataset]:
-    """Open every split of a set, the images on its list of bad ones too."""
+    """Open every split of a dataset, including the images on its list of unreadable ones."""
     found: dict[str, ImageDataset] = {}
     for name in SPLITS:
         with suppress(NoSplitError):
-            source = _open(text, name, 0)
-            if not isinstance(source, ImageDataset):
-                raise InputError(f"{text} is a stream, of which only training can be read")
-            found[name] = source
-    # A set without a validation split has its test split stand in for it.
+            dataset = _open(text, name, 0)
+            if not isinstance(dataset, ImageDataset):
+                raise InputError(f"{text} is a stream, which only training can read")
+            found[name] = dataset
+    # Without a validation split, the test split stands in for it.
     if {"val", "test"} <= set(found) and found["val"].name == found["test"].name:
         del found["val"]
     return found
 
 
-def notes(source: ImageDataset | ImageStream) -> tuple[str, ...]:
-    """Tell what a person may want to know of a source just opened, each in one line."""
-    if isinstance(source, FilteredDataset):
-        part = f"{source.skipped:,} of {len(source.source):,} images"
-        return (*notes(source.source), f"{source.name}: {UNREADABLE_LIST} leaves out {part}")
-    return source.notes if isinstance(source, FolderDataset) else ()
+def val_is_test(data: Data) -> bool:
+    """Tell whether a dataset has no validation split, so that its test split stands in for it."""
+    if isinstance(data, Mapping):
+        return "test" in (there := {spell(name) for name in data}) and "val" not in there
+    if not isinstance(data, str | os.PathLike):
+        return False
+    try:
+        val, test = (_open(os.fspath(data), name, 0) for name in ("val", "test"))
+    except NoSplitError:
+        return False
+    return val.name == test.name
+
+
+def notes(dataset: ImageDataset | ImageStream) -> tuple[str, ...]:
+    """Return remarks on a dataset that was opened, one line each."""
+    if isinstance(dataset, FilteredDataset):
+        part = f"{dataset.skipped:,} of {len(dataset.dataset):,} images"
+        return (*notes(dataset.dataset), f"{dataset.name}: {UNREADABLE_LIST} leaves out {part}")
+    return dataset.notes if isinstance(dataset, FolderDataset) else ()
 
 
 def check_trainable(
     train: ImageDataset | ImageStream, val: ImageDataset | None = None, *, labels: bool = True
 ) -> tuple[str, ...]:
-    """Refuse what no classifier can be trained on; note what is only odd.
+    """Check that a classifier can be trained on a dataset; return notes on what is only odd.
 
     A task without `labels` takes any images.
     """
@@ -146,12 +163,8 @@ def check_trainable(
     return tuple(found)
 
 
-def _classes_without_images(source: ImageDataset) -> list[str]:
-    if source.multilabel:
-        counts = source.labels.sum(axis=0, dtype=np.int64)
-    else:
-        counts = np.bincount(source.labels, minlength=len(source.classes))
-    return [name for name, count in zip(source.classes, counts, strict=True) if count == 0]
+def _classes_without_images(dataset: ImageDataset) -> list[str]:
+    return [dataset.classes[number] for number in np.flatnonzero(dataset.class_counts() == 0)]
 
 
 def _no_image(train: ImageDataset, name: str) -> str:
@@ -169,34 +182,34 @@ def _check_same_classes(train: ImageDataset | ImageStream, val: ImageDataset) ->
     if strangers := [name for name in val.classes if name not in known]:
         raise InputError(f"class {quoted(strangers)} of {val.name} is not in {train.name}")
     if val.classes != train.classes:
-        differ = f"{val.name} numbers its classes otherwise than {train.name}"
+        differ = f"{val.name} numbers its classes differently from {train.name}"
         raise InputError(f"{differ}; put a classes.txt with all of them beside both")
 
 
 def _open(text: str, split: str, seed: int, labels: bool = True) -> ImageDataset | ImageStream:
     if not text.strip() or "\0" in text:
         raise InputError(f"expected data, such as a folder of images or digits, got {text!r}")
+    if text.startswith(OBJECT):
+        import_callable(text, "data")  # says that it has to be given again
     scheme, colon, rest = text.partition(":")
-    if scheme == "folder" and rest:
-        return open_folder(expand(rest), split, seed=seed, labels=labels)
     if colon and scheme in _SCHEMES:
         form, opener = _SCHEMES[scheme]
         if form and not rest:
-            raise InputError(f"{text} lacks its {form}; write {scheme}:{form}")
-        return opener(rest, split, seed)
+            raise InputError(f"{text} needs its {form}; write {scheme}:{form}")
+        return opener(rest, split, seed, labels)
     path, listed = expand(text), parse_list(text)[0]
     there = _exists(path)
     if text in _SCHEMES and not _SCHEMES[text][0]:
         if there:
-            which = f"write {text}: for the set, ./{text} for what is here"
-            raise InputError(f"{text!r} is a data set, and the name of something here; {which}")
-        return _SCHEMES[text][1]("", split, seed)
+            which = f"write {text}: for the dataset, ./{text} for what is here"
+            raise InputError(f"{text!r} is a dataset, and also the name of something here; {which}")
+        return _SCHEMES[text][1]("", split, seed, labels)
     if there and path.is_dir():
         if published := recognize_layout(path):
             raise InputError(published)
         return open_folder(path, split, seed=seed, labels=labels)
     if listed.suffix.lower() in _LISTS and _exists(listed):
-        return _SCHEMES[_LISTS[listed.suffix.lower()]][1](text, split, seed)
+        return _SCHEMES[_LISTS[listed.suffix.lower()]][1](text, split, seed, labels)
     raise _no_data(path) if there else _unknown(text)
 
 
@@ -211,19 +224,21 @@ def _exists(path: Path) -> bool:
 
 
 def _no_data(path: Path) -> InputError:
-    """Explain a file that is no data set."""
-    folder = "a folder with one folder of images a class"
+    """Explain why a file is not a dataset."""
+    folder = "a folder with one folder of images per class"
     suffix = path.suffix.lower()
     if suffix in _IMAGES:
         return InputError(f"{show(path)} is one image; expected {folder}")
     if suffix in _ARCHIVES:
         tar = f", or write wds:{show(path)} if it is a shard" if ".tar" in path.suffixes else ""
         return InputError(f"{show(path)} is an archive; unpack it and give its folder{tar}")
-    return InputError(f"{show(path)} is no data set; expected {folder}, or csv:FILE, jsonl:FILE, …")
+    return InputError(
+        f"{show(path)} is not a dataset; expected {folder}, or csv:FILE, jsonl:FILE, …"
+    )
 
 
 def _unknown(text: str) -> InputError:
-    """Explain a text that is neither a path nor begins as one of ours do."""
+    """Explain DATA that is neither a path nor has a known prefix."""
     scheme, colon, _ = text.partition(":")
     if scheme in ("http", "https"):
         return InputError(f"{text}: download it, then give its folder")
@@ -234,49 +249,68 @@ def _unknown(text: str) -> InputError:
         return InputError(f"unknown data {text!r}: {known}{suggest(scheme, _SCHEMES)}")
     near = suggest(text, _SCHEMES) or neighbors(Path(text))
     if not near and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text, re.ASCII):
-        near = f"; write hf:{text} if it is a set of the hub's"
-    return InputError(f"no folder or data set {text!r}{near}")
+        near = f"; write hf:{text} if it is a dataset of the hub"
+    return InputError(f"no folder or dataset {text!r}{near}")
+
+
+def _folder(rest: str, split: str, seed: int, labels: bool) -> ImageDataset:
+    return open_folder(expand(rest), split, seed=seed, labels=labels)
 
 
 def _list(opener: Callable[..., ImageDataset]) -> Opener:
-    def open_list(rest: str, split: str, seed: int) -> ImageDataset:
+    def open_list(rest: str, split: str, seed: int, labels: bool) -> ImageDataset:
         path, columns = parse_list(rest)
-        return opener(path, split, columns=columns, seed=seed)
+        return opener(path, split, columns=replace(columns, labels=labels), seed=seed)
 
     return open_list
 
 
 def _public(name: str) -> Opener:
-    def open_public(rest: str, split: str, seed: int) -> ImageDataset:
+    def open_public(rest: str, split: str, seed: int, labels: bool) -> ImageDataset:
         path = expand(rest) if rest else fetched(name)
         if path is None:
-            own = f"write {name}:DIR for the folder that it lies in"
+            own = f"write {name}:DIR with its folder"
             raise InputError(f"{name} was not fetched; {own}, or run: vitrail data fetch {name}")
         return PUBLIC[name].open(path, split)
 
     return open_public
 
 
-def _imagenet(rest: str, split: str, seed: int) -> ImageDataset:
+def _open_own(path: str, split: str, seed: int, labels: bool) -> ImageDataset | ImageStream:
+    """Call a function of your own; for a split that it does not have, it returns None."""
+    function = import_callable(path, "data")
+    made = function(split)
+    if made is None and split == "val":
+        split, made = "test", function("test")
+    if made is None:
+        raise NoSplitError(f"py:{path} has no split {split!r}")
+    dataset = open_data(made, split=split, seed=seed, labels=labels)
+    dataset.name = f"py:{path} {split}"  # by which splits are told apart
+    return dataset
+
+
+def _imagenet(rest: str, split: str, seed: int, labels: bool) -> ImageDataset:
     return open_imagenet(expand(rest), split)
 
 
-def _digits(rest: str, split: str, seed: int) -> ImageDataset:
+def _digits(rest: str, split: str, seed: int, labels: bool) -> ImageDataset:
     if rest:
         raise InputError(f"digits has no options; write digits instead of 'digits:{rest}'")
     return open_digits(split)
 
 
 _SCHEMES: dict[str, tuple[str, Opener]] = {
-    "folder": ("PATH", lambda rest, split, seed: open_folder(expand(rest), split, seed=seed)),
+    "folder": ("PATH", _folder),
     "csv": ("FILE", _list(open_csv)),
     "jsonl": ("FILE", _list(open_jsonl)),
     "parquet": ("FILE", _list(open_parquet)),
     **{name: ("", _public(name)) for name in PUBLIC},
     "imagenet": ("DIR", _imagenet),
     "digits": ("", _digits),
-    "shapes": ("", lambda rest, split, seed: open_shapes(rest, split)),
-    "hf": ("NAME", lambda rest, split, seed: open_hub(rest, split, seed=seed)),
-    "wds": ("PATTERN", lambda rest, split, seed: open_shards(rest, split, seed=seed)),
+    "shapes": ("", lambda rest, split, seed, labels: open_shapes(rest, split)),
+    "characters": ("", lambda rest, split, seed, labels: open_characters(rest, split)),
+    "hf": ("NAME", lambda rest, split, seed, labels: open_hub(rest, split, seed=seed)),
+    "wds": ("PATTERN", lambda rest, split, seed, labels: open_shards(rest, split, seed=seed)),
+    "py": ("FUNCTION", _open_own),
 }
-"""How DATA may begin: what has to follow the colon, if anything has to, and who opens it."""
+"""The prefixes of DATA: what must follow the colon, if anything, and what opens it."""

@@ -13,6 +13,7 @@ from torch.utils.data import Subset
 from vitrail.config import InputError
 from vitrail.data.dataset import Content, ImageDataset
 from vitrail.data.datasets.class_index import name_classes, number_labels
+from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.decoding.modes import to_array
 
 _GRAY = ("1", "L", "I", "F", "I;16", "I;16L", "I;16B", "I;16N")
@@ -20,10 +21,10 @@ _CHANNELS = (1, 3, 4)
 
 
 class TorchDataset(ImageDataset):
-    """The images of a dataset that has a length and items by number.
+    """The images of a map-style dataset.
 
     An item is (image, label) or, with `labels=False`, an image alone. Images are PIL images, uint8
-    arrays (H, W, C), uint8 tensors (C, H, W) or encoded files; labels are class numbers, class
+    arrays (H, W, C), uint8 tensors (C, H, W) or encoded files; labels are class indices, class
     names, or 0 / 1 for each class. Labels come from `targets` where the dataset has them and they
     agree with its first and last item; otherwise each item is read once.
     """
@@ -39,7 +40,7 @@ class TorchDataset(ImageDataset):
             )
         self._dataset, self._labeled = dataset, labels
         found = _labels(dataset, name) if labels else [0] * len(dataset)
-        classes = classes or _attribute(dataset, "classes") if labels else ("image",)
+        classes = classes or _attribute(dataset, "classes") if labels else (UNLABELED,)
         several = any(isinstance(label, np.ndarray) for label in found)
         if several:
             numbers = _stack(found, name)
@@ -54,7 +55,7 @@ class TorchDataset(ImageDataset):
         super().__init__(name, list(map(str, classes)), numbers)
 
     def read(self, index: int) -> Content:
-        """Take an image out of its item."""
+        """Return the image of an item."""
         item = self._dataset[index]
         paired = isinstance(item, tuple | list)
         return _content(item[0] if paired else item, self.where(index))
@@ -68,7 +69,7 @@ def _labels(dataset: Any, name: str) -> list[Any]:
     targets = _attribute(dataset, "targets")
     if targets is not None and len(targets) == len(dataset) > 0:
         labels = [_label(target, name) for target in targets]
-        ends = (0, len(dataset) - 1)  # target_transform may make others of them
+        ends = (0, len(dataset) - 1)  # target_transform may change them
         if all(np.array_equal(labels[i], _label_of(dataset[i], f"{name}[{i}]")) for i in ends):
             return labels
     return [_label_of(dataset[i], f"{name}[{i}]") for i in range(len(dataset))]
@@ -89,7 +90,7 @@ def _label_of(item: Any, where: str) -> Any:
 
 
 def _label(label: Any, where: str) -> int | str | np.ndarray:
-    """Give a label as an int, a name, or 0 / 1 for each class."""
+    """Return a label as an int, a name, or 0 / 1 for each class."""
     if isinstance(label, str):
         return label
     value = np.asarray(label)
@@ -99,7 +100,7 @@ def _label(label: Any, where: str) -> int | str | np.ndarray:
     if whole and value.ndim == 1 and np.isin(value, (0, 1)).all():
         return value.astype(np.uint8)
     raise InputError(
-        f"{where}: expected a class number, a class name or 0 / 1 for each class, "
+        f"{where}: expected a class index, a class name or 0 / 1 for each class, "
         f"got {str(label)[:60]}"
     )
 
@@ -111,7 +112,7 @@ def _stack(labels: list[Any], name: str) -> np.ndarray:
 
 
 def _content(image: Any, where: str) -> Content:
-    """Give an image as an ImageDataset holds it."""
+    """Convert an image to what an ImageDataset holds."""
     if isinstance(image, bytes):
         return image
     if isinstance(image, Image.Image):

@@ -1,7 +1,8 @@
-"""The list of bad images that a set carries with it: `vitrail-unreadable.tsv` in its folder.
+"""A dataset's list of unreadable images: `vitrail-unreadable.tsv` in its folder.
 
-`vitrail data check --fix` writes it; whoever opens the set leaves its images out. A row is a
-image's name (as Source.where says it) and the reason, with a tab between; people may edit it.
+`vitrail data check --fix` writes it, and its images are left out when the dataset is opened. A row
+is an image's name (as `ImageDataset.where` gives it) and the reason, separated by a tab; it may be
+edited by hand.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from vitrail.files import write_whole
 from vitrail.text import original, printable
 
 UNREADABLE_LIST = "vitrail-unreadable.tsv"
-"""The list's name, in the root folder of its set."""
+"""The list's name, in the dataset's root folder."""
 _HEADER = "path\treason"
 
 
 class FilteredDataset(Selection):
     """A dataset's images without those on its list."""
 
-    def __init__(self, source: ImageDataset, bad: Collection[str]) -> None:
-        kept = np.array([source.where(i) not in bad for i in range(len(source))], bool)
-        super().__init__(source, np.flatnonzero(kept), source.name)
-        self.left_out = source.labels[~kept]
+    def __init__(self, dataset: ImageDataset, bad: Collection[str]) -> None:
+        kept = np.array([dataset.where(i) not in bad for i in range(len(dataset))], bool)
+        super().__init__(dataset, np.flatnonzero(kept), dataset.name)
+        self.left_out = dataset.labels[~kept]
         """The labels of the images that were left out."""
 
     @property
@@ -36,15 +37,15 @@ class FilteredDataset(Selection):
         return len(self.left_out)
 
 
-def leave_out_unreadable(source: ImageDataset) -> ImageDataset:
-    """Leave out the images that are on the list in the source's folder."""
-    bad = read_unreadable_list(source.root) if source.root else {}
-    remaining = FilteredDataset(source, bad) if bad else None
-    return remaining if remaining and remaining.skipped else source
+def leave_out_unreadable(dataset: ImageDataset) -> ImageDataset:
+    """Leave out the images that are on the list in the dataset's folder."""
+    bad = read_unreadable_list(dataset.root) if dataset.root else {}
+    remaining = FilteredDataset(dataset, bad) if bad else None
+    return remaining if remaining and remaining.skipped else dataset
 
 
 def read_unreadable_list(root: Path) -> dict[str, str]:
-    """Read why each image on the list is bad; nothing where there is no list."""
+    """Read the images on the list and the reasons; empty if there is no list."""
     path = root / UNREADABLE_LIST
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -53,7 +54,7 @@ def read_unreadable_list(root: Path) -> dict[str, str]:
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not a text of UTF-8; remove it, or check again") from None
+        raise InputError(f"{path}: not UTF-8 text; remove it, or check again") from None
     header, *lines = text.split("\n")
     if header.rstrip("\r") != _HEADER:
         raise InputError(f"{path}: expected a first line of 'path', a tab and 'reason'")
@@ -61,23 +62,23 @@ def read_unreadable_list(root: Path) -> dict[str, str]:
     return {original(name): original(reason) for name, _, reason in rows if name}
 
 
-def list_others(root: Path, sources: Iterable[ImageDataset]) -> dict[str, str]:
-    """Read what the list has of images that are there, but not in these sources.
+def list_others(root: Path, datasets: Iterable[ImageDataset]) -> dict[str, str]:
+    """Read the list's rows for images that exist but are not in these datasets.
 
-    Several lists of images, such as train.csv and val.csv, may lie in one folder.
+    Several lists of images, such as train.csv and val.csv, may be in one folder.
     """
     try:
         listed = read_unreadable_list(root)
-    except InputError:  # a list that is no list is replaced
+    except InputError:  # a damaged list is replaced
         return {}
     if listed:
-        own = {source.where(i) for source in sources for i in range(len(source))}
+        own = {dataset.where(i) for dataset in datasets for i in range(len(dataset))}
         listed = {name: why for name, why in listed.items() if name not in own}
     return {name: why for name, why in listed.items() if (root / original(name)).exists()}
 
 
 def write_unreadable_list(root: Path, rows: Mapping[str, str]) -> Path:
-    """Write the list, whole or not at all; without rows there is none afterwards."""
+    """Write the list, whole or not at all; without rows, remove it."""
     path = root / UNREADABLE_LIST
     if rows:
         write_rows(path, _HEADER.split("\t"), sorted(rows.items()))
@@ -90,6 +91,6 @@ def write_unreadable_list(root: Path, rows: Mapping[str, str]) -> Path:
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a table of tabs and lines, with what is neither in it escaped, whole or not at all."""
+    """Write a TSV file, with tabs and line breaks in cells escaped, whole or not at all."""
     lines = ("\t".join(header), *("\t".join(map(printable, row)) for row in rows))
     write_whole(path, "".join(f"{line}\n" for line in lines))

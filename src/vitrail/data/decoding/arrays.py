@@ -1,6 +1,6 @@
-"""Images as NumPy files (.npy), for those with other channels than a photo's.
+"""Images in NumPy files (.npy), for other numbers of channels than photos have.
 
-An array is uint8 or uint16, of (height, width) or (height, width, channels).
+An array is uint8 or uint16, (height, width) or (height, width, channels).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from PIL import Image
 
 from vitrail.data.decoding.faults import ImageError, explained
 
-_HEADER = 2**14  # bytes that a header takes at most; NumPy itself refuses more than 10,000
+_HEADER = 2**14  # largest header in bytes; NumPy itself refuses more than 10,000
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Array:
     shape: tuple[int, ...]
     dtype: np.dtype
     order: Literal["C", "F"]
-    """Whether the last axis goes fastest, or the first."""
+    """Whether the last axis varies fastest, or the first."""
     offset: int
-    """Where the values begin."""
+    """Where the values start."""
 
 
 def read_npy_header(data: bytes) -> Array:
@@ -41,7 +41,7 @@ def read_npy_header(data: bytes) -> Array:
         array = Array(shape, dtype, "F" if fortran else "C", stream.tell())
     known = dtype.newbyteorder("=") in (np.uint8, np.uint16)
     if not known or len(shape) not in (2, 3) or min(shape) < 1:
-        text = f"a NumPy file of {dtype} {shape} is no image; expected uint8 or uint16"
+        text = f"a NumPy file of {dtype} {shape} is not an image; expected uint8 or uint16"
         raise ImageError(f"{text} (height, width, channels)", "unsupported format")
     if math.prod(shape) * dtype.itemsize > len(data) - array.offset:
         raise ImageError(f"truncated: a NumPy file too short for its shape {shape}", "truncated")

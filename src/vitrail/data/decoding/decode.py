@@ -1,7 +1,7 @@
-"""From a file's bytes to pixels: upright, 8 bits, and with the channels that were asked for.
+"""Decode a file's bytes to pixels: upright, 8 bits, and with the requested channels.
 
-Of an animation or a file of several pages, the first image. A JPEG goes through simplejpeg where
-that is installed: it is faster than Pillow, holds no lock, and gives the same pixels.
+An animation or a file of several pages gives its first image. simplejpeg decodes JPEGs where it is
+installed: it is faster than Pillow, releases the GIL, and gives the same pixels.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.decoding.arrays import decode_npy
-from vitrail.data.decoding.faults import LIMITS, ImageError, Kind, Limits, explained
+from vitrail.data.decoding.faults import LIMITS, ImageError, Limits, explained
 from vitrail.data.decoding.header import Header, open_image, read_header
-from vitrail.data.decoding.modes import BACKGROUND, to_array
+from vitrail.data.decoding.modes import to_array
 from vitrail.data.decoding.orientation import turn
 
 try:
@@ -20,16 +20,7 @@ try:
 except ImportError:
     simplejpeg = None
 
-__all__ = [
-    "BACKGROUND",
-    "LIMITS",
-    "Header",
-    "ImageError",
-    "Kind",
-    "Limits",
-    "decode",
-    "read_header",
-]
+__all__ = ["LIMITS", "Header", "ImageError", "Limits", "decode", "read_header"]
 
 
 def decode(
@@ -40,11 +31,11 @@ def decode(
     header: Header | None = None,
     shrink: float = 1.0,
 ) -> np.ndarray:
-    """Decode an image to uint8 (height, width, channels); ImageError where it can't be used.
+    """Decode an image to uint8 (height, width, channels); ImageError if it can't be used.
 
-    With `header`, which `read_header` gave for the same bytes, its checks aren't made again. A JPEG
-    may come smaller by 2, 4 or 8 times, and at most by `shrink`: that saves a part of the time and
-    most of the memory.
+    With the `header` that `read_header` gave for the same bytes, its checks are not repeated. With
+    `shrink`, a JPEG may come smaller by a factor of 2, 4 or 8, at most by `shrink`, to save time
+    and memory.
     """
     header = header or read_header(data, limits)
     if header.format == "NPY":
@@ -58,7 +49,7 @@ def decode(
 
 
 def _factor(header: Header, shrink: float) -> int:
-    """Choose by how much a JPEG comes smaller: only the factors at which that saves time."""
+    """Choose by how much a JPEG is shrunk: only factors that save time."""
     assert shrink >= 1
     side = min(header.height, header.width)
     if header.format == "JPEG":
@@ -69,7 +60,7 @@ def _factor(header: Header, shrink: float) -> int:
 
 
 def _decode_fast(data: bytes, header: Header, channels: int, factor: int) -> np.ndarray | None:
-    """Decode a JPEG with simplejpeg; None where Pillow has to, or has to say what is wrong."""
+    """Decode a JPEG with simplejpeg; None if Pillow has to, or has to say what is wrong."""
     gray = channels == 1 and header.mode == "L"
     common = header.mode in ("L", "RGB") and (channels == 3 or gray)
     if simplejpeg is None or header.format != "JPEG" or not common:
@@ -84,7 +75,7 @@ def _decode_fast(data: bytes, header: Header, channels: int, factor: int) -> np.
             min_height=-(-height // factor) if factor > 1 else 0,
             min_width=-(-width // factor) if factor > 1 else 0,
         )
-    except Exception:  # of several types, and also for what Pillow is right to overlook
+    except Exception:  # of several types, also for faults that Pillow rightly ignores
         return None
 
 

@@ -1,4 +1,4 @@
-"""Images that can't be used: the error, its kinds, and the limits of what an image may cost."""
+"""Errors of images that can't be used, and the limits of what an image may cost."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Kind = Literal[
     "wrong channels",
     "unreadable",
 ]
-"""Kinds of faults, to count bad images by; `unreadable` is a file that is gone or forbidden."""
+"""Kinds of errors, for counting; `unreadable` is a file that is gone or forbidden."""
 
 
 class ImageError(InputError):
-    """An image that can't be used; one line, which leaves the image's name to the caller."""
+    """An image that can't be used; the caller adds the image's name."""
 
     def __init__(self, text: str, kind: Kind = "damaged") -> None:
         super().__init__(text)
@@ -34,15 +34,15 @@ class ImageError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What an image may cost; anything above is refused before it is decoded."""
+    """Limits that are checked before an image is decoded."""
 
     pixels: int = 100_000_000
-    """Height times width; decoding takes 3 to 16 bytes of memory for each, most for WebP."""
+    """Height times width; decoding takes 3 to 16 bytes of memory per pixel, most for WebP."""
     bytes: int = 256 * 2**20
     """The encoded file."""
 
     def check_pixels(self, height: int, width: int) -> None:
-        """Refuse an image with more pixels than the limit, or none."""
+        """Raise ImageError for an image with more pixels than the limit, or none."""
         if min(height, width) < 1:
             raise ImageError(f"damaged: an image of {width} x {height} pixels has no content")
         if height * width > self.pixels:
@@ -52,12 +52,12 @@ class Limits:
 
 
 LIMITS = Limits()
-"""The limits of images from a user's own folders."""
+"""The limits for a user's own images."""
 
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn whatever reading a file of the named format raises into a ImageError."""
+    """Turn any error of reading a file of the named format into an ImageError."""
     try:
         yield
     except ImageError:

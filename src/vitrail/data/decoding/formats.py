@@ -1,4 +1,4 @@
-"""Which kind of file this is, told from its first bytes; never from its name."""
+"""Recognize a file's format by its first bytes, never by its name."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _REFUSED: tuple[tuple[Kind, str, bytes], ...] = (
     ("not an image", "a video", rb"....ftyp|\x1aE\xdf\xa3|RIFF....AVI "),
     ("not an image", "text", rb"[\t\n\r -~]+\Z"),
 )
-"""What else may lie among images: the fault, the name, and how such a file begins."""
+"""Other files found among images: the kind of error, the name, and how such a file starts."""
 
 
 def recognize(data: bytes) -> str:
-    """Name the format of an image: Pillow's name, or NPY; ImageError for any other file."""
+    """Return the format of an image: Pillow's name, or NPY; ImageError for any other file."""
     known = _KNOWN.match(data)
     if known and known.lastgroup:
         return known.lastgroup

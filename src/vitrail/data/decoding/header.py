@@ -1,9 +1,8 @@
-"""What an image's header says: its format, its size and the way it lies.
+"""Read an image's header: its format, size and orientation.
 
-Nothing is decoded here, and nothing allocated that a file only claims to need. Four checks bound
-what decoding may cost: the bytes of the file, the pixels of its header, the scans of a JPEG, and
-the reads that Pillow's parsers, which are Python, may make. An image at all limits takes a core
-about 10 s.
+Nothing is decoded here, and nothing is allocated because a file claims to need it. Four checks
+bound the cost of decoding: the size of the file, the pixels in its header, the scans of a JPEG, and
+the reads of Pillow's parsers, which are Python. An image at all limits takes a core about 10 s.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _READERS: dict[str, type[ImageFile.ImageFile]] = {
     "AVIF": AvifImagePlugin.AvifImageFile,
     "PPM": PpmImagePlugin.PpmImageFile,
 }
-"""The formats that are read; Pillow's many others are rare, and each a door for hostile files."""
+"""The supported formats; Pillow's many others are rare, and each is a risk with hostile files."""
 
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}  # JPEG's markers that state the size
 _PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
@@ -68,16 +67,16 @@ class Header:
 
     format: str
     height: int
-    """As shown, after the turn."""
+    """As displayed, after applying the orientation."""
     width: int
     mode: str
-    """Pillow's word for its kind of pixels; of a NumPy file, their type."""
+    """Pillow's mode; for a NumPy file, the dtype."""
     orientation: int = 1
-    """EXIF's number, 1 to 8, for the turn that the decoded pixels still need."""
+    """The EXIF orientation, 1 to 8, that the decoded pixels still need."""
 
 
 class _Reader(io.BytesIO):
-    """A file in memory that may be read only so often."""
+    """A file in memory with a limit on the number of reads."""
 
     reads = 0
 
@@ -89,7 +88,7 @@ class _Reader(io.BytesIO):
 
 
 def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
-    """Open a file of a known format with Pillow, which reads its header only.
+    """Open a file of a known format with Pillow, which only reads its header.
 
     Image.open would warn of many pixels, and take a JPEG with a second image for another format.
     """
@@ -97,7 +96,7 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
 
 
 def read_header(data: bytes, limits: Limits = LIMITS) -> Header:
-    """Read an image's header; ImageError where it can't be used, or would cost too much."""
+    """Read an image's header; ImageError if it can't be used or would cost too much."""
     if len(data) > limits.bytes:
         size, limit = len(data) / 2**20, limits.bytes / 2**20
         text = f"a file of {size:.4g} MiB is over the limit of {limit:.4g}; make it smaller"
@@ -116,7 +115,7 @@ def _read_npy(data: bytes) -> Header:
 
 
 def _read_other(data: bytes, name: str) -> Header:
-    orientation = 1  # also of a TIFF, which Pillow turns itself
+    orientation = 1  # also for TIFF, which Pillow rotates itself
     with explained(name):
         image = open_image(data, name)
         if name in ("PNG", "WEBP", "AVIF"):
@@ -127,7 +126,7 @@ def _read_other(data: bytes, name: str) -> Header:
 
 
 def _png_orientation(data: bytes) -> int | None:
-    """Look for a PNG's EXIF chunk, which Pillow doesn't see yet when it follows the pixels."""
+    """Find a PNG's EXIF chunk, which Pillow does not see if it follows the pixels."""
     at = 8
     for _ in range(_PARTS):
         if at + 8 > len(data):
@@ -141,7 +140,7 @@ def _png_orientation(data: bytes) -> int | None:
 
 @dataclass
 class _Jpeg:
-    """What the markers of a JPEG say."""
+    """What the markers of a JPEG contain."""
 
     bits: int = 0
     height: int = 0
@@ -151,13 +150,13 @@ class _Jpeg:
     exif: int | None = None
     xmp: int | None = None
     scan: int = 0
-    """Where the first scan begins."""
+    """Where the first scan starts."""
 
 
 def _walk(data: bytes) -> _Jpeg:
-    """Read a JPEG's markers up to the first scan, and skip junk between them as decoders do.
+    """Read a JPEG's markers up to the first scan, skipping junk between them as decoders do.
 
-    By hand, for speed: Pillow takes 5 times as long, and simplejpeg doesn't read EXIF.
+    Pillow takes 5 times as long, and simplejpeg does not read EXIF.
     """
     found, at = _Jpeg(), 2
     for _ in range(_PARTS):
@@ -207,7 +206,7 @@ def _read_jpeg(data: bytes, limits: Limits) -> Header:
 
 
 def _check_scans(data: bytes, start: int, pixels: int, most: int) -> None:
-    """Refuse a JPEG whose decoder would pass over more pixels than `most`, in all its scans."""
+    """Raise ImageError for a JPEG whose scans have more than `most` pixels in total."""
     if pixels * (len(data) - start) <= most * _SHORTEST:  # too short for so many scans
         return
     scans = data.count(bytes([0xFF, _SCAN]), start)

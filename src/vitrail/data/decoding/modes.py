@@ -1,4 +1,4 @@
-"""From Pillow's kinds of pixels to bytes: of red, green and blue, or of gray."""
+"""Convert images of all of Pillow's modes to uint8 RGB or gray."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from PIL import Image
 from vitrail.data.decoding.faults import ImageError
 
 BACKGROUND = 255
-"""The level of white, on which transparent pixels are laid."""
+"""White, on which transparent images are composited."""
 
 _DEEP = {"I;16", "I;16L", "I;16B", "I;16N", "I", "F"}
 _BITS = 258  # TIFF's tag BitsPerSample
-_BAND = 2**20  # pixels that are copied at a time; Pillow's own way holds a large image thrice
+_BAND = 2**20  # pixels copied at a time; Pillow's own conversion holds a large image three times
 
 
 def to_array(image: Image.Image, channels: int) -> np.ndarray:
     """Convert an image to uint8 (height, width, channels).
 
-    Gray of more than 8 bits is scaled: 16 bits by 1/257, 12 bits by 255/4095. Where the file
-    doesn't tell white from black, values do: whole ones up to 65535 are taken for 16 bits, and
-    fractions up to 1 or up to 255 for that range; others are stretched from the least to the
-    greatest. Color becomes gray by Pillow's rule, 0.299 red + 0.587 green + 0.114 blue. Four
-    channels are red, green, blue and alpha, of an image that has alpha.
+    Gray of more than 8 bits is scaled: 16 bits by 1/257, 12 bits by 255/4095. If the file does not
+    define white, the values do: integers up to 65535 count as 16 bits, floats up to 1 or up to 255
+    as that range, and others are stretched from the smallest to the largest. Color becomes gray by
+    Pillow's rule, 0.299 R + 0.587 G + 0.114 B. Four channels are RGBA, if the image has alpha.
     """
     image.load()  # before its mode is looked at, which this may change
     if image.mode in _DEEP:
@@ -49,7 +48,7 @@ def _convert(image: Image.Image, mode: str) -> Image.Image:
 
 
 def _flatten(image: Image.Image) -> Image.Image:
-    """Lay an image with transparent pixels on the background."""
+    """Composite an image with transparent pixels on the background."""
     image = _convert(image, "RGBA")
     canvas = Image.new("RGB", image.size, (BACKGROUND,) * 3)
     canvas.paste(image, mask=image)
@@ -57,7 +56,7 @@ def _flatten(image: Image.Image) -> Image.Image:
 
 
 def _bands(image: Image.Image) -> Iterator[tuple[slice, np.ndarray]]:
-    """Cut an image into arrays of some rows each."""
+    """Yield an image as arrays of some rows each."""
     width, height = image.size
     step = max(1, _BAND // width)
     for top in range(0, height, step):
@@ -66,7 +65,7 @@ def _bands(image: Image.Image) -> Iterator[tuple[slice, np.ndarray]]:
 
 
 def _pixels(image: Image.Image) -> np.ndarray:
-    """Copy the bytes of an image out: (height, width, channels)."""
+    """Copy the pixels of an image: (height, width, channels)."""
     pixels = np.empty((image.height, image.width, len(image.getbands())), np.uint8)
     for rows, band in _bands(image):
         pixels[rows] = band.reshape(len(band), image.width, -1)
@@ -90,7 +89,7 @@ def _shallow(image: Image.Image) -> Image.Image:
 
 
 def _range(image: Image.Image) -> tuple[float, float]:
-    """Tell which values of a deep image are black and white."""
+    """Return the values of black and white in an image of more than 8 bits."""
     if image.mode not in ("I", "F"):
         bits = getattr(image, "tag_v2", {}).get(_BITS, (16,))[0]
         return 0, 2**bits - 1
@@ -105,6 +104,6 @@ def _range(image: Image.Image) -> tuple[float, float]:
 
 @cache
 def _say_scaled() -> None:
-    """Say once, to whoever listens, that levels are lost."""
+    """Warn once that gray levels are lost."""
     text = "16-bit images are scaled by 1/257; other deep ones to 8 bits as well"
     logging.getLogger("vitrail").warning(text)

@@ -1,4 +1,4 @@
-"""Which way up an image is: the turn that its camera noted, read and made."""
+"""Read an image's EXIF orientation and apply it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _XMP = re.compile(rb'tiff:Orientation(?:="|>)([1-8])')
 
 
 def exif_orientation(block: bytes) -> int | None:
-    """Read the orientation from an EXIF block; None where it has none, or is broken.
+    """Read the orientation from an EXIF block; None if it has none or is broken.
 
-    By hand, since Pillow takes ten times as long, warns of other tags and raises for some.
+    Pillow takes ten times as long, warns about other tags and raises for some.
     """
     while block.startswith(b"Exif\0\0"):
         block = block[6:]
@@ -38,7 +38,7 @@ def exif_orientation(block: bytes) -> int | None:
 
 
 def xmp_orientation(block: bytes) -> int | None:
-    """Read the orientation from an XMP block; None where it has none."""
+    """Read the orientation from an XMP block; None if it has none."""
     match = _XMP.search(block)
     return int(match[1]) if match else None
 
@@ -54,7 +54,7 @@ def noted_orientation(info: Mapping[Any, Any]) -> int:
 
 
 def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Turn pixels (height, width, channels) upright, and lay them out anew."""
+    """Rotate or flip pixels (height, width, channels) upright, in new memory."""
     if orientation == 1:
         return pixels
     if orientation in (3, 4, 6, 7):

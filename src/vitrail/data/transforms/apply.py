@@ -1,10 +1,12 @@
-"""An image, or a batch of small ones, through the records: pixels in, the model's input out.
+"""Apply preprocessing and augmentation to an image, or to a batch of small ones.
 
-Images stay uint8 until they are on the device: a quarter of the bytes to move, and normalizing
+Images stay uint8 until they are on the device: a quarter of the bytes to copy, and normalizing
 there costs next to nothing.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -18,10 +20,10 @@ from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.geometry import (
     Box,
     Size,
-    area_box,
-    fit,
-    inception_box,
+    fit_to_patches,
+    fit_to_size,
     middle,
+    random_box,
     random_boxes,
     small_size,
 )
@@ -30,29 +32,40 @@ from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.data.transforms.resizing import has_kernel, resize, resize_boxes, resize_quickly
 
 _SMALL = 8 / 7
-"""What `small` resizes the short side to, by the size that it cuts out then: 256 of 224."""
+"""`small` resizes the short side to this multiple of the size: 256 for 224."""
 _BATCHED = 64
-"""The longest side, before and after, of images that are resized a batch at a time."""
+"""The longest side, before and after, of images that are resized as a batch."""
 
 
 def eval_image(content: Content, preprocess: Preprocess) -> np.ndarray:
-    """Make evaluation's input of an image: uint8 (height, width, channels).
+    """Preprocess an image for evaluation: uint8 (height, width, channels).
 
-    A JPEG is decoded in full, because inputs equal timm's and Hugging Face's to the bit.
+    A JPEG is decoded in full, so that inputs equal timm's and Hugging Face's to the bit.
     """
     if isinstance(content, bytes):
         image = decode(content, channels=preprocess.channels)
     else:
         image = with_channels(content, preprocess.channels)
     height, width = image.shape[:2]
-    before, size, after = fit(height, width, preprocess)
+    before, size, after = fit_to_size(height, width, preprocess)
     return np.ascontiguousarray(after.cut(resize(before.cut(image), size, preprocess)))
 
 
+def patches_image(content: Content, preprocess: Preprocess) -> np.ndarray:
+    """Preprocess an image within the patch budget, whole and at about its own aspect ratio."""
+    if isinstance(content, bytes):
+        image = decode(content, channels=preprocess.channels)
+    else:
+        image = with_channels(content, preprocess.channels)
+    height, width = image.shape[:2]
+    size = fit_to_patches(height, width, preprocess.patch_size, preprocess.patches)
+    return np.ascontiguousarray(resize(image, size, preprocess))
+
+
 def eval_pixels(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
-    """Make evaluation's inputs of images of one size, each as `eval_image` does."""
+    """Preprocess images of one size for evaluation, each as `eval_image` does."""
     height, width = pixels.shape[1:3]
-    if (height, width) == fit(height, width, preprocess).size == preprocess.size:
+    if (height, width) == fit_to_size(height, width, preprocess).size == preprocess.size:
         return with_channels(pixels, preprocess.channels)
     inputs = np.empty((len(pixels), *preprocess.size, preprocess.channels), np.uint8)
     for row, image in enumerate(pixels):
@@ -61,40 +74,40 @@ def eval_pixels(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
 
 
 def train_image(
-    content: Content, augment: Augment, preprocess: Preprocess, draws: CounterRNG
+    content: Content, augment: Augment, preprocess: Preprocess, rng: CounterRNG
 ) -> np.ndarray:
-    """Make a training input of an image: uint8 (height, width, channels).
+    """Crop and augment an image for training: uint8 (height, width, channels).
 
-    Of a JPEG much larger than the input, only a fraction of the pixels is decoded.
+    A JPEG much larger than the input is decoded at a fraction of its size.
     """
-    flip = draws.uniform() < augment.flip  # first: how many draws a crop takes is not known
-    image = _crop(content, augment, preprocess, draws)
-    return _operate(_turn(image) if flip[0] else image, augment, draws)
+    flip = rng.uniform() < augment.flip  # first, because a crop takes any number of draws
+    image = _crop(content, augment, preprocess, rng)
+    return _operate(_turn(image) if flip[0] else image, augment, rng)
 
 
 def train_pixels(
-    pixels: np.ndarray, augment: Augment, preprocess: Preprocess, draws: CounterRNG
+    pixels: np.ndarray, augment: Augment, preprocess: Preprocess, rng: CounterRNG
 ) -> np.ndarray:
-    """Make training inputs of images of one size: uint8 (images, height, width, channels).
+    """Crop and augment images of one size: uint8 (images, height, width, channels).
 
-    Each is what `train_image` makes of it with the same draws, up to 1/255.
+    Each equals what `train_image` makes with the same random numbers, up to 1/255.
     """
     if not _goes_by_batch(pixels, augment, preprocess):
         inputs = np.empty((len(pixels), *preprocess.size, preprocess.channels), np.uint8)
-        for row, own in enumerate(draws.rows()):
+        for row, own in enumerate(rng.rows()):
             inputs[row] = train_image(pixels[row], augment, preprocess, own)
         return inputs
-    flips = draws.uniform() < augment.flip
+    flips = rng.uniform() < augment.flip
     if augment.crop in ("inception", "area"):
         _, height, width, _ = pixels.shape
-        boxes, rows = random_boxes(draws, height, width, augment)
+        boxes, rows = random_boxes(rng, height, width, augment)
         pixels = with_channels(pixels, preprocess.channels)
         inputs = resize_boxes(pixels, boxes, flips, preprocess)
     else:
         fitted = eval_pixels(pixels, preprocess)
-        inputs = _shift(fitted, augment, draws) if augment.crop == "pad" else fitted.copy()
+        inputs = _shift(fitted, augment, rng) if augment.crop == "pad" else fitted.copy()
         inputs[flips] = _turn(inputs[flips])
-        rows = draws.rows()
+        rows = rng.rows()
     if _operates(augment):
         for row, own in enumerate(rows):
             inputs[row] = _operate(inputs[row], augment, own)
@@ -108,18 +121,27 @@ def normalize(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Make what the model takes of uint8 (B, H, W, C), on the device: (B, C, H, W)."""
+    """Normalize uint8 images (B, H, W, C) for the model, on the device: (B, C, H, W)."""
     batch = batch.to(device, non_blocking=True)
     exact = torch.promote_types(dtype, torch.float32)
-    mean, std = torch.tensor([preprocess.mean, preprocess.std], dtype=torch.float64)
-    scale = (1 / (255 * std)).to(batch.device, exact).view(-1, 1, 1)
-    shift = (-mean / std).to(batch.device, exact).view(-1, 1, 1)
+    scale, shift = _constants(preprocess.mean, preprocess.std, batch.device, exact)
     planes = batch.permute(0, 3, 1, 2).to(exact, memory_format=torch.contiguous_format)
     return planes.mul_(scale).add_(shift).to(dtype)
 
 
+@lru_cache
+def _constants(
+    mean: tuple[float, ...], std: tuple[float, ...], device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Keep scale and shift on the device, so that a step need not bring them there."""
+    with torch.inference_mode(mode=False):
+        means, stds = torch.tensor([mean, std], dtype=torch.float64)
+        scale, shift = 1 / (255 * stds), -means / stds
+        return tuple(each.to(device, dtype).view(-1, 1, 1) for each in (scale, shift))  # type: ignore[return-value]
+
+
 def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
-    """Give images (…, channels) the model's channels: gray repeated, or colors made gray."""
+    """Convert images (…, channels) to the model's channels: repeat gray, or convert to gray."""
     given = images.shape[-1]
     if given == channels:
         return images
@@ -135,7 +157,7 @@ def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
 
 
 def _goes_by_batch(pixels: np.ndarray, augment: Augment, preprocess: Preprocess) -> bool:
-    """Tell whether there is a way for the whole batch, and it is the faster one."""
+    """Tell whether the whole batch can be transformed at once, and faster."""
     if augment.crop not in ("inception", "area"):
         return augment.crop != "small"
     small = max(*pixels.shape[1:3], *preprocess.size) <= _BATCHED
@@ -143,13 +165,13 @@ def _goes_by_batch(pixels: np.ndarray, augment: Augment, preprocess: Preprocess)
 
 
 def _crop(
-    content: Content, augment: Augment, preprocess: Preprocess, draws: CounterRNG
+    content: Content, augment: Augment, preprocess: Preprocess, rng: CounterRNG
 ) -> np.ndarray:
-    """Take the part of an image that is trained on, at the input's size, as a new array."""
+    """Crop an image for training, resized to the input's size, as a new array."""
     if augment.crop == "whole":
         return eval_image(content, preprocess)
     if augment.crop == "pad":
-        return _shift(eval_image(content, preprocess)[None], augment, draws)[0]
+        return _shift(eval_image(content, preprocess)[None], augment, rng)[0]
     if isinstance(content, bytes):
         header = read_header(content)
         height, width = header.height, header.width
@@ -162,20 +184,19 @@ def _crop(
         least = round(rows * _SMALL), round(columns * _SMALL)
         tall, wide = small_size(box.height, box.width, least)
         image = _resized_part(content, header, box, (tall, wide), preprocess)
-        top, left = int(draws.below(tall - rows + 1)[0]), int(draws.below(wide - columns + 1)[0])
+        top, left = int(rng.below(tall - rows + 1)[0]), int(rng.below(wide - columns + 1)[0])
         return Box(top, left, rows, columns).cut(image).copy()
-    draw = inception_box if augment.crop == "inception" else area_box
-    box = draw(draws, height, width, augment.area, augment.ratio)
+    box = random_box(rng, height, width, augment)
     return _resized_part(content, header, box, preprocess.size, preprocess)
 
 
 def _resized_part(
     content: Content, header: Header | None, box: Box, size: Size, preprocess: Preprocess
 ) -> np.ndarray:
-    """Decode what is needed for a part of an image, cut it out and resize it."""
+    """Decode, crop and resize a part of an image."""
     if isinstance(content, bytes):
         assert header is not None
-        # Decoding at a fraction averages, so it is for those who average anyway.
+        # Decoding at a fraction averages pixels, as antialiasing does anyway.
         averages = preprocess.antialias and preprocess.interpolation != "nearest"
         shrink = min(box.height / size[0], box.width / size[1]) if averages else 1.0
         image = decode(
@@ -188,7 +209,7 @@ def _resized_part(
 
 
 def _shrink(box: Box, full: Size, decoded: Size) -> Box:
-    """Find a box again in a JPEG that was decoded at a half, a quarter or an eighth of its size."""
+    """Scale a box to a JPEG that was decoded at 1/2, 1/4 or 1/8 of its size."""
     factor = round(max(full) / max(decoded))  # sizes are rounded up, so no exact ratio
     if factor == 1:
         return box
@@ -199,20 +220,20 @@ def _shrink(box: Box, full: Size, decoded: Size) -> Box:
     return Box(top, left, max(1, bottom - top), max(1, right - left))
 
 
-def _shift(images: np.ndarray, augment: Augment, draws: CounterRNG) -> np.ndarray:
-    """Move each image by a few pixels, over a black border (the usual crop of CIFAR)."""
+def _shift(images: np.ndarray, augment: Augment, rng: CounterRNG) -> np.ndarray:
+    """Shift each image by a few pixels over a black border (the usual crop for CIFAR)."""
     _, height, width, _ = images.shape
     down, across = round(augment.pad * height), round(augment.pad * width)
     border = ((0, 0), (down, down), (across, across), (0, 0))
     padded, shifted = np.pad(images, border), np.empty_like(images)
-    tops, lefts = draws.below(2 * down + 1), draws.below(2 * across + 1)
+    tops, lefts = rng.below(2 * down + 1), rng.below(2 * across + 1)
     for row, (top, left) in enumerate(zip(tops.tolist(), lefts.tolist(), strict=True)):
         shifted[row] = padded[row, top : top + height, left : left + width]
     return shifted
 
 
 def _turn(images: np.ndarray) -> np.ndarray:
-    """Turn left for right; torch does so ten times faster than NumPy."""
+    """Flip horizontally; torch is ten times faster at this than NumPy."""
     return torch.from_numpy(images).flip(-2).numpy()
 
 
@@ -224,10 +245,10 @@ def _jitters(augment: Augment) -> bool:
     return max(augment.brightness, augment.contrast, augment.saturation, augment.hue) > 0
 
 
-def _operate(image: np.ndarray, augment: Augment, draws: CounterRNG) -> np.ndarray:
-    """Do what is asked for to an image of the input's size."""
+def _operate(image: np.ndarray, augment: Augment, rng: CounterRNG) -> np.ndarray:
+    """Apply RandAugment, color jitter and erasing to an image of the input's size."""
     if augment.randaugment is not None:
-        image = randaugment(image, augment.randaugment, draws)
+        image = randaugment(image, augment.randaugment, rng)
     if _jitters(augment):
-        image = jitter(image, augment, draws)
-    return erase(image, augment, draws) if augment.erase > 0 else image
+        image = jitter(image, augment, rng)
+    return erase(image, augment, rng) if augment.erase > 0 else image

@@ -1,8 +1,8 @@
-"""Operations on one image in closed form: uint8 (height, width, channels) in, the same shape out.
+"""Deterministic operations on one image: uint8 (height, width, channels) in, the same shape out.
 
-None draws a number; operations.py decides which to use. TensorFlow, in which AugReg trained, and
-Pillow, on which torchvision and timm stand, round in different ways: where they do, an argument
-says which, and the default is Pillow's.
+operations.py chooses among them. TensorFlow, with which AugReg was trained, and Pillow, which
+torchvision and timm use, round differently: where that matters an argument says which, and the
+default is Pillow's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def posterize(image: np.ndarray, bits: int) -> np.ndarray:
 
 
 def solarize(image: np.ndarray, threshold: float) -> np.ndarray:
-    """Invert the values from a threshold on."""
+    """Invert the values at or above a threshold."""
     turned = np.where(threshold > _VALUES, _VALUES, 255 - _VALUES)
     return np.take(turned.astype(np.uint8), image)
 
@@ -36,7 +36,7 @@ def solarize_add(image: np.ndarray, amount: int) -> np.ndarray:
 
 
 def autocontrast(image: np.ndarray, real: type[np.floating] = np.float64) -> np.ndarray:
-    """Stretch each channel to 0 .. 255 and cut fractions off; TensorFlow does so in float32."""
+    """Stretch each channel to 0 .. 255 and truncate; TensorFlow does so in float32."""
 
     def stretch(channel: np.ndarray) -> np.ndarray:
         low, high = channel.min(), channel.max()
@@ -49,7 +49,7 @@ def autocontrast(image: np.ndarray, real: type[np.floating] = np.float64) -> np.
 
 
 def equalize(image: np.ndarray) -> np.ndarray:
-    """Spread each channel's values so that all are about equally frequent."""
+    """Equalize the histogram of each channel."""
 
     def spread(channel: np.ndarray) -> np.ndarray:
         counts = np.bincount(channel.ravel(), minlength=256)
@@ -63,7 +63,7 @@ def equalize(image: np.ndarray) -> np.ndarray:
 
 
 def blend(base: np.ndarray | int, image: np.ndarray, factor: float) -> np.ndarray:
-    """Go from a base (0) to the image (1), and beyond; fractions are cut off."""
+    """Interpolate from a base (0) to the image (1), and beyond; values are truncated."""
     if isinstance(base, int):
         base = np.full_like(image, base)
     mixed = Image.blend(_flatten(base), _flatten(image), factor)
@@ -71,14 +71,14 @@ def blend(base: np.ndarray | int, image: np.ndarray, factor: float) -> np.ndarra
 
 
 def gray(image: np.ndarray, matrix: tuple[float, ...] | None = None) -> np.ndarray:
-    """Take the color out of an RGB image, by Pillow's weights or a matrix; others stay."""
+    """Convert an RGB image to gray, by Pillow's weights or a matrix; others are unchanged."""
     if image.shape[2] != 3:
         return image
     return np.array(Image.fromarray(image).convert("L", matrix).convert("RGB"))
 
 
 def mean_gray(image: np.ndarray) -> np.ndarray:
-    """Fill an image with the mean of its gray; channels that are no RGB have a mean each."""
+    """Fill an image with the mean of its gray values; other than RGB, with each channel's mean."""
     channels = gray(image)[..., :1] if image.shape[2] == 3 else image
     means = [int(channels[..., i].mean() + 0.5) for i in range(channels.shape[2])]
     return np.broadcast_to(np.array(means, np.uint8), image.shape)
@@ -98,7 +98,7 @@ def smooth(image: np.ndarray, add: int = 6) -> np.ndarray:
 
 
 def turn_hue(image: np.ndarray, turn: float) -> np.ndarray:
-    """Turn the color circle by a part of it, as torchvision does; only of RGB images."""
+    """Shift the hue by a fraction of the color circle, as torchvision does; only of RGB images."""
     if image.shape[2] != 3:
         return image
     colors = np.array(Image.fromarray(image).convert("HSV"))
@@ -109,7 +109,7 @@ def turn_hue(image: np.ndarray, turn: float) -> np.ndarray:
 def transform(image: np.ndarray, matrix: Sequence[float], fill: int) -> np.ndarray:
     """Take each pixel (x, y) from (ax + by + c, dx + ey + f), the nearest, or the fill outside.
 
-    Coordinates are of pixels' centers, so that the first is (0.5, 0.5), as in Pillow.
+    Coordinates are pixel centers: the first is (0.5, 0.5), as in Pillow.
     """
     channels = image.shape[2]
     if channels not in (1, 3):
@@ -122,7 +122,7 @@ def transform(image: np.ndarray, matrix: Sequence[float], fill: int) -> np.ndarr
 
 
 def rotate(image: np.ndarray, degrees: float, fill: int) -> np.ndarray:
-    """Turn counter-clockwise around the middle."""
+    """Rotate counter-clockwise around the center."""
     x, y = image.shape[1] / 2, image.shape[0] / 2
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     matrix = (cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y)
@@ -130,7 +130,7 @@ def rotate(image: np.ndarray, degrees: float, fill: int) -> np.ndarray:
 
 
 def _map_channels(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Send each channel through a table of 256 values that is made for it."""
+    """Map each channel through a table of 256 values made for it."""
     mapped = np.empty_like(image)
     for index in range(image.shape[2]):
         channel = np.ascontiguousarray(image[..., index])
@@ -139,5 +139,5 @@ def _map_channels(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) 
 
 
 def _flatten(image: np.ndarray) -> Image.Image:
-    """Lay the channels side by side, for what treats all values alike."""
+    """Put the channels side by side, for operations that treat all values alike."""
     return Image.fromarray(image.reshape(len(image), -1))

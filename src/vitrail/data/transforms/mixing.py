@@ -1,8 +1,8 @@
-"""Mixing of images and their labels: mixup and CutMix of a batch that may lie on many processes.
+"""Mixup and CutMix of a batch that may be spread over several processes.
 
-Each image of the global batch is mixed with the one before it, and all by the same share, as
-big_vision does. A process gets its slice with that one more image in front, so what comes out
-does not depend on how many processes there are.
+Each image of the global batch is mixed with the one before it, all with the same weight, as in
+big_vision. A process gets its slice with one more image in front, so the result does not depend on
+the number of processes.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ class Mix:
     """How one global batch is mixed."""
 
     share: float
-    """What an image keeps of itself: from 0.5 with mixup; with CutMix the area outside the box."""
+    """Weight of the image itself: at least 0.5 with mixup; with CutMix the area outside the box."""
     box: tuple[int, int, int, int] | None = None
-    """What CutMix takes from the image before: top, left, bottom, right; None for mixup."""
+    """The box that CutMix takes from the image before: top, left, bottom, right; None for mixup."""
 
 
 def draw_mix(augment: Augment, size: tuple[int, int], seed: int, step: int) -> Mix | None:
-    """Draw how the batch of a step is mixed, if at all; size is its images' height and width.
+    """Sample how the batch of a step is mixed, if at all; `size` is its height and width.
 
-    With mixup and CutMix both on, each batch takes one of them, with equal chance as in timm.
+    With both mixup and CutMix, each batch uses one of them with equal probability, as in timm.
     """
     if not augment.mixes:
         return None
-    draws = CounterRNG(seed, "batch", 0, np.array([step]))
+    rng = CounterRNG(seed, "batch", 0, np.array([step]))
     chance = 0.5 if augment.mixup > 0 and augment.cutmix > 0 else float(augment.cutmix > 0)
-    if draws.uniform()[0] < chance:
-        return _draw_box(_draw_beta(augment.cutmix, draws), size, draws)
-    share = _draw_beta(augment.mixup, draws)
+    if rng.uniform()[0] < chance:
+        return _draw_box(_draw_beta(augment.cutmix, rng), size, rng)
+    share = _draw_beta(augment.mixup, rng)
     return Mix(max(share, 1 - share))
 
 
-def _draw_beta(alpha: float, draws: CounterRNG) -> float:
-    """Draw from Beta(alpha, alpha), by rejection."""
+def _draw_beta(alpha: float, rng: CounterRNG) -> float:
+    """Sample from Beta(alpha, alpha), by rejection."""
     while True:
-        one, two = (1 - float(draws.uniform()[0]) for _ in range(2))  # from (0, 1]
+        one, two = (1 - float(rng.uniform()[0]) for _ in range(2))  # from (0, 1]
         if alpha >= 1:  # a point under the density's peak counts if it lies under the density
             if two <= (4 * one * (1 - one)) ** (alpha - 1):
                 return one
@@ -57,11 +57,11 @@ def _draw_beta(alpha: float, draws: CounterRNG) -> float:
                 return math.exp(first - total)
 
 
-def _draw_box(share: float, size: tuple[int, int], draws: CounterRNG) -> Mix:
-    """Draw a box of the image's shape around a random pixel; what it loses outside is kept."""
+def _draw_box(share: float, size: tuple[int, int], rng: CounterRNG) -> Mix:
+    """Sample a box of the image's aspect ratio around a random pixel, clipped to the image."""
     edges: list[tuple[int, int]] = []
     for side in size:
-        length, middle = int(side * math.sqrt(1 - share)), int(draws.below(side)[0])
+        length, middle = int(side * math.sqrt(1 - share)), int(rng.below(side)[0])
         edges.append((max(middle - length // 2, 0), min(middle + (length + 1) // 2, side)))
     (top, bottom), (left, right) = edges
     area = (bottom - top) * (right - left)
@@ -79,22 +79,22 @@ def mix_images(batch: Tensor, mix: Mix) -> Tensor:
 
 
 def mix_targets(targets: Tensor, mix: Mix) -> Tensor:
-    """Mix each row of class shares (n + 1, classes) with the one before it; n come out."""
+    """Mix each row of class probabilities (n + 1, classes) with the one before it; n come out."""
     return _mix_rows(targets, mix.share)
 
 
 def _mix_rows(rows: Tensor, share: float) -> Tensor:
-    # Not lerp: fused, it may round a number by its place in memory, which differs with the slice.
+    # Not lerp: when fused, its rounding may depend on the place in memory, and so on the slice.
     return rows[1:] * share + rows[:-1] * (1 - share)
 
 
 def soft_targets(labels: Tensor, classes: int, smoothing: float = 0.0) -> Tensor:
-    """Turn class numbers into shares of classes (n, classes), a part of them spread over all.
+    """Return targets (n, classes) for class indices (n) or several labels per image (n, classes).
 
-    Rows of several labels are chances, not shares: they stay as they are, as floats.
+    `smoothing` is the fraction of each label that is spread over all classes.
     """
-    if labels.ndim == 2:
-        return labels.float()
     off = smoothing / classes
+    if labels.ndim == 2:
+        return labels.float() * (1 - smoothing) + off
     targets = torch.full((len(labels), classes), off, device=labels.device)
     return targets.scatter_(1, labels[:, None], 1 - smoothing + off)

@@ -1,7 +1,7 @@
-"""What training does to one image after its crop: RandAugment, color jitter, random erasing.
+"""Augmentation of one image after its crop: RandAugment, color jitter, random erasing.
 
-All are pure functions of the image and its draws. RGB is what they are made for; of images
-with other channels, color and hue stay as they are, and the rest is done to each channel.
+All are pure functions of the image and its random numbers. They are made for RGB; with other
+channels, color and hue are left alone, and the rest is done to each channel.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ _TORCHVISION = (
     "Contrast", "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize",
 )  # fmt: skip
 _SIDE = 224  # pixels of the images that big_vision's lengths are meant for
-_TIE = 1 / 256  # a pixel: sends what lies between two pixels to the right one, as TensorFlow does
+_TIE = 1 / 256  # of a pixel: rounds halves to the right, as TensorFlow does
 
 
-def randaugment(image: np.ndarray, spec: RandAugment, draws: CounterRNG) -> np.ndarray:
-    """Apply some operations in a row, each drawn from all of them alike, with one magnitude."""
+def randaugment(image: np.ndarray, spec: RandAugment, rng: CounterRNG) -> np.ndarray:
+    """Apply random operations one after the other, all with the same magnitude."""
     apply = _apply_big_vision if spec.operations == "big_vision" else _apply_torchvision
     for _ in range(spec.layers):
-        image = apply(image, spec.magnitude, draws)
+        image = apply(image, spec.magnitude, rng)
     return image
 
 
-def _apply_big_vision(image: np.ndarray, magnitude: float, draws: CounterRNG) -> np.ndarray:
-    """Do what big_vision's pp/autoaugment.py does at 224 pixels, and the like at other sizes.
+def _apply_big_vision(image: np.ndarray, magnitude: float, rng: CounterRNG) -> np.ndarray:
+    """Do what big_vision's pp/autoaugment.py does at 224 pixels, scaled to other sizes.
 
-    Its lengths are pixels whatever the size; here they grow with the image. What AugReg was
-    trained with is kept, flaws and all. Contrast moves from 196, which is 224 * 224 / 256 and no
-    mean (its issue 109). Solarize's threshold wraps at 256, so that it inverts all at 10 and 20
-    (its issue 110). Posterize keeps more bits at higher magnitudes, and one at 0. So magnitude 0
-    is not nothing: only 7 of the 16 leave the image as it is.
+    Its lengths are pixels at any size; here they grow with the image. The flaws that AugReg was
+    trained with are kept: Contrast blends with 196, which is 224 * 224 / 256 and not a mean (its
+    issue 109); Solarize's threshold wraps at 256, so that it inverts everything at 10 and 20 (its
+    issue 110); Posterize keeps more bits at higher magnitudes, and one bit at 0. So magnitude 0
+    still changes images: only 7 of the 16 operations leave one unchanged.
     """
     part = magnitude / 10
-    name = _BIG_VISION[draws.below(len(_BIG_VISION))[0]]
-    signed = part if draws.uniform()[0] < 0.5 else -part
+    name = _BIG_VISION[rng.below(len(_BIG_VISION))[0]]
+    signed = part if rng.uniform()[0] < 0.5 else -part
     factor, shear = part * 1.8 + 0.1, signed * 0.3
     height, width = image.shape[0] / _SIDE, image.shape[1] / _SIDE
     match name:
@@ -93,25 +93,25 @@ def _apply_big_vision(image: np.ndarray, magnitude: float, draws: CounterRNG) ->
         case "TranslateY":
             return transform(image, (1, 0, 0, 0, 1, signed * 100 * height), fill=128)
         case "Cutout":
-            return _cut_out(image, int(part * 40 * height), int(part * 40 * width), draws)
+            return _cut_out(image, int(part * 40 * height), int(part * 40 * width), rng)
         case _:
             return solarize_add(image, int(part * 110))
 
 
-def _cut_out(image: np.ndarray, half_height: int, half_width: int, draws: CounterRNG) -> np.ndarray:
-    """Fill a rectangle around a random pixel with gray, as far as it lies in the image."""
-    row, column = draws.below(image.shape[0])[0], draws.below(image.shape[1])[0]
+def _cut_out(image: np.ndarray, half_height: int, half_width: int, rng: CounterRNG) -> np.ndarray:
+    """Fill a rectangle around a random pixel with gray, clipped to the image."""
+    row, column = rng.below(image.shape[0])[0], rng.below(image.shape[1])[0]
     cut = image.copy()
     cut[max(row - half_height, 0) : row + half_height,
         max(column - half_width, 0) : column + half_width] = 128  # fmt: skip
     return cut
 
 
-def _apply_torchvision(image: np.ndarray, magnitude: float, draws: CounterRNG) -> np.ndarray:
-    """Do what torchvision's RandAugment does to Pillow's images, with its 31 magnitudes."""
+def _apply_torchvision(image: np.ndarray, magnitude: float, rng: CounterRNG) -> np.ndarray:
+    """Do what torchvision's RandAugment does to PIL images, with its 31 magnitudes."""
     part = magnitude / 30
-    name = _TORCHVISION[draws.below(len(_TORCHVISION))[0]]
-    signed = part if draws.uniform()[0] < 0.5 else -part
+    name = _TORCHVISION[rng.below(len(_TORCHVISION))[0]]
+    signed = part if rng.uniform()[0] < 0.5 else -part
     factor, shear = 1 + signed * 0.9, signed * 0.3
     match name:
         case "Identity":
@@ -146,50 +146,50 @@ def _apply_torchvision(image: np.ndarray, magnitude: float, draws: CounterRNG) -
             return equalize(image)
 
 
-def jitter(image: np.ndarray, augment: Augment, draws: CounterRNG) -> np.ndarray:
-    """Change brightness, contrast, saturation and hue in a random order, as ColorJitter does."""
-    order = np.argsort([draws.uniform()[0] for _ in range(4)])
+def jitter(image: np.ndarray, augment: Augment, rng: CounterRNG) -> np.ndarray:
+    """Change brightness, contrast, saturation and hue in random order, as ColorJitter does."""
+    order = np.argsort([rng.uniform()[0] for _ in range(4)])
     for what in order:
         if what == 0 and augment.brightness > 0:
-            image = blend(0, image, _draw_factor(augment.brightness, draws))
+            image = blend(0, image, _draw_factor(augment.brightness, rng))
         elif what == 1 and augment.contrast > 0:
-            image = blend(mean_gray(image), image, _draw_factor(augment.contrast, draws))
+            image = blend(mean_gray(image), image, _draw_factor(augment.contrast, rng))
         elif what == 2 and augment.saturation > 0:
-            image = blend(gray(image), image, _draw_factor(augment.saturation, draws))
+            image = blend(gray(image), image, _draw_factor(augment.saturation, rng))
         elif what == 3 and augment.hue > 0:
-            image = turn_hue(image, draws.uniform(-augment.hue, augment.hue)[0])
+            image = turn_hue(image, rng.uniform(-augment.hue, augment.hue)[0])
     return image
 
 
-def _draw_factor(amount: float, draws: CounterRNG) -> float:
-    return float(draws.uniform(max(0.0, 1 - amount), 1 + amount)[0])
+def _draw_factor(amount: float, rng: CounterRNG) -> float:
+    return float(rng.uniform(max(0.0, 1 - amount), 1 + amount)[0])
 
 
-def erase(image: np.ndarray, augment: Augment, draws: CounterRNG) -> np.ndarray:
-    """Fill, with a chance, one rectangle of 2 to 33 % of the image with noise.
+def erase(image: np.ndarray, augment: Augment, rng: CounterRNG) -> np.ndarray:
+    """Fill, with probability `augment.erase`, a rectangle of 2 to 33 % of the image with noise.
 
-    Values are drawn from 0 .. 255 alike, as the paper's (RE-R of arXiv 1708.04896). timm's `pixel`
-    draws normal ones after normalizing, which go beyond any image's: they deviate by 1, where
-    these deviate by 0.58 if the mean and std taken out are 0.5.
+    Values are uniform in 0 .. 255, as in the paper (RE-R of arXiv 1708.04896). timm's `pixel`
+    samples normal values after normalizing, with a std of 1; these have 0.58 if mean and std
+    are 0.5.
     """
-    if draws.uniform()[0] >= augment.erase:
+    if rng.uniform()[0] >= augment.erase:
         return image
     height, width, channels = image.shape
     for _ in range(10):
-        area = draws.uniform(0.02, 1 / 3)[0] * height * width
-        aspect = math.exp(draws.uniform(math.log(0.3), math.log(1 / 0.3))[0])
+        area = rng.uniform(0.02, 1 / 3)[0] * height * width
+        aspect = math.exp(rng.uniform(math.log(0.3), math.log(1 / 0.3))[0])
         rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if rows < height and columns < width:
-            top, left = draws.below(height - rows + 1)[0], draws.below(width - columns + 1)[0]
-            noise = _draw_bytes(rows * columns * channels, draws)
+            top, left = rng.below(height - rows + 1)[0], rng.below(width - columns + 1)[0]
+            noise = _draw_bytes(rows * columns * channels, rng)
             erased = image.copy()
             erased[top : top + rows, left : left + columns] = noise.reshape(rows, columns, channels)
             return erased
     return image
 
 
-def _draw_bytes(count: int, draws: CounterRNG) -> np.ndarray:
-    """Draw many bytes at once: two of the image's numbers are the key of a stream of its own."""
-    low, high = (int(draws.uniform()[0] * 2**32) for _ in range(2))
+def _draw_bytes(count: int, rng: CounterRNG) -> np.ndarray:
+    """Draw many bytes at once: two of the image's numbers are the key of a stream."""
+    low, high = (int(rng.uniform()[0] * 2**32) for _ in range(2))
     drawn = words(low | high << 32, "image", 0, np.zeros(1), range(-(-count // 16)))
     return drawn.astype("<u4").view(np.uint8)[0, :count]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,8 @@ from vitrail.config import InputError
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "area"]
 Fit = Literal["stretch", "crop", "small"]
+LARGEST_SIDE = 4096
+"""Most pixels of a side of a model's input: 200 MB as numbers. Published ones end at 1024."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +35,38 @@ class Preprocess:
     antialias: bool = True
     """Whether a smaller image is averaged from all pixels, as Pillow does; TensorFlow's plain
     resize, with which the paper's models were trained, takes the nearest ones only."""
+    patches: int = 0
+    """Patch budget of predictions (NaFlex, SigLIP 2): images keep their aspect ratio, in as many
+    patches as fit; 0 for images of one size. Where batches need one size, images are fitted to it.
+    """
+    patch_size: int = 16
+    """Side of these patches, in pixels."""
 
     def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std):
-            raise InputError(f"{len(self.mean)} means but {len(self.std)} stds")
-        if min(self.size) < 1 or not 0 < self.crop <= 1 or min(self.std, default=0) <= 0:
-            raise InputError(f"no such preprocessing: {self}")
+        if self.patches < 0 or self.patches > LARGEST_SIDE:
+            raise InputError(f"patches must be in [0, {LARGEST_SIDE}], got {_brief(self.patches)}")
+        if not 1 <= self.patch_size <= LARGEST_SIDE:
+            raise InputError(f"patch_size must be at least 1, got {_brief(self.patch_size)}")
+        if len(self.mean) != len(self.std) or not self.mean:
+            raise InputError(f"{len(self.mean)} means but {len(self.std)} stds; expected as many")
+        if not 1 <= min(self.size) <= max(self.size) <= LARGEST_SIDE:
+            raise InputError(f"size must be in [1, {LARGEST_SIDE}], got {_brief(self.size)}")
+        least = max(0.05, max(self.size) / (2 * LARGEST_SIDE))  # it is cut from a larger image
+        if not least <= self.crop <= 1:
+            raise InputError(f"crop must be in [{least:g}, 1], got {_brief(self.crop)}")
+        if not all(math.isfinite(each) and abs(each) <= 1e3 for each in self.mean):
+            raise InputError(f"mean must be in [-1000, 1000], got {_brief(self.mean)}")
+        if not all(1e-4 <= each <= 1e4 for each in self.std):
+            raise InputError(f"std must be in [0.0001, 10000], got {_brief(self.std)}")
 
     @property
     def channels(self) -> int:
         """Count the channels of the model's input."""
         return len(self.mean)
+
+
+def _brief(value: object) -> str:
+    return str(value)[:80]
 
 
 def default_preprocess(size: tuple[int, int], channels: int) -> Preprocess:

@@ -1,7 +1,7 @@
-"""How images get another size.
+"""Resize images.
 
-Evaluation resizes to the bit as Pillow does, so that inputs equal timm's and Hugging Face's, or,
-without antialiasing, as TensorFlow does. Training may round otherwise, and is faster for it.
+Evaluation resizes exactly as Pillow does, so that inputs equal timm's and Hugging Face's, or,
+without antialiasing, as TensorFlow does. Training may round differently, and is faster for it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _CHUNK = 64  # small images that are resized at once, so that they stay in the p
 
 
 def resize(image: np.ndarray, size: Size, preprocess: Preprocess) -> np.ndarray:
-    """Resize to the bit as Pillow does; without antialiasing, as TensorFlow does, then rounded.
+    """Resize exactly as Pillow does; without antialiasing, as TensorFlow does, then rounded.
 
-    What is given back is a new array always.
+    The result is always a new array.
     """
     interpolation = preprocess.interpolation
     if image.shape[:2] == size:
@@ -41,7 +41,7 @@ def resize(image: np.ndarray, size: Size, preprocess: Preprocess) -> np.ndarray:
         return _sample(image, size, interpolation)
     if image.shape[2] == 3:
         return _resize_pillow(image, size, interpolation)
-    # One channel at a time: Pillow would weigh four by the last, and has no room for five.
+    # One channel at a time: Pillow would take the fourth as alpha, and can't hold five.
     planes = [image[..., channel] for channel in range(image.shape[2])]
     return np.stack([_resize_pillow(plane, size, interpolation) for plane in planes], axis=-1)
 
@@ -56,7 +56,7 @@ def _triangle(x: Tensor) -> Tensor:
 
 
 def _keys(x: Tensor) -> Tensor:
-    """Weigh by Keys' cubic of -1/2, which is Pillow's and TensorFlow's (torch's is of -3/4)."""
+    """Keys' cubic kernel with a = -1/2, as in Pillow and TensorFlow (torch has -3/4)."""
     x = x.abs()
     near, far = (1.5 * x - 2.5) * x * x + 1, ((2.5 - 0.5 * x) * x - 4) * x + 2
     return torch.where(x < 1, near, torch.where(x < 2, far, 0))
@@ -71,11 +71,11 @@ _KERNELS: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     "bicubic": (_keys, 2),
     "lanczos": (_lanczos, 3),
 }
-"""What weighs a pixel by its distance, and how many pixels that reaches."""
+"""The weight of a pixel by its distance, and the kernel's reach in pixels."""
 
 
 def _sample(image: np.ndarray, size: Size, interpolation: Interpolation) -> np.ndarray:
-    """Weigh the nearest pixels only, those outside left out, as tf.image.resize does."""
+    """Weight only the nearest pixels inside the image, as tf.image.resize does."""
     kernel, reach = _KERNELS[interpolation]
     values = torch.from_numpy(image.astype(np.float32, order="C"))
     for axis, count in enumerate(size):
@@ -93,7 +93,7 @@ def _sample(image: np.ndarray, size: Size, interpolation: Interpolation) -> np.n
 
 
 def _average(image: np.ndarray, size: Size) -> np.ndarray:
-    """Average what each pixel covers, fractions of pixels too, as TensorFlow's area does."""
+    """Average the area that each pixel covers, as TensorFlow's area method does."""
     values = image
     for axis, count in enumerate(size):
         length = values.shape[axis]
@@ -108,7 +108,7 @@ def _average(image: np.ndarray, size: Size) -> np.ndarray:
 
 
 def has_kernel(preprocess: Preprocess) -> bool:
-    """Tell whether torch resizes uint8 by the rule, as `resize_quickly` and `resize_boxes` do."""
+    """Tell whether torch has the kernel, for `resize_quickly` and `resize_boxes`."""
     cubic = preprocess.interpolation == "bicubic" and preprocess.antialias  # else it isn't Keys'
     return preprocess.interpolation == "bilinear" or cubic
 
@@ -117,7 +117,7 @@ def resize_quickly(image: np.ndarray, size: Size, preprocess: Preprocess) -> np.
     """Resize as `resize` does up to rounding, with torch's vectorized kernel where it has one."""
     if not has_kernel(preprocess):
         return resize(image, size, preprocess)
-    image = np.require(image, requirements=["C", "W"])  # what torch takes without a word
+    image = np.require(image, requirements=["C", "W"])  # which torch takes without a warning
     planes = torch.from_numpy(image)[None].permute(0, 3, 1, 2)  # channels last, to torch too
     mode, antialias = preprocess.interpolation, preprocess.antialias
     resized = F.interpolate(planes, size, mode=mode, antialias=antialias)
@@ -127,9 +127,9 @@ def resize_quickly(image: np.ndarray, size: Size, preprocess: Preprocess) -> np.
 def resize_boxes(
     pixels: np.ndarray, boxes: np.ndarray, flips: np.ndarray, preprocess: Preprocess
 ) -> np.ndarray:
-    """Cut a box out of each image, resize it, and turn left for right where asked.
+    """Crop a box of each image, resize it, and flip it where asked.
 
-    For small images, products with each one's matrices of weights take less time than calls.
+    For small images, products with matrices of weights are faster than a call per image.
     """
     resized = np.empty((len(pixels), *preprocess.size, pixels.shape[3]), np.uint8)
     for start in range(0, len(pixels), _CHUNK):
@@ -158,7 +158,7 @@ def _multiply(
 def _matrices(
     start: Tensor, extent: Tensor, length: int, count: int, preprocess: Preprocess
 ) -> Tensor:
-    """Give the weights of `length` pixels for `count` new ones, of each image's extent."""
+    """Return the weights of `length` pixels for `count` new ones, within each image's extent."""
     kernel, _ = _KERNELS[preprocess.interpolation]
     scale = (extent / count)[:, None]
     places, wanted = torch.arange(length) + 0.5, torch.arange(count) + 0.5

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.data.datasets.open import Data
 from vitrail.deploy.backends.engines import open_onnx, open_openvino, require_package
-from vitrail.deploy.backends.quantize import quantize_onnx
+from vitrail.deploy.backends.quantize import quantize_products
 from vitrail.deploy.backends.token_merging import MergedViT
 from vitrail.deploy.exporting.graph import ExportModule, export_metadata, trace
 from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
@@ -42,7 +42,7 @@ class BackendContext:
     folder: Path
     """Where their files are, as long as they are used."""
     data: Data | None
-    """The dataset whose training split calibrates int8; drawn shapes if None."""
+    """The dataset whose training split calibrates int8; generated shapes if None."""
     merge: float = MERGE_RATIO
 
     @cached_property
@@ -66,10 +66,14 @@ class BackendContext:
     @cached_property
     def int8(self) -> Path:
         """The same with matrix products in int8."""
-        path = self.folder / "int8.onnx"
+        require_package("onnx", "'vitrail[onnx]'")
+        import onnx
+
+        model, path = onnx.load(str(self.onnx)), self.folder / "int8.onnx"
         preprocess = self.predictor.preprocess
         samples = take_samples(self.data, preprocess, count=_CALIBRATION, split="train")
-        quantize_onnx(self.onnx, path, self.module, samples.inputs())
+        quantize_products(model, self.module, samples.inputs())
+        save_onnx(model, path)
         return path
 
 

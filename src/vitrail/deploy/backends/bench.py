@@ -7,10 +7,8 @@ never recommended.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import time
-import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,36 +23,13 @@ from vitrail.console import show_progress
 from vitrail.data.datasets.open import Data
 from vitrail.deploy.backends.backends import BACKENDS, MERGE_RATIO, REFERENCE, BackendContext
 from vitrail.deploy.exporting.samples import Samples, take_samples
+from vitrail.files import temporary_folder
 from vitrail.machine import available_cores
 from vitrail.predictor import BatchingConfig, ModelLike, Predictor
 from vitrail.result import Result, ResultTable
 
+ROUNDS, MAX_CHANGED = 3, 0.01
 _GAIN = 1.03  # a smaller ratio is noise
-
-
-@dataclass(frozen=True, kw_only=True)
-class BenchmarkConfig:
-    """What is measured, on how many images, and what may change."""
-
-    backends: tuple[str, ...] = tuple(BACKENDS)
-    images: int = 64
-    rounds: int = 3
-    max_changed: float = 0.01
-    """Largest fraction of images whose top-1 may change, and largest loss of accuracy."""
-    merge: float = MERGE_RATIO
-    split: str = "val"
-
-    def __post_init__(self) -> None:
-        for name in self.backends:
-            if name not in BACKENDS:
-                there = ", ".join(BACKENDS)
-                hint = suggest(name, BACKENDS)
-                raise InputError(f"--backends {name}: expected some of {there}{hint}")
-        for name in ("images", "rounds"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.max_changed < 1:
-            raise InputError(f"max_changed must be in [0, 1), got {self.max_changed}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +49,7 @@ class BenchmarkRow:
     top1: float | None
     """Accuracy, if the images are labeled with the model's classes."""
     agreement: float
-    """Fraction of images with the same top-1 as PyTorch."""
+    """Fraction of images with the same top-1, or the same labels, as PyTorch."""
     verdict: str
 
 
@@ -86,6 +61,8 @@ class BenchmarkResult(Result):
     best: BenchmarkRow
     images: str
     """The dataset that was measured on."""
+    count: int
+    """Number of its images that were measured on."""
     unavailable: dict[str, str]
     """Backends that could not be tried, and why."""
 
@@ -105,7 +82,10 @@ class BenchmarkResult(Result):
         for row in self.rows:
             yield f"{row.backend} {row.batching}: {row.verdict}"
         yield "Batching is batch x workers x threads per worker."
-        yield f"Measured on {self.images}. Agreement: fraction with the same top-1 as PyTorch."
+        yield (
+            f"Measured on {self.count} images of {self.images}. "
+            "Agreement: fraction with the same top-1 as PyTorch."
+        )
         for backend, reason in self.unavailable.items():
             yield f"not measured: {backend}: {reason}"
 
@@ -127,58 +107,51 @@ def bench(
     split: str = "val",
     backends: Sequence[str] = (),
     images: int = 64,
-    rounds: int = 3,
-    max_changed: float = 0.01,
+    rounds: int = ROUNDS,
+    max_changed: float = MAX_CHANGED,
     merge: float = MERGE_RATIO,
 ) -> BenchmarkResult:
-    """Measure which backend runs a model fastest, on the user's images or on drawn shapes."""
-    config = BenchmarkConfig(
-        backends=tuple(backends) or tuple(BACKENDS), images=images, rounds=rounds,
-        max_changed=max_changed, merge=merge, split=split,
-    )  # fmt: skip
-    predictor = Predictor.load(model, device="cpu")
-    with tempfile.TemporaryDirectory(prefix="vitrail-bench-") as folder:
-        return measure_backends(predictor, Path(folder), data, config)[0]
+    """Measure which backend runs a model fastest, on the user's images or on generated shapes.
 
-
-def optimize(
-    predictor: Predictor, data: Data | None = None, config: BenchmarkConfig | None = None
-) -> Predictor:
-    """Give the fastest predictor among the exact backends and their batching.
-
-    Name `merged` or `int8` in `config.backends` to try those too.
+    `max_changed` is the largest fraction of images whose top-1 may change, and the largest loss of
+    accuracy.
     """
-    exact = tuple(name for name in BACKENDS if BACKENDS[name].exact)
-    folder = Path(tempfile.mkdtemp(prefix="vitrail-bench-"))
-    try:
-        config = config or BenchmarkConfig(backends=exact)
-        found = measure_backends(predictor, folder, data, config)[1]
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    # Engines open the files again when more batches run at once, so the folder stays with them.
-    weakref.finalize(found, shutil.rmtree, folder, ignore_errors=True)
-    return found
+    for name in backends:
+        if name not in BACKENDS:
+            hint = suggest(name, BACKENDS)
+            raise InputError(f"--backends {name}: expected some of {', '.join(BACKENDS)}{hint}")
+    for name, count in (("images", images), ("rounds", rounds)):
+        if count < 1:
+            raise InputError(f"{name} must be at least 1, got {count}")
+    if not 0 <= max_changed < 1:
+        raise InputError(f"max_changed must be in [0, 1), got {max_changed}")
+    predictor = Predictor.load(model, device="cpu")
+    with temporary_folder("vitrail-bench-", Path(tempfile.gettempdir())) as folder:
+        samples = take_samples(data, predictor.preprocess, count=images, split=split)
+        context = BackendContext(predictor, folder, data, merge)
+        names = tuple(backends) or tuple(BACKENDS)
+        return measure_backends(context, samples, names, rounds, max_changed)
 
 
 def measure_backends(
-    predictor: Predictor, folder: Path, data: Data | None, config: BenchmarkConfig
-) -> tuple[BenchmarkResult, Predictor]:
-    """Measure backends whose files are in a folder, and give the recommended one's predictor."""
-    samples = take_samples(data, predictor.preprocess, count=config.images, split=config.split)
-    context = BackendContext(predictor, folder, data, config.merge)
-    found, unavailable = _build(context, samples, config)
-    with show_progress("measuring", config.rounds) as report:
-        for turn in range(config.rounds):
+    context: BackendContext,
+    samples: Samples,
+    backends: Sequence[str],
+    rounds: int = ROUNDS,
+    max_changed: float = MAX_CHANGED,
+) -> BenchmarkResult:
+    """Measure backends by name, and PyTorch in any case."""
+    found, unavailable = _build(context, samples, backends)
+    with show_progress("measuring", rounds) as report:
+        for turn in range(rounds):
             for candidate in found:
                 _take_turn(candidate, samples)
             report(turn + 1)
-    rows = [_judge(each, found[0], samples, config) for each in found]
-    good = [place for place, row in enumerate(rows) if row.verdict in ("faster", "the reference")]
-    best = max(good, key=lambda place: rows[place].ratio)
+    rows = [_judge(each, found[0], samples, max_changed) for each in found]
+    good = [index for index, row in enumerate(rows) if row.verdict in ("faster", "the reference")]
+    best = max(good, key=lambda index: rows[index].ratio)
     rows[best] = replace(rows[best], verdict=f"recommended: {rows[best].verdict}")
-    result = BenchmarkResult(tuple(rows), rows[best], samples.name, unavailable)
-    return result, found[best].predictor
+    return BenchmarkResult(tuple(rows), rows[best], samples.name, len(samples), unavailable)
 
 
 def batching_candidates(default: BatchingConfig) -> list[BatchingConfig]:
@@ -194,7 +167,7 @@ def batching_candidates(default: BatchingConfig) -> list[BatchingConfig]:
 
 
 def _build(
-    context: BackendContext, samples: Samples, config: BenchmarkConfig
+    context: BackendContext, samples: Samples, backends: Sequence[str]
 ) -> tuple[list[_Candidate], dict[str, str]]:
     """Make the candidates: PyTorch with each batching, then the others with the best of these."""
     default = context.predictor.batching
@@ -205,7 +178,7 @@ def _build(
     best = min([first, *others], key=lambda each: each.seconds[0])
     if best is not first:
         found.append(best)
-    for name in config.backends:
+    for name in backends:
         if name == REFERENCE:
             continue
         try:
@@ -244,29 +217,29 @@ def _take_turn(candidate: _Candidate, samples: Samples, latencies: int = 16) -> 
     for _ in predictor.outputs(samples.contents):
         pass
     candidate.seconds.append(time.perf_counter() - start)
-    for place in range(latencies):
-        prepared = predictor.prepare(samples.contents[place % len(samples)])[None]
+    for index in range(latencies):
+        prepared = predictor.prepare(samples.contents[index % len(samples)])[None]
         start = time.perf_counter()
         predictor.run(prepared)
         candidate.latencies.append(time.perf_counter() - start)
 
 
 def _judge(
-    each: _Candidate, first: _Candidate, samples: Samples, config: BenchmarkConfig
+    each: _Candidate, first: _Candidate, samples: Samples, max_changed: float
 ) -> BenchmarkRow:
-    predicted, expected = each.logits.argmax(1), first.logits.argmax(1)
-    agreement = float((predicted == expected).double().mean())
+    same = each.predictor.same_predictions(each.logits, first.logits)
+    agreement = float(same.double().mean())
     labels = _labels(samples, each.predictor.classes)
     top1, reference = (
-        None if labels is None else float((found == labels).double().mean())
-        for found in (predicted, expected)
+        None if labels is None else float((found.logits.argmax(1) == labels).double().mean())
+        for found in (each, first)
     )
     ratio = float(np.median(np.divide(first.seconds, each.seconds)))
     lost = 0.0 if top1 is None or reference is None else reference - top1
     p50, p90, p99 = (float(1000 * np.quantile(each.latencies, q)) for q in (0.5, 0.9, 0.99))
     if each is first:
         verdict = "the reference"
-    elif 1 - agreement > config.max_changed or lost > config.max_changed:
+    elif 1 - agreement > max_changed or lost > max_changed:
         verdict = f"not recommended: changes the top-1 of {1 - agreement:.1%} of the images"
     elif ratio < _GAIN:
         verdict = "slower" if ratio < 1 else "not faster"
@@ -289,8 +262,8 @@ def _labels(samples: Samples, classes: Sequence[str] | None) -> Tensor | None:
     """Give each image's class index in the model, if it knows all the names."""
     if samples.labels is None or classes is None or not set(samples.classes) <= set(classes):
         return None
-    places = {name: place for place, name in enumerate(classes)}
-    return torch.tensor([places[samples.classes[label]] for label in samples.labels])
+    indices = {name: index for index, name in enumerate(classes)}
+    return torch.tensor([indices[samples.classes[label]] for label in samples.labels])
 
 
 def _resident(field: str) -> int | None:

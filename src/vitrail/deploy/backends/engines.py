@@ -30,23 +30,13 @@ def require_package(package: str, extra: str) -> None:
 
 def open_onnx(path: Path, *, threads: int = 1) -> Engine:
     """Open an ONNX file in ONNX Runtime; external data is refused."""
-    require_package("onnxruntime", "'vitrail[onnx]'")
-    import onnxruntime
-
     _check_alone(path)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry(
-        "session.intra_op.allow_spinning", "0"
-    )  # other threads compute too
-    options.log_severity_level = 3  # errors; it warns about each unused constant
     try:
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
+        session = open_session(str(path), threads=threads)
+    except InputError:
+        raise
     except Exception as error:  # its error types are not public
-        raise InputError(f"{path}: ONNX Runtime can't open it: {_first_line(error)}") from None
+        raise InputError(f"{path}: ONNX Runtime can't open it: {first_line(error)}") from None
     name = session.get_inputs()[0].name
 
     def run(images: Tensor) -> Tensor:
@@ -63,6 +53,8 @@ def open_session(model: str | bytes, *, threads: int = 1) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    # Threads that spin while waiting would take the cores of others.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # errors; it warns about each unused constant
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
@@ -118,7 +110,7 @@ def open_openvino(path: Path, *, threads: int = 1) -> Engine:
     try:
         compiled = openvino.Core().compile_model(str(path), "CPU", settings)
     except RuntimeError as error:
-        raise InputError(f"{path}: OpenVINO can't open it: {_first_line(error)}") from None
+        raise InputError(f"{path}: OpenVINO can't open it: {first_line(error)}") from None
 
     def run(images: Tensor) -> Tensor:
         request = compiled.create_infer_request()  # one per call, for several threads
@@ -128,6 +120,7 @@ def open_openvino(path: Path, *, threads: int = 1) -> Engine:
     return run
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Shorten an engine's message, which may go on for pages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0][:200] if lines else type(error).__name__

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.deploy.backends.engines import open_session, require_package
+from vitrail.deploy.backends.engines import open_session
 from vitrail.deploy.exporting.graph import ExportModule
-from vitrail.deploy.exporting.onnx_file import drop_unused, save_onnx
+from vitrail.deploy.exporting.onnx_file import drop_unused, replace_all
 
 _BATCH = 2  # images per calibration run, which returns all activations
 _SMOOTH = 0.7
@@ -47,16 +46,6 @@ class _InputRange:
         self.rows += len(rows)
 
 
-def quantize_onnx(source: Path, out: Path, module: ExportModule, prepared: Tensor) -> None:
-    """Write a copy of an ONNX file with int8 products, calibrated on prepared images."""
-    require_package("onnx", "'vitrail[onnx]'")
-    import onnx
-
-    model = onnx.load(str(source))
-    quantize_products(model, module, prepared)
-    save_onnx(model, out)
-
-
 def quantize_products(model: Any, module: ExportModule, prepared: Tensor) -> None:
     """Make a model's linear layers compute in int8, calibrated on prepared images.
 
@@ -81,9 +70,7 @@ def quantize_products(model: Any, module: ExportModule, prepared: Tensor) -> Non
             weight = weights[node.input[1]]
             made = _quantize(model, node, weight, seen[node.input[0]], f"int8.{number}")
         nodes += made or [node]
-    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copies)
+    replace_all(model.graph.node, nodes)
     drop_unused(model)
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,9 +18,10 @@ from pathlib import Path
 from vitrail import __version__
 from vitrail.config import InputError, from_dict, suggest, to_dict
 from vitrail.deploy.backends.backends import BACKENDS, REFERENCE, BackendContext
-from vitrail.deploy.backends.bench import BenchmarkConfig, measure_backends
+from vitrail.deploy.backends.bench import measure_backends
+from vitrail.deploy.exporting.samples import take_samples
 from vitrail.download import cache_folder
-from vitrail.files import write_whole
+from vitrail.files import lock_folder, write_whole
 from vitrail.machine import available_cores
 from vitrail.models.weight_hash import hash_weights
 from vitrail.predictor import BatchingConfig, Predictor
@@ -71,7 +71,12 @@ def select_backend(
     if not on_cpu:
         raise InputError(f"--backend {backend} runs on the CPU, not on {predictor.device}")
     folder = cache_folder() / "backends" / _digest(predictor)
-    with _locked(folder):  # another process may have written the files already
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        text = f"{folder}: {error.strerror}; set VITRAIL_CACHE to another folder"
+        raise InputError(text) from None
+    with lock_folder(folder):  # another process may have written the files already
         if backend == AUTO:
             choice = _read(folder / _machine()) or _measure(predictor, folder, log)
             backend, batching = choice.backend, replace(batching, batch_size=choice.batch_size)
@@ -87,11 +92,10 @@ def select_backend(
 def _measure(predictor: Predictor, folder: Path, log: Callable[[str], None]) -> BackendChoice:
     log(f"{predictor.name}: measuring which backend is fastest on this machine, once")
     default = predictor.batching
-    config = BenchmarkConfig(
-        backends=tuple(name for name in backend_choices() if name != AUTO),
-        images=min(2 * default.batch_size * default.workers, _MAX_IMAGES),
-    )
-    best = measure_backends(predictor, folder, None, config)[0].best
+    count = min(2 * default.batch_size * default.workers, _MAX_IMAGES)
+    samples = take_samples(None, predictor.preprocess, count=count)
+    names = [name for name in backend_choices() if name != AUTO]
+    best = measure_backends(BackendContext(predictor, folder, None), samples, names).best
     size = best.batching.batch_size
     log(f"{predictor.name}: {best.backend}, batches of {size}: {best.ratio:.2f}x PyTorch")
     choice = BackendChoice(backend=best.backend, batch_size=size)
@@ -127,23 +131,3 @@ def _machine() -> str:
         with suppress(PackageNotFoundError):
             parts.append(f"{package} {version(package)}")
     return f"{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}.json"
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Create a folder and hold its lock."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: {error.strerror}; set VITRAIL_CACHE to another folder"
-        ) from None
-    try:
-        with suppress(ImportError, OSError):  # no locks here: each process writes its own
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.models import Model, ViT
-from vitrail.models.layers import Block
+from vitrail.models.layers.blocks import Block
 
 
 class MergedViT(nn.Module):
@@ -24,10 +24,15 @@ class MergedViT(nn.Module):
         super().__init__()
         if not isinstance(model, ViT) or model.spec.attention != "full" or model.spec.distilled:
             raise InputError(f"{model.spec.name}: token merging needs a ViT with full attention")
-        if model.spec.position_at != "input" or model.spec.pool == "map":
+        if model.spec.block == "parallel" or model.spec.branches > 1:
+            raise InputError(
+                f"{model.spec.name}: token merging needs blocks whose MLP follows one attention"
+            )
+        inside = model.spec.position_at != "input" or model.spec.rotary != "none"
+        if inside or model.spec.pool == "map" or model.spec.pool_prefix:
             raise InputError(
                 f"{model.spec.name}: token merging needs positions at the input only, and a head "
-                "that reads the class token or the mean"
+                "that reads the class token or the mean of the patches"
             )
         if not 0 <= ratio <= 0.5:
             raise InputError(f"merge must be in [0, 0.5], got {ratio}; 0.08 is usual")
@@ -36,7 +41,8 @@ class MergedViT(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Classify images (batch, channels, height, width) to logits (batch, classes)."""
         model, prefix = self.model, self.model.spec.prefix
-        x, (rows, columns) = model.embed(x)
+        patches, (rows, columns) = model.embed_patches(x)
+        x = model.embed_tokens(patches, (rows, columns))
         sizes = torch.ones_like(x[..., :1])
         count = int(self.ratio * rows * columns)
         for block in model.blocks:
@@ -44,9 +50,12 @@ class MergedViT(nn.Module):
             x, sizes = _run_block(block, x, sizes, count, prefix)
         x = model.norm(x)
         if model.spec.pool == "token":
-            return model.head(model.head.features(x[:, 0]))
+            return model.head(model.head.features(model.pooled_norm(x[:, 0])))
         weights = sizes[:, prefix:] / (rows * columns)  # the mean over patches, not over tokens
-        return model.head(model.head.features((weights * x[:, prefix:]).sum(1)))
+        pooled = model.pooled_norm((weights * x[:, prefix:]).sum(1))
+        if model.spec.pool == "token-gap":
+            pooled = torch.cat([x[:, 0], pooled], dim=1)
+        return model.head(model.head.features(pooled))
 
 
 def _run_block(
@@ -57,7 +66,8 @@ def _run_block(
     query, key, value = attention.project(x)
     bias = sizes.log().transpose(1, 2)[:, None]  # (batch, 1, 1, tokens)
     mixed = F.scaled_dot_product_attention(query, key, value, bias)
-    x = x + block.after1(attention.output(mixed.transpose(1, 2).reshape(x.shape)))
+    mixed = attention.sub_norm(mixed.transpose(1, 2).reshape(x.shape))
+    x = x + block.after1(attention.output(mixed))
     x, sizes = merge_tokens(x, sizes, key.mean(1), count, prefix)
     return x + block.after2(block.mlp(x)), sizes
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import shutil
@@ -46,7 +45,7 @@ class ExportResult(Result):
     checked: int
     """Number of images that it was checked on."""
     agreement: float
-    """Fraction of them with the same top-1 as PyTorch."""
+    """Fraction of them with the same top-1, or the same labels, as PyTorch."""
     quantize: Quantize | None
     bytes: int
     """Size of all files."""
@@ -90,8 +89,7 @@ def export(
 ) -> ExportResult:
     """Write a model in another format; nothing is left behind if it computes something else.
 
-    It is checked on images of `data`, or on drawn shapes. The options are those of `vitrail export`
-    (`ExportConfig`).
+    It is checked on images of `data`, or on generated shapes. `ExportConfig` has the options.
     """
     config = ExportConfig(
         input=input, any_size=any_size, aot=aot, quantize=quantize, max_changed=max_changed,
@@ -153,8 +151,8 @@ def _write_first(
     """Write the first of several that computes what PyTorch does."""
     refused = ""
     for context in contexts:
-        run = _write(write, context, part)
-        each = [_compare(context.module, run, samples, size) for size in sizes]
+        run = write(context, part)
+        each = [_compare(context, run, samples, size) for size in sizes]
         found = _Compared(max(one.difference for one in each), min(one.agreement for one in each))
         refused = _refuse(part.name, context.config, samples, found)
         if not refused:
@@ -183,32 +181,6 @@ def _refuse(name: str, config: ExportConfig, samples: Samples, found: _Compared)
     )
 
 
-def _write(
-    write: Callable[[ExportContext, Path], Engine], context: ExportContext, part: Path
-) -> Engine:
-    try:
-        return write(context, part)
-    except RuntimeError as error:  # OpenVINO's error for a full disk
-        if _room_for(part, context.module):
-            raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-
-
-def _room_for(part: Path, module: ExportModule) -> bool:
-    """Tell whether the disk and the file size limit leave room for the weights."""
-    size = sum(p.numel() * p.element_size() for p in module.parameters())
-    return shutil.disk_usage(part.parent).free > size and _file_limit() > size
-
-
-def _file_limit() -> float:
-    try:
-        import resource
-    except ImportError:  # not on this system
-        return math.inf
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    return math.inf if limit == resource.RLIM_INFINITY else limit
-
-
 def _find_writer(to: str, config: ExportConfig) -> Callable[[ExportContext, Path], Engine]:
     if to not in WRITERS:
         known = ", ".join(WRITERS)
@@ -227,11 +199,9 @@ def _find_writer(to: str, config: ExportConfig) -> Callable[[ExportContext, Path
 
 
 @torch.inference_mode()
-def _compare(
-    module: ExportModule, run: Engine, samples: Samples, size: tuple[int, int]
-) -> _Compared:
-    """Compare logits and top-1 in batches of several sizes."""
-    prepared = samples.inputs(size)
+def _compare(context: ExportContext, run: Engine, samples: Samples, size: Size) -> _Compared:
+    """Compare logits and predictions in batches of several sizes."""
+    module, prepared = context.module, samples.inputs(size)
     worst = 0.0
     same = torch.ones(len(prepared), dtype=torch.bool)
     for batch in _batches(len(prepared)):
@@ -246,7 +216,7 @@ def _compare(
             )
         apart = (found - expected).abs().nan_to_num(nan=math.inf)  # max() ignores NaN
         worst = max(worst, float(apart.max()) / scale)
-        same[batch] &= found.argmax(1) == expected.argmax(1)
+        same[batch] &= context.predictor.same_predictions(found, expected)
     return _Compared(worst, float(same.double().mean()))
 
 

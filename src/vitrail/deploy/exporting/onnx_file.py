@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ def make_onnx(module: ExportModule, program: ExportedProgram, metadata: dict[str
     _drop_traces(model.graph)
     names = ("batch", "height", "width", "channels")
     order = (0, 1, 2, 3) if module.input_format == "uint8-nhwc" else (0, 3, 1, 2)
-    for place, dimension in enumerate(model.graph.input[0].type.tensor_type.shape.dim):
+    for index, dimension in enumerate(model.graph.input[0].type.tensor_type.shape.dim):
         if dimension.dim_param:
-            dimension.dim_param = names[order[place]]
+            dimension.dim_param = names[order[index]]
     model.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     for key, value in metadata.items():
         entry = model.metadata_props.add()
@@ -56,9 +57,14 @@ def drop_unused(model: Any) -> None:
     """Remove the tensors that no node reads any more."""
     read = {name for node in model.graph.node for name in node.input}
     kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
-    copies = [type(tensor).FromString(tensor.SerializeToString()) for tensor in kept]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(copies)
+    replace_all(model.graph.initializer, kept)
+
+
+def replace_all(field: Any, items: Iterable[Any]) -> None:
+    """Replace a graph's nodes or tensors; some of the new ones may be the old ones."""
+    copies = [type(item).FromString(item.SerializeToString()) for item in items]
+    del field[:]
+    field.extend(copies)
 
 
 def save_onnx(model: Any, path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vitrail.deploy.exporting.onnx_file import drop_unused
+from vitrail.deploy.exporting.onnx_file import drop_unused, replace_all
 
 Packing = Literal["int8-weights", "float16-weights"]
 
@@ -39,9 +39,7 @@ def pack_weights(model: Any, packing: Packing) -> None:
             made += _pack_blocks(model, tensor, inputs_last=products[tensor.name])
         else:
             made += _pack_halves(model, tensor)
-    nodes = [*made, *(type(node).FromString(node.SerializeToString()) for node in model.graph.node)]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    replace_all(model.graph.node, [*made, *model.graph.node])
     drop_unused(model)
 
 

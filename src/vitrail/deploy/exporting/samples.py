@@ -1,4 +1,4 @@
-"""Images that an exported or faster model is checked on: the user's, or drawn shapes."""
+"""Images that an exported or faster model is checked on: the user's, or generated shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models.spec import Size
 
-DRAWN = "shapes:size=96,count=240"
+GENERATED = "shapes:size=96,count=240"
 """What is used without the user's images: this package's own dataset."""
 
 
@@ -45,8 +45,8 @@ class Samples:
 def take_samples(
     data: Data | None, preprocess: Preprocess, *, count: int, split: str = "val"
 ) -> Samples:
-    """Take readable images, evenly spread over a dataset; drawn shapes without `data`."""
-    dataset = open_dataset(data or DRAWN, split=split)
+    """Take readable images, evenly spread over a dataset; generated shapes without `data`."""
+    dataset = open_dataset(data or GENERATED, split=split)
     contents: list[Content] = []
     labels: list[int] = []
     for index in _spread(len(dataset)):
@@ -70,4 +70,4 @@ def _spread(count: int) -> list[int]:
     step = max(1, round(count * 0.6180339887))  # the golden ratio's fraction
     while np.gcd(step, max(count, 1)) > 1:
         step += 1
-    return [place * step % count for place in range(count)]
+    return [index * step % count for index in range(count)]

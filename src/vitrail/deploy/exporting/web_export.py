@@ -17,6 +17,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from vitrail.config import InputError, to_dict
+from vitrail.files import temporary_folder
 from vitrail.predictor import Predictor
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
@@ -89,8 +90,8 @@ def read_runtime(folder: Path | None) -> dict[str, bytes]:
 def _read(folder: Path) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     for name in RUNTIME:
-        places = [folder / name, folder / "dist" / name]
-        path = next((place for place in places if place.is_file()), None)
+        paths = [folder / name, folder / "dist" / name]
+        path = next((each for each in paths if each.is_file()), None)
         if path is None:
             text = f"--runtime {folder} has no {name}; expected the folder of {PACKAGE} {VERSION}"
             raise InputError(text)
@@ -107,17 +108,17 @@ def _fetch() -> dict[str, bytes]:
     instead = f"or give a folder with {PACKAGE} {VERSION}: --runtime FOLDER"
     if npm is None:
         raise InputError(f"--to web needs npm to download {PACKAGE}: install npm, {instead}")
-    with tempfile.TemporaryDirectory(prefix="vitrail-web-") as place:
+    with temporary_folder("vitrail-web-", Path(tempfile.gettempdir())) as folder:
         command = [npm, "pack", f"{PACKAGE}@{VERSION}", "--ignore-scripts"]
         try:
             done = subprocess.run(
-                command, cwd=place, capture_output=True, text=True, timeout=_TIMEOUT, check=False
+                command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT, check=False
             )
             lines = [line for line in done.stderr.splitlines() if line.startswith("npm error")]
             reason = lines[0] if lines else f"exit code {done.returncode}"
         except (OSError, subprocess.TimeoutExpired) as error:
             reason = type(error).__name__
-        packed = next(Path(place).glob("*.tgz"), None)
+        packed = next(folder.glob("*.tgz"), None)
         if packed is None:
             raise InputError(
                 f"npm could not download {PACKAGE}@{VERSION} ({reason}); fix npm, {instead}"

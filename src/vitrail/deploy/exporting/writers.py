@@ -15,7 +15,12 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from vitrail.config import InputError
-from vitrail.deploy.backends.engines import open_onnx, open_openvino, require_package
+from vitrail.deploy.backends.engines import (
+    first_line,
+    open_onnx,
+    open_openvino,
+    require_package,
+)
 from vitrail.deploy.backends.quantize import quantize_products
 from vitrail.deploy.exporting.graph import ExportModule, Input, export_metadata, quiet
 from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
@@ -102,7 +107,13 @@ def _write_openvino(context: ExportContext, part: Path) -> Engine:
     draft.unlink()
     for key, value in context.metadata.items():
         model.set_rt_info(value, key.split("."))
-    openvino.save_model(model, part / "model.xml", compress_to_fp16=False)
+    try:
+        openvino.save_model(model, part / "model.xml", compress_to_fp16=False)
+    except RuntimeError as error:  # e.g. for a full disk
+        reason = first_line(error)
+        raise InputError(
+            f"{part.name}: cannot be written by OpenVINO ({reason}); is the disk full?"
+        ) from None
     return open_openvino(part / "model.xml")
 
 
@@ -115,7 +126,8 @@ def _write_pt2(context: ExportContext, part: Path) -> Engine:
             # In memory first: torch's writer aborts the process when the disk is full.
             torch.export.save(context.program, buffer := io.BytesIO(), extra_files=metadata)
             part.write_bytes(buffer.getbuffer())
-            return torch.export.load(part).module()
+            with part.open("rb") as file:  # by its name it would have to end in .pt2
+                return torch.export.load(file).module()
         return _compile_pt2(context.program, part)
 
 

@@ -53,7 +53,7 @@ export class Panel {
     this.view = null;
     this.distances = null;
     this.chosen = null;
-    this.find("bars").replaceChildren();
+    showBars(this.root, []);
     this.find("strip").replaceChildren();
     this.find("similar").hidden = true;
     this.find("attention").hidden = true;
@@ -79,7 +79,7 @@ export class Panel {
       if (classes) {
         const { top } = await this.request(this.address("predict"));
         if (signal.aborted) return false;
-        showBars(this.find("bars"), top);
+        showBars(this.root, top);
       }
       if (attention) await this.explain();
       if (index && !signal.aborted) await this.compare(signal);

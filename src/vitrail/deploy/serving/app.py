@@ -29,7 +29,7 @@ from vitrail.deploy.serving.schema import (
     PredictResponse,
     SimilarResponse,
 )
-from vitrail.deploy.serving.uploads import UploadBudget, find_images, read_body
+from vitrail.deploy.serving.uploads import UploadBudget, parse_images, read_body
 
 T = TypeVar("T")
 _TYPES = {
@@ -67,7 +67,7 @@ class Service:
         with self.budget.reservation(client) as reserve:
             body = await read_body(request, self.limits, reserve)
             kind = request.headers.get("content-type", "")
-            images = find_images(kind, body, self.limits)
+            images = parse_images(kind, body, self.limits)
             del body
             running = self.batcher.run(model, operation, options, images)
             results = await _unless_gone(request, running)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitrail.data.decoding.decode import Limits, read_header
 from vitrail.data.transforms.apply import normalize
 from vitrail.inspection.attention import Method, attention_masks
 from vitrail.inspection.distance import attention_distance
@@ -25,7 +24,6 @@ MAX_TOKENS = 1100
 def attention_response(
     predictor: Predictor,
     data: bytes,
-    limits: Limits,
     *,
     method: Method,
     layer: int,
@@ -38,7 +36,6 @@ def attention_response(
     Without `head`, the mean of all heads. `distances` adds the mean attention distance of each
     layer and head in pixels; `view` adds the image as the model sees it.
     """
-    read_header(data, limits)
     model, prepared = predictor.model, predictor.prepare(data)
     x = normalize(prepared[None], predictor.preprocess, device=predictor.device)
     rows, columns = patches_of(model, x)

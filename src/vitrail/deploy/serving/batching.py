@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from vitrail.config import InputError
@@ -199,12 +200,8 @@ class Batcher:
     async def _run_process(self, slot: WorkerSlot) -> bool:
         """Start a model process and listen to it until it ends; tell whether it was ready."""
         slot.process = process = await ModelProcess.start(self._config)
-
-        async def receive(frame: Frame) -> None:
-            self._receive(slot, frame)
-
         try:
-            await process.listen(receive)
+            await process.listen(partial(self._receive, slot))
             return process.ready
         finally:
             process.ended = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,7 +26,7 @@ class WorkerConfig:
     """What a model process gets when it starts."""
 
     models: dict[str, str]
-    """Sources of weights by the names that clients use."""
+    """Sources of weights by the names that clients use; the first is the default."""
     indices: dict[str, str]
     """Files of features, by the names of the models that have one."""
     device: str | None
@@ -80,7 +80,7 @@ class ModelProcess:
         assert self.process.stdin is not None
         self.process.stdin.writelines(pack_frame(head, blobs))
 
-    async def listen(self, receive: Callable[[Frame], Awaitable[None]]) -> None:
+    async def listen(self, receive: Callable[[Frame], None]) -> None:
         """Receive frames until it ends; InputError if its models can't be loaded."""
         assert self.process.stdout is not None
         loop = asyncio.get_running_loop()
@@ -93,7 +93,7 @@ class ModelProcess:
                 if "ready" in head:
                     self.info, self.batch_size = head["ready"], head["batch_size"]
                 if "heartbeat" not in head:
-                    await receive((head, blobs))
+                    receive((head, blobs))
 
     async def stop(self, seconds: float = 2.0) -> None:
         """End it, by closing its input or else by force."""

@@ -7,6 +7,13 @@ from typing import Any
 from pydantic import BaseModel
 
 
+class ImageResult(BaseModel):
+    """What every image gets that could not be used: the reason, in a line and in two words."""
+
+    error: str | None = None
+    kind: str | None = None
+
+
 class ClassScore(BaseModel):
     """A class and its probability."""
 
@@ -14,15 +21,15 @@ class ClassScore(BaseModel):
     label: str
     probability: float
     predicted: bool | None = None
-    """Whether the probability reaches the threshold of a multi-label model."""
+    """Whether the probability reaches the class's threshold; only for a multi-label model."""
 
 
-class ImagePrediction(BaseModel):
+class ImagePrediction(ImageResult):
     """An image's most likely classes, or why there are none."""
 
+    labels: list[str] | None = None
+    """The classes that reach their thresholds; only for a multi-label model."""
     top: list[ClassScore] | None = None
-    error: str | None = None
-    kind: str | None = None
 
 
 class PredictResponse(BaseModel):
@@ -32,12 +39,10 @@ class PredictResponse(BaseModel):
     images: list[ImagePrediction]
 
 
-class ImageEmbedding(BaseModel):
+class ImageEmbedding(ImageResult):
     """An image's features, or why there are none."""
 
     embedding: list[float] | None = None
-    error: str | None = None
-    kind: str | None = None
 
 
 class EmbedResponse(BaseModel):
@@ -55,7 +60,7 @@ class View(BaseModel):
     rgb: str
 
 
-class ImageAttention(BaseModel):
+class ImageAttention(ImageResult):
     """What a model attends to in an image, or why that is not available."""
 
     grid: list[int] | None = None
@@ -72,8 +77,6 @@ class ImageAttention(BaseModel):
     distances: list[list[float]] | None = None
     """Mean attention distance in pixels, by layer and head."""
     view: View | None = None
-    error: str | None = None
-    kind: str | None = None
 
 
 class AttentionResponse(BaseModel):
@@ -93,12 +96,10 @@ class SimilarImage(BaseModel):
     """Cosine similarity of the features."""
 
 
-class ImageNeighbors(BaseModel):
+class ImageNeighbors(ImageResult):
     """The images of the index nearest to one, or why there are none."""
 
     similar: list[SimilarImage] | None = None
-    error: str | None = None
-    kind: str | None = None
 
 
 class SimilarResponse(BaseModel):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vitrail.config import InputError, suggest
 from vitrail.deploy.serving.limits import ServeLimits
-from vitrail.deploy.serving.process import KEY_VARIABLE
+from vitrail.deploy.serving.process import KEY_VARIABLE, WorkerConfig
 
 _KEY_LENGTH = 16  # characters at least
 
@@ -20,10 +20,7 @@ _KEY_LENGTH = 16  # characters at least
 class ServeConfig:
     """How models are served."""
 
-    models: dict[str, str]
-    """Sources of weights by the names that clients use; the first is the default."""
-    indices: dict[str, str] = field(default_factory=dict)
-    """Files of features for finding similar images, by model name."""
+    worker: WorkerConfig
     host: str = "127.0.0.1"
     port: int = 8000
     """0 takes any free port."""
@@ -31,9 +28,6 @@ class ServeConfig:
     """Model processes."""
     cores: int = 1
     """Threads of all processes together."""
-    device: str | None = None
-    """The best device if None."""
-    backend: str = "pytorch"
     hosts: tuple[str, ...] = ()
     """Further host names of the server."""
     key: str | None = None
@@ -46,8 +40,6 @@ class ServeConfig:
                 raise InputError(f"--allow-host {name}: expected a host name without port or path")
         if not 0 <= self.port < 2**16:
             raise InputError(f"--port {self.port}: expected 0 to 65535")
-        if self.workers < 1:
-            raise InputError(f"--workers {self.workers}: expected at least 1")
 
 
 def name_models(models: str | Iterable[str] | Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from vitrail.config import InputError
 from vitrail.data.decoding.faults import LIMITS
 from vitrail.deploy.serving.limits import ServeLimits
+from vitrail.deploy.serving.process import WorkerConfig
 from vitrail.deploy.serving.serve_config import ServeConfig, name_indices, name_models, read_key
 from vitrail.machine import available_cores
 
@@ -61,27 +62,36 @@ def serve(
     ):
         if not 0 < given <= most:
             raise InputError(f"{flag} {given:g}: expected more than 0 and at most {most:g}")
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers {workers}: expected at least 1")
     cores = available_cores()
-    named = name_models(models)
-    config = ServeConfig(
+    workers, named = workers or cores, name_models(models)
+    limits = ServeLimits(
+        body=int(max_megabytes * 2**20),
+        pixels=int(max_megapixels * 1e6),
+        images=min(max_images, queue),  # more would never fit into the queue
+        queue=queue,
+        receive=receive_seconds,
+        answer=answer_seconds,
+    )
+    worker = WorkerConfig(
         models=named,
         indices=name_indices(index, named),
-        host=host,
-        port=port,
-        workers=cores if workers is None else workers,
-        cores=cores,
         device=device,
         backend=backend,
+        pixels=limits.pixels,
+        bytes=limits.body,
+        threads=max(1, cores // workers),
+    )
+    config = ServeConfig(
+        worker=worker,
+        host=host,
+        port=port,
+        workers=workers,
+        cores=cores,
         hosts=tuple(allow_host),
         key=read_key(None if api_key_file is None else Path(api_key_file)),
-        limits=ServeLimits(
-            body=int(max_megabytes * 2**20),
-            pixels=int(max_megapixels * 1e6),
-            images=min(max_images, queue),  # more would never fit into the queue
-            queue=queue,
-            receive=receive_seconds,
-            answer=answer_seconds,
-        ),
+        limits=limits,
     )
     if host not in ("127.0.0.1", "::1", "localhost"):
         who = "anyone with the API key" if config.key else "anyone: there is no --api-key-file"
@@ -128,19 +138,9 @@ async def _serve(
     from vitrail.deploy.serving.batching import Batcher
     from vitrail.deploy.serving.connection import Connection
     from vitrail.deploy.serving.metrics import Metrics
-    from vitrail.deploy.serving.process import WorkerConfig
 
     limits, metrics = config.limits, Metrics()
-    worker = WorkerConfig(
-        models=config.models,
-        indices=config.indices,
-        device=config.device,
-        backend=config.backend,
-        pixels=limits.pixels,
-        bytes=limits.body,
-        threads=max(1, config.cores // config.workers),
-    )
-    batcher = Batcher(worker, config.workers, config.cores, limits, metrics)
+    batcher = Batcher(config.worker, config.workers, config.cores, limits, metrics)
     app = make_app(batcher, limits, metrics, hosts=list(config.hosts), key=config.key)
     most = _raise_files() - _FILES
 

@@ -43,7 +43,7 @@ class SimilarityIndex:
                 f"{path} was made by another model, {index.facts['model']}; make it with: {made}"
             )
         self._dataset = _open(path, index)
-        self._places = _places(index, self._dataset)
+        self._rows = _find_rows(index, self._dataset)
         self._labels = index.labels
         self._index = FeatureIndex(facts=index.facts, values=index.values, names=(), labels=())
         assert len(self._index.norms) == len(self)  # computed now, not for the first client
@@ -66,11 +66,11 @@ class SimilarityIndex:
         """Make a small JPEG of an image; ImageError if it is gone or unreadable."""
         if not 0 <= row < len(self):
             raise ImageError(f"no image {row}; expected 0 to {len(self) - 1}", "unreadable")
-        place = int(self._places[row])
-        if place < 0:
+        index = int(self._rows[row])
+        if index < 0:
             raise ImageError("this image is no longer in its dataset", "unreadable")
         try:
-            content = self._dataset.read(place)
+            content = self._dataset.read(index)
         except OSError:
             raise ImageError("this image is gone", "unreadable") from None
         if isinstance(content, bytes):
@@ -94,7 +94,7 @@ def _open(path: str, index: FeatureIndex) -> ImageDataset:
         raise InputError(f"{path}: its images are missing: {error}; {hint}") from None
 
 
-def _places(index: FeatureIndex, dataset: ImageDataset) -> np.ndarray:
+def _find_rows(index: FeatureIndex, dataset: ImageDataset) -> np.ndarray:
     """Find each row's image in the dataset; -1 if it is no longer there."""
-    known = {dataset.where(place): place for place in range(len(dataset))}
+    known = {dataset.where(row): row for row in range(len(dataset))}
     return np.array([known.get(name, -1) for name in index.names], np.int64)

@@ -83,7 +83,7 @@ async def read_body(request: Request, limits: ServeLimits, reserve: Callable[[in
             return b"".join(pieces)
 
 
-def find_images(content_type: str, body: bytes, limits: ServeLimits) -> list[bytes]:
+def parse_images(content_type: str, body: bytes, limits: ServeLimits) -> list[bytes]:
     """Take the images from a form, or the one that is the whole body."""
     head = Message()
     head["content-type"] = content_type

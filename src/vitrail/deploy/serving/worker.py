@@ -6,7 +6,6 @@ process: if it dies or hangs, the server starts another.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import signal
@@ -32,7 +31,9 @@ from vitrail.deploy.serving.similarity_index import SimilarityIndex
 from vitrail.inspection.hooks import attention_layers
 from vitrail.machine import available_cores
 from vitrail.models import BiT
-from vitrail.predictor import Predictor
+from vitrail.predictor import Prediction, Predictor
+from vitrail.predictor.batching_config import keep_threads
+from vitrail.text import to_json
 
 HEARTBEAT = 0.5
 """Seconds between heartbeats."""
@@ -88,15 +89,16 @@ def describe_model(served: ServedModel) -> dict[str, Any]:
     Each engine is made now, not for the first client: for this process's threads, and for all.
     """
     predictor, similar = served.predictor, served.similar
-    spec, before = predictor.model.spec, torch.get_num_threads()
+    spec, own = predictor.model.spec, torch.get_num_threads()
     pixels = np.zeros((*_TEST_IMAGE, predictor.preprocess.channels), np.uint8)
     try:
-        for threads in (available_cores(), before):
-            torch.set_num_threads(threads)
-            features = predictor.embed(pixels)
-            if spec.classes:
-                predictor.predict(pixels)
-    except (RuntimeError, MemoryError, ValueError) as error:
+        with keep_threads():
+            for threads in (available_cores(), own):
+                torch.set_num_threads(threads)
+                features = predictor.embed(pixels)
+                if spec.classes:
+                    predictor.predict(pixels)
+    except Exception as error:  # whatever its files lead to
         reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise InputError(f"{predictor.name} can't predict a test image: {reason}") from error
     layers = attention_layers(predictor.model)
@@ -121,15 +123,14 @@ def run_batch(
         return [_attempt(partial(served.similar.thumbnail, **each)) for each in options]
     if operation == "attention":
         return [
-            _check(blob, limits)
-            or _attempt(partial(attention_response, predictor, blob, limits, **each))
+            _check(blob, limits) or _attempt(partial(attention_response, predictor, blob, **each))
             for blob, each in zip(blobs, options, strict=True)
         ]
-    results = {place: _check(blob, limits) for place, blob in enumerate(blobs)}
-    left = [place for place, result in results.items() if result is None]
-    tops = [options[place].get("top") for place in left]
+    results = {index: _check(blob, limits) for index, blob in enumerate(blobs)}
+    left = [index for index, result in results.items() if result is None]
+    tops = [options[index].get("top") for index in left]
     try:
-        found = _compute(served, operation, [blobs[place] for place in left], tops)
+        found = _compute(served, operation, [blobs[index] for index in left], tops)
     except InputError as error:  # a model without classes
         return [(False, {"error": str(error), "kind": "impossible"})] * len(blobs)
     results |= dict(zip(left, found, strict=True))
@@ -143,12 +144,7 @@ def _compute(
     predictor, similar = served.predictor, served.similar
     if operation == "predict":
         predictions = predictor.predictions(blobs, top=max(tops, default=1))
-        return [
-            (True, {"top": [score.to_dict() for score in each.top[:top]]})
-            if each.error is None
-            else (False, {"error": each.error, "kind": each.error_kind})
-            for each, top in zip(predictions, tops, strict=True)
-        ]
+        return [_predicted(*pair) for pair in zip(predictions, tops, strict=True)]
     outputs = list(predictor.outputs(blobs, features=True))
     features = [output.values for output in outputs if output.values is not None]
     if operation == "embed":
@@ -164,6 +160,16 @@ def _compute(
         else:
             results.append((True, {key: values[:top] for key, values in next(found).items()}))
     return results
+
+
+def _predicted(prediction: Prediction, top: int) -> tuple[bool, Any]:
+    """Give one image's classes; a batch has requests for other numbers of them too."""
+    if prediction.error is not None:
+        return False, {"error": prediction.error, "kind": prediction.error_kind}
+    kept = [s for index, s in enumerate(prediction.top) if index < top or s.predicted]
+    data = replace(prediction, top=tuple(kept)).to_dict()
+    del data["path"]
+    return True, data
 
 
 def _attempt(call: Callable[[], Any]) -> tuple[bool, Any]:
@@ -192,7 +198,7 @@ def _fault(error: ImageError) -> dict[str, str]:
 
 
 def _encode(data: Any) -> bytes:
-    return data if isinstance(data, bytes) else json.dumps(data, allow_nan=False).encode()
+    return data if isinstance(data, bytes) else to_json(data).encode()
 
 
 def _silence_decoders() -> None:

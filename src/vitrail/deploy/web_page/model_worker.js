@@ -2,6 +2,7 @@
 
 import * as ort from "./onnxruntime.js";
 import { preprocess } from "./preprocess.js";
+import { rank } from "./rank.js";
 
 const TOP = 5;
 const send = (kind, rest = {}) => postMessage({ kind, ...rest });
@@ -43,27 +44,6 @@ async function open() {
   return { about, session };
 }
 
-function softmax(logits) {
-  const most = Math.max(...logits);
-  const powers = Array.from(logits, (value) => Math.exp(value - most));
-  const sum = powers.reduce((total, value) => total + value, 0);
-  return powers.map((value) => value / sum);
-}
-
-const sigmoid = (logits) => Array.from(logits, (value) => 1 / (1 + Math.exp(-value)));
-
-function rank(logits, { classes, activation, thresholds }) {
-  const several = activation === "sigmoid"; // labels per image
-  const values = several ? sigmoid(logits) : softmax(logits);
-  const order = values.map((_, place) => place).sort((a, b) => values[b] - values[a] || a - b);
-  return order.slice(0, TOP).map((place) => ({
-    index: place,
-    label: classes ? classes[place] : String(place),
-    probability: values[place],
-    ...(several ? { predicted: values[place] >= (thresholds ? thresholds[place] : 0.5) } : {}),
-  }));
-}
-
 // The model's input as an image; it may be gray.
 function show(pixels, [height, width], channels) {
   const seen = new ImageData(width, height);
@@ -91,7 +71,7 @@ addEventListener("message", ({ data: { number, file } }) => {
       const { logits } = await session.run({ images: input });
       const milliseconds = Math.round(performance.now() - start);
       const seen = show(pixels, size, channels);
-      send("prediction", { number, top: rank(logits.data, about), seen, milliseconds });
+      send("prediction", { number, top: rank(logits.data, about, TOP), seen, milliseconds });
     } catch (error) {
       send("refused", { number, text: error.message });
     }

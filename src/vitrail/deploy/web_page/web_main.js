@@ -14,7 +14,7 @@ function setStatus(text) {
 
 function clear() {
   find("error").textContent = "";
-  part(".bars").replaceChildren();
+  showBars(document, []);
   part("figure").hidden = true;
 }
 
@@ -48,7 +48,7 @@ const handlers = {
   },
   prediction({ number, top, seen, milliseconds }) {
     if (number !== turn) return;
-    showBars(part(".bars"), top);
+    showBars(document, top);
     const canvas = find("seen");
     Object.assign(canvas, { width: seen.width, height: seen.height });
     canvas.getContext("2d").putImageData(seen, 0, 0);

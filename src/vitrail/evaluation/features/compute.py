@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, TypedDict, Unpack
 
+from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data, open_dataset
@@ -14,6 +16,7 @@ from vitrail.evaluation.features.extract import BATCH, Engine, Features, check_p
 from vitrail.evaluation.features.feature_kinds import parse_feature_kind
 from vitrail.evaluation.features.feature_store import features_folder
 from vitrail.evaluation.inputs import preprocess_of
+from vitrail.text import quoted
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
 
@@ -51,6 +54,9 @@ def features_of_pair(
         except NoSplitError:
             evaluated = open_dataset(data, split="val")
     datasets = [open_dataset(data, split="train"), evaluated]
+    if len(datasets[0].classes) < 2:
+        only = f"{datasets[0].name} has only the class {quoted(datasets[0].classes)}"
+        raise InputError(f"{only}; a classifier needs two or more")
     train, evaluated = features_of(as_loaded(model), datasets, **options)
     check_pair(train, evaluated)
     return train, evaluated
@@ -70,6 +76,11 @@ def features_of(
     """Run a model over datasets, or take their features from the cache."""
     kind = parse_feature_kind(features)
     found: list[Features] = []
+    elsewhere: Engine | None = None
+    if engine == "ray":
+        from vitrail.evaluation.engine_ray import map_on_ray
+
+        elsewhere = partial(map_on_ray, workers=workers, gpus=device != "cpu")
     with process_group(device) as processes:
         for dataset in datasets:
             with show_progress(dataset.name, len(dataset)) as report:
@@ -83,17 +94,8 @@ def features_of(
                         device=processes.device,
                         loader=LoaderConfig(workers=workers),
                         cache=None if fresh else features_folder(),
-                        engine=_choose_engine(engine, workers, gpus=device != "cpu"),
+                        engine=elsewhere,
                         report=report,
                     )
                 )
     return found
-
-
-def _choose_engine(engine: str, workers: int | None, *, gpus: bool) -> Engine | None:
-    """Give what computes batches, unless it is this process."""
-    if engine == "local":
-        return None
-    from vitrail.evaluation.engine_ray import encode_on_ray
-
-    return encode_on_ray(workers, gpus=gpus)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ import torch
 
 from vitrail.config import InputError, to_dict
 from vitrail.data.batches import Batch, EvalBatches, UnreadableImage
-from vitrail.data.dataset import ImageDataset
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
@@ -26,7 +26,8 @@ from vitrail.evaluation.features.feature_kinds import (
     encode,
     parse_feature_kind,
 )
-from vitrail.evaluation.features.feature_store import Entry, Part, key_of
+from vitrail.evaluation.features.feature_reuse import find_rows, keep_stamps, stamp_images
+from vitrail.evaluation.features.feature_store import CacheEntry, FeaturePart, key_of
 from vitrail.models import Model, spec_to_dict
 from vitrail.models.weight_hash import hash_weights
 from vitrail.text import quoted
@@ -89,12 +90,12 @@ class EncodeBatch:
     kind: FeatureKind
     device: torch.device
 
-    def __call__(self, step: int) -> Part:
+    def __call__(self, step: int) -> FeaturePart:
         """Compute the features of the batch of this number."""
         return _encode_batch(self.model, self.batches[step], self.batches, self.kind, self.device)
 
 
-Engine = Callable[[EncodeBatch, Sequence[int]], Iterator[Part]]
+Engine = Callable[[EncodeBatch, Sequence[int]], Iterator[FeaturePart]]
 """What computes the batches of these numbers, and yields their features in this order."""
 
 
@@ -137,25 +138,76 @@ def extract(
     check_feature_kind(model, kind)
     device = torch.device(device)
     batches = EvalBatches(dataset, preprocess, batch=batch)
-    entry = Entry(None)
-    if cache is not None:
-        facts = [_VERSION, str(kind), batch, device.type, to_dict(preprocess)]
-        facts += [spec_to_dict(model.spec), hash_weights(model), hash_data(dataset)]
-        entry = Entry(cache / key_of(facts))
     work = EncodeBatch(model.to(device), batches, kind, device)
-    here: Engine = partial(_encode_here, loader=loader or LoaderConfig())
-    parts = list(_complete(entry, work, engine or here, report))
-    entry.finish()
-    ledger = UnreadableImages(dataset.name, len(dataset), allowed=1.0)
-    ledger.note(each for part in parts for each in part.bad)
+    engine = engine or partial(_encode_here, loader=loader or LoaderConfig())
+    if cache is None:
+        parts = list(_complete(CacheEntry(None), work, engine, report))
+    else:
+        facts = [_VERSION, str(kind), batch, device.type, to_dict(preprocess)]
+        facts += [spec_to_dict(model.spec), hash_weights(model)]
+        parts = _extract_cached(cache, facts, work, engine, report)
+    unreadable = UnreadableImages(dataset.name, len(dataset), allowed=1.0)
+    unreadable.note(each for part in parts for each in part.bad)
     return Features(
         name=dataset.name,
         classes=dataset.classes,
         values=_join([part.values for part in parts], np.empty((0, 0), np.float32)),
         labels=_join([part.labels for part in parts], dataset.labels),
         names=_join([part.names for part in parts], np.empty(0, np.str_)),
-        bad=tuple(ledger.bad.values()),
+        bad=tuple(unreadable.bad.values()),
     )
+
+
+def _extract_cached(
+    cache: Path,
+    facts: list[Any],
+    work: EncodeBatch,
+    engine: Engine,
+    report: Callable[[int], None],
+) -> list[FeaturePart]:
+    """Take from the cache what is there, of this dataset or of others with the same images."""
+    dataset, key = work.batches.dataset, key_of(facts)
+    folder = cache / key_of([*facts, hash_data(dataset)])
+    entry, stamps = CacheEntry(folder), None
+    if not folder.exists():
+        stamps = stamp_images(dataset)
+        if rows := find_rows(cache, key, stamps or {}):
+            _fill(entry, rows, work, engine, report)
+    parts = list(_complete(entry, work, engine, report))
+    if stamps is not None:
+        keep_stamps(folder, key, np.concatenate([part.names for part in parts]), stamps)
+    entry.finish()
+    return parts
+
+
+def _fill(
+    entry: CacheEntry,
+    rows: dict[str, np.ndarray],
+    work: EncodeBatch,
+    engine: Engine,
+    report: Callable[[int], None],
+) -> None:
+    """Fill an entry with rows that are known by their images' names, and compute the others."""
+    batches, bad = work.batches, dict[str, UnreadableImage]()
+    dataset = batches.dataset
+    names = [dataset.where(index) for index in range(len(dataset))]
+    missing = np.array([index for index, name in enumerate(names) if name not in rows], np.int64)
+    if len(missing):
+        some = EvalBatches(select(dataset, missing), batches.preprocess, batch=batches.batch)
+        for part in _complete(CacheEntry(None), replace(work, batches=some), engine, report):
+            rows = {**rows, **dict(zip(part.names.tolist(), part.values, strict=True))}
+            bad |= {each.where: each for each in part.bad}
+    size, width = _PER_PART * batches.batch, len(next(iter(rows.values())))
+    for number, start in enumerate(range(0, len(names), size)):
+        run = range(start, min(start + size, len(names)))
+        good = [index for index in run if names[index] in rows]
+        part = FeaturePart(
+            values=np.array([rows[names[index]] for index in good]).reshape(-1, width),
+            labels=dataset.labels[good],
+            names=np.array([names[index] for index in good], np.str_),
+            bad=tuple(bad[names[index]] for index in run if names[index] in bad),
+        )
+        entry.put(number, part)
 
 
 def _join(arrays: list[np.ndarray], nothing: np.ndarray) -> np.ndarray:
@@ -163,8 +215,8 @@ def _join(arrays: list[np.ndarray], nothing: np.ndarray) -> np.ndarray:
 
 
 def _complete(
-    entry: Entry, work: EncodeBatch, engine: Engine, report: Callable[[int], None]
-) -> Iterator[Part]:
+    entry: CacheEntry, work: EncodeBatch, engine: Engine, report: Callable[[int], None]
+) -> Iterator[FeaturePart]:
     """Yield all parts in order: those in the cache, and the others as they are computed."""
     batches, model = work.batches, work.model
     runs = [
@@ -189,13 +241,13 @@ def _complete(
             part = _merge(rows)
             entry.put(number, part)
             yield part
-        report(min(run.stop * batches.batch, len(batches.source)))
+        report(min(run.stop * batches.batch, len(batches.dataset)))
     model.train(was_training)
 
 
 def _encode_here(
     work: EncodeBatch, steps: Sequence[int], *, loader: LoaderConfig
-) -> Iterator[Part]:
+) -> Iterator[FeaturePart]:
     """Compute the features of batches in this process, while the next ones are loaded."""
     for batch in Loader(work.batches.__getitem__, steps, loader):
         yield _encode_batch(work.model, batch, work.batches, work.kind, work.device)
@@ -204,13 +256,13 @@ def _encode_here(
 @torch.inference_mode()
 def _encode_batch(
     model: Model[Any], batch: Batch, batches: EvalBatches, kind: FeatureKind, device: torch.device
-) -> Part:
+) -> FeaturePart:
     """Compute one batch's features; black stand-ins of unreadable images are dropped."""
     images = normalize(batch.images, batches.preprocess, device=device)
     values = encode(model, images, kind).float().cpu().numpy()
     good = batch.weights.numpy() > 0
-    names = [batches.source.where(index) for index in batch.indices.tolist()]
-    return Part(
+    names = [batches.dataset.where(index) for index in batch.indices.tolist()]
+    return FeaturePart(
         values=values[good],
         labels=batch.labels.numpy()[good],
         names=np.array(names, np.str_)[good],
@@ -218,9 +270,9 @@ def _encode_batch(
     )
 
 
-def _merge(parts: Iterable[Part]) -> Part:
+def _merge(parts: Iterable[FeaturePart]) -> FeaturePart:
     parts = list(parts)
-    return Part(
+    return FeaturePart(
         values=np.concatenate([part.values for part in parts]),
         labels=np.concatenate([part.labels for part in parts]),
         names=np.concatenate([part.names for part in parts]),

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.evaluation.features.extract import Features
-from vitrail.files import replacing
+from vitrail.files import check_writable, replacing
 from vitrail.text import encodable
 
 SUFFIXES = (".parquet", ".npy", ".safetensors")
@@ -30,16 +29,9 @@ def check_out(path: Path) -> None:
     """Refuse a file that can't be written, before hours of computing."""
     if path.suffix not in SUFFIXES:
         raise InputError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
-    if path.is_dir():
-        raise InputError(f"{path} is a folder; give the file to write")
+    check_writable(path)
     if path.suffix == ".parquet":
         import_arrow()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path}: its folder cannot be made: {error.strerror}") from None
-    if not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path}: its folder is not writable")
 
 
 def write_features(features: Features, path: Path, facts: Mapping[str, str]) -> list[Path]:

@@ -54,7 +54,7 @@ def parse_feature_kind(text: str) -> FeatureKind:
 def check_feature_kind(model: Model[Any], kind: FeatureKind) -> None:
     """Refuse a kind of features that a model does not have."""
     spec, blocks = model.spec, _blocks(model)
-    if kind.name == "class-token" and not (isinstance(spec, ViTSpec) and spec.pool == "token"):
+    if kind.name == "class-token" and not (isinstance(spec, ViTSpec) and spec.class_tokens):
         raise InputError(f"{spec.name} has no class token; use patch-mean or pre-logits")
     if kind.layer is not None and kind.layer > len(blocks):
         raise InputError(

@@ -35,7 +35,7 @@ log = logging.getLogger("vitrail")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class FeaturePart:
     """The features of some images in a row; those that could not be read are only named."""
 
     values: np.ndarray
@@ -57,14 +57,14 @@ def key_of(facts: list[Any]) -> str:
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
 
-class Entry:
+class CacheEntry:
     """The parts of one set's features; without a folder they are only held in memory."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._held: dict[int, Part] = {}
+        self._held: dict[int, FeaturePart] = {}
 
-    def get(self, number: int) -> Part | None:
+    def get(self, number: int) -> FeaturePart | None:
         """Read a part, if it is there and whole."""
         if self._folder is None:
             return self._held.get(number)
@@ -78,9 +78,9 @@ class Entry:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             log.warning("%s is damaged; its features are computed again", path)
             return None
-        return Part(values=values, labels=labels, names=names, bad=bad)
+        return FeaturePart(values=values, labels=labels, names=names, bad=bad)
 
-    def put(self, number: int, part: Part) -> None:
+    def put(self, number: int, part: FeaturePart) -> None:
         """Keep a part."""
         if self._folder is None:
             self._held[number] = part

@@ -1,7 +1,7 @@
 """Nearest neighbors by cosine similarity: exact search.
 
-`nearest` multiplies a block of queries with all references. Of each run of similarities only the
-greatest is looked at first: the k runs with the greatest ones hold the k nearest, so that few
+`nearest` multiplies a block of queries with all references. First only the greatest of each run of
+similarities is looked at: the k runs with the greatest ones hold the k nearest, so that few
 similarities are ever sorted. Processors that multiply bfloat16 do that first, with an error of a
 known bound; the best few are compared in float32, and a query whose k nearest are not proven to be
 among them is searched again in float32.

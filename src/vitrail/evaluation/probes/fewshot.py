@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
@@ -16,15 +17,23 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.console import show_progress
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data
 from vitrail.data.split import sample_order
 from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
 from vitrail.evaluation.features.extract import Features, check_pair
+from vitrail.evaluation.probes.probe_model import (
+    LinearHead,
+    calibrate_head,
+    check_probe_out,
+    write_probe,
+)
 from vitrail.evaluation.probes.probe_result import EvaluatedFeatures, evaluated_features
 from vitrail.evaluation.probes.ridge import Ridge
 from vitrail.result import ResultTable
 from vitrail.text import quoted
-from vitrail.weights.loaded import AnyModel
+from vitrail.weights.load import as_loaded
+from vitrail.weights.loaded import AnyModel, LoadedModel
 
 L2 = 2.0**10
 """The value of the paper's code."""
@@ -79,7 +88,7 @@ class FewShotResult(EvaluatedFeatures):
                     )
                 ],
             }
-        return {**self.head(), "seeds": self.seeds, "shots": rows}
+        return {**self.head(), "seeds": self.seeds, "shots": rows, **self.written()}
 
     def summary(self) -> Iterator[ResultTable | str]:
         """Give one row per number of shots and l2, then the datasets."""
@@ -93,6 +102,7 @@ class FewShotResult(EvaluatedFeatures):
         yield from self.datasets(f"{self.seeds} samples of the shots")
         if any(each.best is None for each in self.shots):
             yield "no l2 is chosen where all training images of a class were sampled"
+        yield from self.next_commands()
 
 
 def fewshot(
@@ -103,23 +113,47 @@ def fewshot(
     seeds: int = SEEDS,
     l2: Sequence[float] = (L2,),
     test: str | None = None,
+    out: str | Path | None = None,
     **options: Unpack[FeatureOptions],
 ) -> FewShotResult:
     """Evaluate few-shot accuracy as the paper does: least squares on frozen features.
 
     `shots` are by default those of 1, 5, 10, 25 that the data allows. If several values of `l2` are
     given, the best is chosen on held-out images. `test` is the split to evaluate on, by default
-    test, or val if there is none. `options` say how features are computed.
+    test, or val if there is none. With `out`, a model folder is written: the backbone, and as its
+    head the classifier of the most shots, of the first sample. `options` say how features are
+    computed.
     """
-    pair = features_of_pair(model, data, test, **options)
+    check_probe_out(out, options.get("features", "pre-logits"))
+    loaded = as_loaded(model)
+    pair = features_of_pair(loaded, data, test, **options)
     least = np.bincount(pair[0].labels, minlength=len(pair[0].classes)).min()
     # The smallest in any case, to be refused with a message.
     chosen = shots or [count for count in SHOTS if count <= least] or SHOTS[:1]
     with show_progress("samples", len(chosen) * seeds) as report:
         found = fit_shots(*pair, shots=chosen, seeds=seeds, l2=l2, report=report)
-    return FewShotResult(
-        **evaluated_features(model, data, pair, options), seeds=seeds, shots=tuple(found)
-    )
+    if out is not None:
+        _write(loaded, pair[0], max(found, key=lambda each: each.shots), Path(out))
+    fields = evaluated_features(model, data, pair, options)
+    place = None if out is None else Path(out)
+    return FewShotResult(**fields, seeds=seeds, shots=tuple(found), out=place)
+
+
+def _write(loaded: LoadedModel, train: Features, found: Shots, out: Path) -> None:
+    """Write the model of a number of shots, learned from the first sample of them."""
+    if found.best is None:
+        raise InputError("--out requires one --l2: no image is left to choose among several")
+    l2, classes = found.l2[found.best], len(train.classes)
+
+    def fit(x: Tensor, y: Tensor) -> LinearHead:
+        return Ridge(x, y, classes).head(l2)
+
+    orders = sample_order(train.labels, classes, 0)
+    rows = torch.from_numpy(np.concatenate([order[: found.shots] for order in orders]))
+    features, labels = torch.from_numpy(train.values), torch.from_numpy(train.labels)
+    head, _ = calibrate_head(fit(features[rows], labels[rows]), train, rows, fit, 0)
+    said = f"least squares (l2 {l2:g}) of {found.shots} images per class of {train.name}"
+    write_probe(loaded, head, train, out, said)
 
 
 def fit_shots(
@@ -131,13 +165,13 @@ def fit_shots(
     l2: Sequence[float] = (L2,),
     report: Callable[[int], None] = lambda done: None,
 ) -> list[Shots]:
-    """Learn from so many images per class of `train`, sampled by each seed; evaluate on `test`.
+    """Learn from `shots` images per class of `train`, sampled by each seed; evaluate on `test`.
 
     If several values of `l2` are given, the best is chosen on training images that were not
     sampled, if every class has some left. `report` is told how many samples are done.
     """
     check_pair(train, test)
-    _check(train, shots, seeds, l2)
+    check_shots(train, shots, seeds, l2)
     found: list[Shots] = []
     for count in shots:
         samples = list(_sample(train, test, count, seeds, l2, len(found) * seeds, report))
@@ -183,12 +217,19 @@ def _accuracy(ridge: Ridge, features: Tensor, labels: Tensor, l2: Sequence[float
     return ridge.correct(features, labels, l2).double().mean(1).numpy()
 
 
-def _check(train: Features, shots: Sequence[int], seeds: int, l2: Sequence[float]) -> None:
+def check_shots(
+    train: Features | ImageDataset,
+    shots: Sequence[int],
+    seeds: int = SEEDS,
+    l2: Sequence[float] = (L2,),
+) -> None:
     """Refuse samples that can't be taken."""
     if seeds < 1 or not shots or min(shots) < 1:
         raise InputError(f"expected shots and seeds of at least 1, got {[*shots]} and {seeds}")
     if not l2 or not all(0 < value < float("inf") for value in l2):
         raise InputError(f"expected l2 above 0, got {[*l2]}")
+    if train.labels.ndim == 2:
+        raise InputError(f"{train.name} has several labels per image; expected one class each")
     counts = np.bincount(train.labels, minlength=len(train.classes))
     if counts.min() < max(shots):
         least = int(counts.argmin())

@@ -11,10 +11,10 @@ from vitrail.data.split import sample_order
 from vitrail.evaluation.features.extract import Features
 from vitrail.text import quoted
 
-_FOLDS = 5  # one of so many is held out
+_FOLDS = 5  # one of them is held out
 
 
-def hold_out(train: Features, seed: int) -> tuple[Tensor, Tensor]:
+def hold_out_features(train: Features, seed: int) -> tuple[Tensor, Tensor]:
     """Split the images' positions into the rest and a fifth of each class, at least one of both."""
     orders = sample_order(train.labels, len(train.classes), seed)
     if too_few := [train.classes[number] for number, each in enumerate(orders) if len(each) < 2]:

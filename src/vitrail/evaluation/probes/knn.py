@@ -16,7 +16,7 @@ from vitrail.data.datasets.open import Data
 from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
 from vitrail.evaluation.features.extract import Features, check_pair
 from vitrail.evaluation.features.neighbors import nearest
-from vitrail.evaluation.probes.holdout import hold_out
+from vitrail.evaluation.probes.holdout import hold_out_features
 from vitrail.evaluation.probes.probe_result import EvaluatedFeatures, evaluated_features
 from vitrail.result import ResultTable
 from vitrail.weights.loaded import AnyModel
@@ -87,7 +87,7 @@ class KNNResult(EvaluatedFeatures):
             for row in self._rows()
         ]  # fmt: skip
         yield ResultTable(("k", "held-out accuracy", "test accuracy", ""), rows)
-        yield f"top-1 {self.top1:.2%} with {best} neighbors"
+        yield f"top-1 {self.top1:.2%} with {best} neighbor{'' if best == 1 else 's'}"
         yield from self.datasets()
 
 
@@ -110,7 +110,7 @@ def knn(
     none. `options` say how features are computed.
     """
     pair = features_of_pair(model, data, test, **options)
-    chosen = k or [count for count in K if count <= len(hold_out(pair[0], seed)[0])]
+    chosen = k or [count for count in K if count <= len(hold_out_features(pair[0], seed)[0])]
     with show_progress("images", len(pair[1])) as report:
         weight = None if uniform else temperature
         found = classify_by_neighbors(*pair, k=chosen, temperature=weight, seed=seed, report=report)
@@ -133,7 +133,7 @@ def classify_by_neighbors(
     check_pair(train, test)
     if temperature is not None and not 0 < temperature < float("inf"):
         raise InputError(f"expected a temperature above 0, got {temperature}")
-    rest, held = hold_out(train, seed)
+    rest, held = hold_out_features(train, seed)
     if not k or not 1 <= min(k) <= max(k) <= len(rest):
         raise InputError(f"expected k of 1 to {len(rest):,} (training images), got {[*k]}")
     x, y = torch.from_numpy(train.values), torch.from_numpy(train.labels)

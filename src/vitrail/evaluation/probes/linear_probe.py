@@ -10,7 +10,8 @@ is trained on all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -23,9 +24,18 @@ from vitrail.console import show_progress
 from vitrail.data.datasets.open import Data
 from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
 from vitrail.evaluation.features.extract import Features, check_pair
-from vitrail.evaluation.probes.holdout import hold_out
+from vitrail.evaluation.probes.holdout import hold_out_features
+from vitrail.evaluation.probes.probe_model import (
+    FitHead,
+    LinearHead,
+    calibrate_head,
+    check_probe_out,
+    unstandardize,
+    write_probe,
+)
 from vitrail.evaluation.probes.probe_result import EvaluatedFeatures, evaluated_features
 from vitrail.result import ResultTable
+from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel
 
 DECAYS = tuple(10.0**power for power in range(1, -7, -1))
@@ -62,6 +72,10 @@ class LinearProbe:
     """Which setting is best on them: of equals the larger decay or the smaller learning rate."""
     accuracy: float
     """On the test images, with that setting, trained on all training images."""
+    head: LinearHead = field(repr=False)
+    """The classifier that was evaluated."""
+    fit: FitHead = field(repr=False)
+    """Fits a head with that setting to other images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +102,7 @@ class ProbeResult(EvaluatedFeatures):
             for value, accuracy in zip(found.settings, found.held_out.tolist(), strict=True)
         ]
         said = {"top1": found.accuracy, name: found.settings[found.best], "by": self.by}
-        return {**self.head(), **said, "each": tried}
+        return {**self.head(), **said, "each": tried, **self.written()}
 
     def summary(self) -> Iterator[ResultTable | str]:
         """Give one row per setting, then the accuracy."""
@@ -102,6 +116,7 @@ class ProbeResult(EvaluatedFeatures):
         yield ResultTable((name, "held-out accuracy", ""), rows)
         yield f"top-1 {found.accuracy:.2%}, trained with {name} {found.settings[found.best]:g}"
         yield from self.datasets()
+        yield from self.next_commands()
 
 
 def probe(
@@ -113,15 +128,19 @@ def probe(
     epochs: int = EPOCHS,
     test: str | None = None,
     seed: int = 0,
+    out: str | Path | None = None,
     **options: Unpack[FeatureOptions],
 ) -> ProbeResult:
     """Train a linear classifier on frozen features, and evaluate it.
 
     `by` L-BFGS or SGD; `values` are the weight decays or learning rates to choose from, `seed` is
     that of the 20 % validation split that chooses. `test` is the split to evaluate on, by default
-    test, or val if there is none. `options` say how features are computed.
+    test, or val if there is none. With `out`, the backbone with the classifier as its head is
+    written there: a model folder for every command. `options` say how features are computed.
     """
-    pair = features_of_pair(model, data, test, **options)
+    check_probe_out(out, options.get("features", "pre-logits"))
+    loaded = as_loaded(model)
+    pair = features_of_pair(loaded, data, test, **options)
     chosen = values or (DECAYS if by == "lbfgs" else RATES)
     total = len(chosen) if by == "lbfgs" else epochs
     with show_progress("decays" if by == "lbfgs" else "epochs", total) as report:
@@ -129,7 +148,12 @@ def probe(
             found = probe_lbfgs(*pair, decays=chosen, seed=seed, report=report)
         else:
             found = probe_sgd(*pair, rates=chosen, epochs=epochs, seed=seed, report=report)
-    return ProbeResult(**evaluated_features(model, data, pair, options), by=by, probe=found)
+    if out is not None:
+        head, _ = calibrate_head(found.head, pair[0], None, found.fit, seed)
+        said = f"linear probe ({by}) of {len(pair[0]):,} images of {pair[0].name}"
+        write_probe(loaded, head, pair[0], out, said)
+    fields = evaluated_features(model, data, pair, options)
+    return ProbeResult(**fields, by=by, probe=found, out=None if out is None else Path(out))
 
 
 def probe_lbfgs(
@@ -187,18 +211,35 @@ def _probe(
     """Choose a setting on held-out images, the first of equals, and evaluate it."""
     check_pair(train, test)
     x, y = torch.from_numpy(train.values).double(), torch.from_numpy(train.labels)
-    std, mean = torch.std_mean(x, 0, correction=0)
-    std[std == 0] = 1.0
+    mean, std = _mean_std(x)
     x = (x - mean) / std
-    rest, held = hold_out(train, seed)
+    rest, held = hold_out_features(train, seed)
     found = fit(x[rest], y[rest], settings).predict(x[held]) == y[held]
     accuracies = found.double().mean(1).numpy()
     best = int(accuracies.argmax())
     asked = (torch.from_numpy(test.values).double() - mean) / std
-    correct = fit(x, y, settings[best : best + 1]).predict(asked)[0].numpy() == test.labels
+    final = fit(x, y, settings[best : best + 1])
+    correct = final.predict(asked)[0].numpy() == test.labels
+
+    def fit_again(features: Tensor, labels: Tensor) -> LinearHead:
+        mean, std = _mean_std(features.double())
+        heads = fit((features - mean) / std, labels, settings[best : best + 1])
+        return unstandardize(heads.weight[0], heads.bias[0], mean, std)
+
     return LinearProbe(
-        settings=tuple(settings), held_out=accuracies, best=best, accuracy=float(correct.mean())
+        settings=tuple(settings),
+        held_out=accuracies,
+        best=best,
+        accuracy=float(correct.mean()),
+        head=unstandardize(final.weight[0], final.bias[0], mean, std),
+        fit=fit_again,
     )
+
+
+def _mean_std(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Give each feature's mean, and its std, which is 1 where all are the same."""
+    std, mean = torch.std_mean(x, 0, correction=0)
+    return mean, std.masked_fill(std == 0, 1.0)
 
 
 def fit_lbfgs(

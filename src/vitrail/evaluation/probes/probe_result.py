@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vitrail.data.datasets.open import Data
@@ -11,6 +12,7 @@ from vitrail.evaluation.features.compute import FeatureOptions
 from vitrail.evaluation.features.extract import Features
 from vitrail.evaluation.inputs import name_data, name_model
 from vitrail.result import Result
+from vitrail.text import show
 from vitrail.weights.loaded import AnyModel
 
 
@@ -30,11 +32,23 @@ class EvaluatedFeatures(Result):
     """Images that were learned from."""
     names: tuple[str, str]
     """The names of the training dataset and of the one evaluated on."""
+    out: Path | None = None
+    """The model folder that was written, if one was asked for."""
 
     def head(self) -> dict[str, Any]:
         """Give what all such results have, as plain data."""
         keys = ("model", "data", "features", "images", "skipped")
         return {key: getattr(self, key) for key in keys}
+
+    def written(self) -> dict[str, str]:
+        """Give the model folder as plain data, where one was written."""
+        return {} if self.out is None else {"out": str(self.out)}
+
+    def next_commands(self) -> Iterator[str]:
+        """Name the model folder, where one was written, and what takes it."""
+        if self.out is not None:
+            place = show(self.out)
+            yield f"model written to {place}; try: vitrail predict {place} IMAGES"
 
     def datasets(self, more: str = "") -> Iterator[str]:
         """Say what was learned from and evaluated on, and what could not be read."""

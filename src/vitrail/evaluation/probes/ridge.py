@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from vitrail.evaluation.probes.probe_model import LinearHead, unstandardize
+
 _BIAS = 100.0  # large, so that l2 hardly holds the bias back
 _EPSILON = 1e-5  # keeps a feature that all shots share from being divided by 0
 _ROWS = 512  # images whose scores are in memory at a time
@@ -53,6 +55,11 @@ class Ridge:
         """Score images (n, width) for every l2: (l2, n, classes)."""
         x = self._standardize(features) @ self._project
         return (x * self._weights(l2)[:, None]) @ self._answers
+
+    def head(self, l2: float) -> LinearHead:
+        """Give the classifier of features as they are whose logits are the scores for this l2."""
+        weight = (self._project * self._weights([l2])[0]) @ self._answers
+        return unstandardize(weight[:-1], _BIAS * weight[-1], self._mean, self._std)
 
     def correct(self, features: Tensor, labels: Tensor, l2: Sequence[float]) -> Tensor:
         """Tell for every l2 which images' highest score is that of their label: (l2, n), bool.

@@ -1,48 +1,52 @@
-"""What a BiT ResNet, an AxialResNet or a hybrid's stem costs, layer by layer, in closed form."""
+"""The cost of a BiT ResNet, an AxialResNet or a hybrid's stem, layer by layer, in closed form."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
-from vitrail.models.cost.rows import Row, dense, head_rows
+from vitrail.models.cost.rows import ModelRows, Product, Row, count_dense, head_rows
 from vitrail.models.spec import BiTSpec, HybridSpec, Size
 
 
-def resnet_rows(spec: BiTSpec) -> Iterator[Row]:
-    """Write down a BiT ResNet from the root to the head."""
+def resnet_costs(spec: BiTSpec) -> ModelRows:
+    """List a BiT ResNet's layers from the root to the head."""
     grid = _halved(spec.image)
-    yield _root_row(spec.channels, spec.width, spec.image, grid)
-    inputs, grid = spec.width, _halved(grid)
-    for stage, blocks in enumerate(spec.stages):
-        middle, out = spec.width * 2**stage, _halved(grid) if stage else grid
-        first = _bottleneck_row(spec, inputs, middle, grid, out)
-        yield replace(first, layer=f"stage {stage + 1}, first block")
-        rest = _bottleneck_row(spec, 4 * middle, middle, out, out)
-        if blocks > 1:
-            yield replace(rest, layer=f"stage {stage + 1}, other blocks").times(blocks - 1)
-        inputs, grid = 4 * middle, out
-    kept = 2 * inputs * _cells(grid)
-    yield Row(layer="norm", output=(inputs, *grid), parameters=2 * inputs, kept=kept)
-    yield from head_rows(inputs, spec.classes)
+    root = _root_row(spec.channels, spec.width, spec.image, grid)
+    block = partial(_bottleneck_row, spec)
+    blocks, channels, grid = _stage_rows(block, spec.stages, spec.width, _halved(grid))
+    kept = 2 * channels * _cells(grid)
+    norm = Row(layer="norm", output=(channels, *grid), parameters=2 * channels, kept=kept)
+    return ModelRows((root,), blocks, (norm,), tuple(head_rows(channels, spec.classes)))
 
 
-def stem_rows(spec: HybridSpec) -> Iterator[Row]:
-    """Write down a hybrid's stem from the root to its last stage."""
+def stem_costs(spec: HybridSpec) -> Iterator[Row]:
+    """List the layers of a hybrid's stem."""
     grid = _halved(spec.image)
     root = _root_row(spec.channels, spec.stem_width, spec.image, grid)
     # Its norm's output, and a padded copy of that for the max-pool.
     kept = root.kept + 2 * spec.stem_width * _cells(grid)
     yield replace(root, parameters=root.parameters + 2 * spec.stem_width, kept=kept)
-    inputs, grid = spec.stem_width, _halved(grid)
-    for stage, blocks in enumerate(spec.stages):
-        middle, out = spec.stem_width * 2**stage, _halved(grid) if stage else grid
-        first = _stem_block_row(inputs, middle, grid, out)
-        yield replace(first, layer=f"stage {stage + 1}, first block")
-        rest = _stem_block_row(4 * middle, middle, out, out)
+    yield from _stage_rows(_stem_block_row, spec.stages, spec.stem_width, _halved(grid))[0]
+
+
+def _stage_rows(
+    block: Callable[[int, int, Size, Size], Row], stages: tuple[int, ...], width: int, grid: Size
+) -> tuple[tuple[Row, ...], int, Size]:
+    """List all stages' blocks; also return the last feature map's channels and grid."""
+    rows, inputs = [], width
+    for stage, blocks in enumerate(stages):
+        middle, out = width * 2**stage, _halved(grid) if stage else grid
+        first = block(inputs, middle, grid, out)
+        rows.append(replace(first, layer=f"stage {stage + 1}, first block"))
         if blocks > 1:
-            yield replace(rest, layer=f"stage {stage + 1}, other blocks").times(blocks - 1)
+            rest = replace(
+                block(4 * middle, middle, out, out), layer=f"stage {stage + 1}, other blocks"
+            )
+            rows.append(rest.times(blocks - 1))
         inputs, grid = 4 * middle, out
+    return tuple(rows), inputs, grid
 
 
 def _root_row(channels: int, width: int, image: Size, grid: Size) -> Row:
@@ -52,7 +56,7 @@ def _root_row(channels: int, width: int, image: Size, grid: Size) -> Row:
         layer="root",
         output=(width, *pooled),
         parameters=weights,
-        macs=weights * _cells(grid),
+        products=(Product(_cells(grid), channels * 49, width),),
         # The image, the convolution's output, and where each maximum was (as 64-bit indices).
         kept=channels * _cells(image) + width * _cells(grid) + 2 * width * _cells(pooled),
         kept_once=2 * weights,
@@ -60,58 +64,72 @@ def _root_row(channels: int, width: int, image: Size, grid: Size) -> Row:
 
 
 def _bottleneck_row(spec: BiTSpec, inputs: int, middle: int, grid: Size, out: Size) -> Row:
-    """Write down a pre-activation block: norm and ReLU before each convolution."""
+    """Return the row of a pre-activation block: norm and ReLU before each convolution."""
     before, after = _cells(grid), _cells(out)
-    shortcut = 4 * inputs * middle if inputs != 4 * middle or grid != out else 0
-    thin = inputs * middle
-    weights = thin + shortcut + 4 * middle * middle
-    macs = thin * before + (shortcut + 4 * middle * middle) * after
+    projects = inputs != 4 * middle or grid != out
+    shortcut = [Product(after, inputs, 4 * middle)] if projects else []
+    first, last = Product(before, inputs, middle), Product(after, middle, 4 * middle)
     kept = 2 * (inputs * before + middle * before + middle * after)
     other = 2 * (inputs + 2 * middle)
+    convolutions = [*shortcut, first, last]
     if spec.heads:
-        mixing = _mixing_row(middle, spec.heads, grid)
-        macs, kept, other = macs + mixing.macs, kept + mixing.kept, other + mixing.parameters
+        mixing, parameters, more = _mixing(middle, spec.heads, grid)
+        kept, other = kept + more, other + parameters
     else:
-        weights += 9 * middle * middle
-        macs += 9 * middle * middle * after
+        mixing = [Product(after, 9 * middle, middle)]
+        convolutions += mixing
+    weights = sum(product.inputs * product.outputs for product in convolutions)
     return Row(
         layer="block",
         output=(4 * middle, *out),
         parameters=weights + other,
-        macs=macs,
+        products=(*shortcut, first, *mixing, last),
         kept=kept,
         kept_once=2 * weights,
         block_input=inputs * before,
+        starts_with_norm=True,
+        ends_in_product=True,
     )
 
 
-def _mixing_row(channels: int, heads: int, grid: Size) -> Row:
-    """Write down row and column attention with relative positions over a feature map."""
+def _mixing(channels: int, heads: int, grid: Size) -> tuple[list[Product], int, int]:
+    """Return the products of row and column attention with relative positions.
+
+    Also return their parameters, and the numbers that are kept.
+    """
     cells = _cells(grid)
-    parameters = macs = kept = 0
-    for tokens in grid:
+    products: list[Product] = []
+    parameters = kept = 0
+    for tokens in reversed(grid):
         offsets = 2 * tokens - 1
-        parameters += dense(channels, 3 * channels) + dense(channels, channels)
+        parameters += count_dense(channels, 3 * channels) + count_dense(channels, channels)
         parameters += offsets * channels
-        macs += cells * channels * (4 * channels + 2 * tokens + offsets)
+        products += [
+            Product(cells, channels, 3 * channels, roles=("query", "key", "value")),
+            Product(cells, offsets, channels),  # the offsets' table is one of the block's weights
+            Product(cells, tokens, 2 * channels, "activations"),
+            Product(cells, channels, channels, roles=("attention-output",)),
+        ]
         kept += cells * (6 * channels + heads * tokens)
-    return Row(
-        layer="mixing", output=(channels, *grid), parameters=parameters, macs=macs, kept=kept
-    )
+    return products, parameters, kept
 
 
 def _stem_block_row(inputs: int, middle: int, grid: Size, out: Size) -> Row:
-    """Write down a hybrid's block: norm after each convolution, ReLU after all but the shortcut."""
+    """Return the row of a hybrid's block: each convolution has a norm, all but the last a ReLU."""
     before, after = _cells(grid), _cells(out)
     projects = inputs != 4 * middle or grid != out
-    shortcut = 4 * inputs * middle if projects else 0
-    weights = inputs * middle + 13 * middle * middle + shortcut
-    macs = inputs * middle * before + (13 * middle * middle + shortcut) * after
+    products = [Product(after, inputs, 4 * middle)] if projects else []
+    products += [
+        Product(before, inputs, middle),
+        Product(after, 9 * middle, middle),
+        Product(after, middle, 4 * middle),
+    ]
+    weights = sum(product.inputs * product.outputs for product in products)
     return Row(
         layer="block",
         output=(4 * middle, *out),
         parameters=weights + 2 * (6 * middle + 4 * middle * projects),
-        macs=macs,
+        products=tuple(products),
         # Its input; each norm's input; each ReLU's output, the first once more with its padding.
         kept=inputs * before + 3 * middle * before + (6 + 4 * projects) * middle * after,
         kept_once=2 * weights,

@@ -1,20 +1,21 @@
-"""What a model costs, in closed form from its spec: parameters, multiply-adds, activation memory.
+"""A model's cost, in closed form from its spec: parameters, multiply-adds, activation memory.
 
-A model is written down as rows, one a layer, each with its own closed form; every total is a sum
-of rows. Nothing is built or run, and torch is not imported. Conventions: a multiply-add is one MAC
+Every total is a sum over rows, one per layer. Nothing is built or run, and torch is not imported.
+Conventions: a multiply-add is one MAC
 and two FLOPs; matrix products, convolutions and attention count, element-wise work does not; a
 training step costs three forward passes (Table 6 of the paper fits this).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from vitrail.config import InputError
-from vitrail.models.cost.resnet_rows import resnet_rows
-from vitrail.models.cost.rows import Row
-from vitrail.models.cost.vit_rows import vit_rows
+from vitrail.models.cost.resnet_rows import resnet_costs
+from vitrail.models.cost.rows import ModelRows, Row
+from vitrail.models.cost.vit_rows import vit_costs
 from vitrail.models.names import parse, parse_size
 from vitrail.models.spec import BiTSpec, Size, Spec
 from vitrail.result import Result, ResultTable
@@ -24,7 +25,7 @@ FLOAT = 4  # bytes of a float32
 
 @dataclass(frozen=True, kw_only=True)
 class Cost(Result):
-    """A model's cost: bytes at float32, activations for the whole batch, the rest for an image."""
+    """A model's cost in float32: activations of the whole batch, everything else per image."""
 
     name: str
     classes: int
@@ -57,8 +58,8 @@ class Cost(Result):
         height, width = self.image
         yield f"{self.name}, {self.classes} classes, {height}x{width} images, {self.tokens} tokens"
         yield f"parameters  {self.parameters:,} ({_bytes(self.parameter_bytes)} as float32)"
-        yield f"forward     {self.macs / 1e9:.3f} GMACs an image ({self.flops / 1e9:.3f} GFLOPs)"
-        yield f"training    {self.training_flops / 1e9:.3f} GFLOPs an image, forward and backward"
+        yield f"forward     {self.macs / 1e9:.3f} GMACs per image ({self.flops / 1e9:.3f} GFLOPs)"
+        yield f"training    {self.training_flops / 1e9:.3f} GFLOPs per image, forward and backward"
         state, kept = _bytes(self.training_state_bytes), _bytes(self.activation_bytes)
         less = _bytes(self.checkpointed_bytes)
         yield (
@@ -74,7 +75,7 @@ def describe(
     image: str | Size | None = None,
     batch: int = 1,
 ) -> Cost:
-    """Say what a model costs, layer by layer, without building it.
+    """Compute a model's cost, layer by layer, without building it.
 
     `image` is another size than the name's, 384 or "384x512"; `batch` counts for the memory.
     """
@@ -87,11 +88,11 @@ def describe(
 
 
 def cost_of(spec: Spec, *, image: Size | None = None, batch: int = 1) -> Cost:
-    """Add up a model's cost for images of a size (the spec's unless said)."""
+    """Sum up a model's cost for images of a size (the spec's by default)."""
     at = spec if image is None else replace(spec, image=image)
-    rows = _rows(at)
-    if at != spec:  # the tables of positions keep their trained size; only the work changes
-        pairs = zip(rows, _rows(spec), strict=True)
+    rows = tuple(chain(*model_rows(at)))
+    if at != spec:  # position tables keep their trained size; only the work changes
+        pairs = zip(rows, chain(*model_rows(spec)), strict=True)
         rows = tuple(replace(row, parameters=own.parameters) for row, own in pairs)
     parameters = sum(row.parameters for row in rows)
     macs = sum(row.macs for row in rows)
@@ -107,14 +108,14 @@ def cost_of(spec: Spec, *, image: Size | None = None, batch: int = 1) -> Cost:
         training_flops=6 * macs,
         parameter_bytes=FLOAT * parameters,
         training_state_bytes=4 * FLOAT * parameters,
-        activation_bytes=FLOAT * sum(batch * row.kept + row.kept_once for row in rows),
-        checkpointed_bytes=FLOAT * _checkpointed(rows, batch),
+        activation_bytes=FLOAT * count_kept(rows, batch),
+        checkpointed_bytes=FLOAT * count_kept(rows, batch, checkpointing=True),
         rows=rows,
     )
 
 
 def training_exaflops(spec: Spec, *, images: int, epochs: float) -> float:
-    """Give the compute of a training run in exaFLOPs, as Table 6 of the paper counts it."""
+    """Return the compute of a training run in exaFLOPs, as Table 6 of the paper counts it."""
     return cost_of(spec).training_flops * images * epochs / 1e18
 
 
@@ -127,13 +128,21 @@ def _bytes(count: int) -> str:
     return f"{size:.1f} TiB"
 
 
-def _rows(spec: Spec) -> tuple[Row, ...]:
-    return tuple(resnet_rows(spec) if isinstance(spec, BiTSpec) else vit_rows(spec))
+def model_rows(spec: Spec) -> ModelRows:
+    """List a model's layers from the input to the head."""
+    return resnet_costs(spec) if isinstance(spec, BiTSpec) else vit_costs(spec)
 
 
-def _checkpointed(rows: tuple[Row, ...], batch: int) -> int:
-    blocks = [row for row in rows if row.block_input]
-    inputs = batch * sum(row.block_input for row in blocks)
-    insides = max(((batch * row.kept + row.kept_once) // row.repeats for row in blocks), default=0)
-    other = sum(batch * row.kept + row.kept_once for row in rows if not row.block_input)
-    return other + inputs + insides
+def count_kept(rows: Sequence[Row], batch: int, *, checkpointing: bool = False) -> int:
+    """Count the numbers that a batch keeps for its backward pass.
+
+    With checkpointing they are the blocks' inputs and, while it is computed again, one block's.
+    """
+    kept = [batch * row.kept + row.kept_once for row in rows]
+    if not checkpointing:
+        return sum(kept)
+    insides = [
+        all_of // row.repeats for row, all_of in zip(rows, kept, strict=True) if row.block_input
+    ]
+    other = [all_of for row, all_of in zip(rows, kept, strict=True) if not row.block_input]
+    return sum(other) + batch * sum(row.block_input for row in rows) + max(insides, default=0)

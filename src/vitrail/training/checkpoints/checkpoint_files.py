@@ -1,12 +1,12 @@
-"""Training state on disk, a folder a step: whole and verified, or not there at all.
+"""Checkpoints on disk, one folder per step: atomic and verified.
 
-A save writes `.step-00000057.new-…`, seals it with a manifest of sizes and checksums, brings it on
-disk and renames it to `step-00000057`. An older state of that step is renamed just before, to
-`.step-00000057.old-…` with the same ending; so where these two stand and the step is missing, the
-save was stopped between its renames and the new one is the state. Other dot names are leftovers.
+A save writes `.step-00000057.new-…`, adds a manifest of sizes and checksums, flushes it to disk and
+renames it to `step-00000057`. An older checkpoint of that step is renamed just before, to
+`.step-00000057.old-…` with the same ending. So if both exist and the step does not, the save was
+killed between its renames, and the new one counts. Other dot names are leftovers.
 
-One process at a time saves to a folder; any number may read it. Which state is the newest, the
-step says, never the clock.
+One process at a time saves to a folder; any number may read it. The newest checkpoint is the one of
+the largest step, whatever the clock says.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ log = logging.getLogger("vitrail")
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """A whole state: the step after which it was saved, its folder, and what was noted with it."""
+    """A verified checkpoint: its step, folder and metadata."""
 
     step: int
     path: Path
@@ -48,11 +48,11 @@ class SavedCheckpoint:
 
 
 class SaveError(InputError):
-    """A state could not be written; those that were there are as before."""
+    """A checkpoint could not be written; older ones are as before."""
 
 
 class _Damage(Exception):
-    """What is wrong with a state, in a few words."""
+    """What is wrong with a checkpoint, in a few words."""
 
 
 def write_checkpoint(
@@ -63,10 +63,10 @@ def write_checkpoint(
     *,
     needs: int = 0,
 ) -> SavedCheckpoint:
-    """Save a state: the files that `write` puts into the folder it is given, and plain facts.
+    """Save a checkpoint: the files that `write` puts into the folder it is given, and metadata.
 
-    A state of that step is replaced once the new one is whole. Where fewer than `needs` bytes are
-    free, it is refused before anything is written.
+    A checkpoint of that step is replaced once the new one is complete. If fewer than `needs` bytes
+    are free, nothing is written.
     """
     final = folder / _name(step)
     new = folder / f".{final.name}.new-{os.urandom(4).hex()}"
@@ -87,16 +87,16 @@ def write_checkpoint(
         # RuntimeError is what torch says of a full disk.
         if isinstance(error, OSError | RuntimeError | SafetensorError):
             raise SaveError(
-                f"{final}: checkpoint not written: {_shorten(error)}{space}; what was there stays"
+                f"{final}: checkpoint not written: {_shorten(error)}{space}; older ones are kept"
             ) from error
         raise
     return SavedCheckpoint(step, final, metadata)
 
 
 def latest_checkpoint(folder: Path) -> SavedCheckpoint | None:
-    """Find the newest state whose every byte is as it was saved; None where no save ever ended.
+    """Find the newest undamaged checkpoint; None if there is none at all.
 
-    Damaged ones are passed over, each with a warning; where all are damaged, that is an error.
+    Damaged ones are skipped with a warning; if all are damaged, that is an error.
     """
     try:
         states = _find_checkpoints(folder)
@@ -123,10 +123,7 @@ def latest_checkpoint(folder: Path) -> SavedCheckpoint | None:
 
 
 def valid_checkpoints(folder: Path) -> list[SavedCheckpoint]:
-    """Give all states whose every byte is as it was saved, the oldest first.
-
-    Damaged ones are left out, each with a warning.
-    """
+    """Return all undamaged checkpoints, oldest first; damaged ones are left out with a warning."""
     found: list[SavedCheckpoint] = []
     for step, path in reversed(_find_checkpoints(folder).items()):
         try:
@@ -137,10 +134,10 @@ def valid_checkpoints(folder: Path) -> list[SavedCheckpoint]:
 
 
 def prune_checkpoints(folder: Path, keep: int = 2, *, upto: int | None = None) -> None:
-    """Delete all states but the newest `keep`; what can't be deleted is only warned of.
+    """Delete all checkpoints but the newest `keep`; what can't be deleted is only warned of.
 
-    A state counts if its manifest and the sizes of its files are right; checksums are not read.
-    Those after step `upto` are left and not counted: a run that fell back knows them as damaged.
+    A checkpoint counts if its manifest and file sizes are right; checksums are not read. Those
+    after step `upto` are neither counted nor deleted: a run that fell back knows they are damaged.
     """
     kept = 0
     with _tolerate(folder):
@@ -157,7 +154,7 @@ def prune_checkpoints(folder: Path, keep: int = 2, *, upto: int | None = None) -
 
 
 def clean_checkpoints(folder: Path) -> None:
-    """Finish or remove what saves left behind that were stopped; what resists is warned of."""
+    """Finish or remove what killed saves left behind; what can't be removed is warned of."""
     with _tolerate(folder):
         for step, path in _find_checkpoints(folder).items():
             if path.name != _name(step):
@@ -171,7 +168,7 @@ def clean_checkpoints(folder: Path) -> None:
 
 @contextmanager
 def _tolerate(path: Path) -> Iterator[None]:
-    """Make a warning of what the system refuses: no run stops over its housekeeping."""
+    """Turn an OSError into a warning: no run stops over housekeeping."""
     try:
         yield
     except OSError as error:
@@ -184,7 +181,7 @@ def _name(step: int) -> str:
 
 
 def _find_checkpoints(folder: Path) -> dict[int, Path]:
-    """Map steps to their states, sound or not, newest first."""
+    """Map steps to their checkpoints, damaged or not, newest first."""
     try:
         names = set(os.listdir(folder))
     except FileNotFoundError:
@@ -201,7 +198,7 @@ def _find_checkpoints(folder: Path) -> dict[int, Path]:
 
 
 def _seal(new: Path, step: int, metadata: dict[str, Any]) -> None:
-    """Write the manifest of all files in the folder, with a checksum of itself at its end."""
+    """Write the manifest of all files in the folder, ending with its own checksum."""
     assert not (new / MANIFEST).exists()
     files = {
         path.relative_to(new).as_posix(): {"bytes": path.stat().st_size, "sha256": _hash(path)}
@@ -223,7 +220,7 @@ def _hash(path: Path) -> str:
 
 
 def _put(new: Path, final: Path) -> None:
-    """Put a finished state under its name."""
+    """Move a finished checkpoint to its name."""
     old = final.with_name(new.name.replace(".new-", ".old-"))
     replaces = os.path.lexists(final)
     if replaces:
@@ -252,10 +249,10 @@ def _is_sound(path: Path, step: int) -> bool:
 
 
 def _verify(path: Path, step: int, *, contents: bool = True) -> SavedCheckpoint:
-    """Hold a state against its manifest; without contents, only the sizes of its files."""
+    """Check a checkpoint against its manifest; without `contents`, only the sizes of its files."""
     try:
         if not path.is_dir():
-            raise _Damage("is no folder")
+            raise _Damage("is not a folder")
         _check_file(path, MANIFEST)
         text = (path / MANIFEST).read_bytes()
         body = text[: -len(_end_of(b""))]
@@ -281,11 +278,11 @@ def _check_file(folder: Path, name: str) -> None:
     if not (folder / name).exists():
         raise _Damage(f"{name} is missing")
     if not (folder / name).is_file():
-        raise _Damage(f"{name} is no file")
+        raise _Damage(f"{name} is not a file")
 
 
 def _describe_space(new: Path, needs: int) -> str:
-    """Say how much room a save needs, or has taken before it failed, and how much there is."""
+    """Say how much space a save needs, or took before it failed, and how much there is."""
     try:
         taken = sum(path.stat().st_size for path in new.rglob("*") if path.is_file())
         free = shutil.disk_usage(new.parent).free + taken
@@ -296,6 +293,6 @@ def _describe_space(new: Path, needs: int) -> str:
 
 
 def _shorten(error: BaseException) -> str:
-    """Say what the system said, or the first line of what a library did."""
+    """Return the system's message, or the first line of a library's."""
     said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return said.splitlines()[0][:120]

@@ -1,13 +1,9 @@
-"""What a run is made of while it trains, as a state on disk and back.
-
-Weights, optimizer and averages are tensors in one file; where the run stands is a few facts.
-"""
+"""Save and load a run: model, optimizer and EMA as tensors in one file, the rest as metadata."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,7 @@ from vitrail.training.checkpoints.checkpoint_files import (
     prune_checkpoints,
     write_checkpoint,
 )
+from vitrail.training.checkpoints.dtensor import is_sharded
 from vitrail.training.checkpoints.run_folder import (
     CHECKPOINTS,
     CONFIG,
@@ -35,9 +32,8 @@ from vitrail.training.checkpoints.state_dicts import (
     save_tensors,
     unflatten_state_dict,
 )
-from vitrail.training.dtensor import is_sharded
 from vitrail.training.loop import Trainer
-from vitrail.training.precision import LossScale
+from vitrail.training.optimization.precision import LossScale, dtype_of, name_precision
 from vitrail.training.train_config import TrainConfig
 
 TENSORS = "tensors.safetensors"
@@ -72,16 +68,21 @@ def save_checkpoint(
     metadata: Callable[[], dict[str, Any]],
     processes: Processes,
 ) -> None:
-    """Save a run after a step, in all processes at once; delete all but the newest two states."""
+    """Save a run after a step, in all processes at once; keep the newest two checkpoints."""
     optimizer, plain = flatten_state_dict(trainer.optimizer.state_dict())
     average = trainer.ema.state if trainer.ema is not None else {}
     parts = {"model": trainer.model.state_dict(), "optimizer": optimizer, "ema": average}
     tensors = {
         f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()
     }
-    own = {"optimizer": plain, "micro_batch": trainer.micro_batch, "torch": torch.__version__}
+    own = {
+        "optimizer": plain,
+        "micro_batch": trainer.micro_batch,
+        "precision": name_precision(trainer.autocast),
+        "torch": torch.__version__,
+    }
     if trainer.scale is not None:
-        own["scale"] = asdict(trainer.scale)
+        own["scale"] = trainer.scale.state()
     needs = sum(tensor.nbytes for tensor in tensors.values())
 
     def write(new: Path) -> None:
@@ -101,7 +102,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro_batch: int | None) -> None:
-    """Put a run back to where it was saved; without a `micro_batch` given, with the one it had."""
+    """Load a checkpoint into a trainer; unless `micro_batch` is given, it is the saved one."""
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "ema": {}}
     path = saved.path / TENSORS
     whole = path.exists() and not any(map(is_sharded, trainer.model.parameters()))
@@ -120,8 +121,10 @@ def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro_batch: in
     )
     if trainer.ema is not None:
         trainer.ema.load(parts["ema"])
+    # What `auto` chose where the run began stays, so that another machine computes the same.
+    trainer.compute_in(dtype_of(saved.metadata["precision"]))
     if trainer.scale is not None:
-        trainer.scale = LossScale(**saved.metadata["scale"])
+        trainer.scale = LossScale(**saved.metadata["scale"], device=trainer.scale.factor.device)
     if micro_batch is None:  # what memory is free now must not change what is computed
         trainer.micro_batch = saved.metadata["micro_batch"]
     if (version := saved.metadata["torch"]) != torch.__version__:
@@ -129,7 +132,7 @@ def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro_batch: in
 
 
 def _places(trainer: Trainer) -> Callable[[str, torch.Size, torch.dtype], Tensor]:
-    """Make room for a state's tensors, spread as the parameters are that they belong to."""
+    """Allocate a checkpoint's tensors, sharded like the parameters that they belong to."""
     average = trainer.ema.state if trainer.ema is not None else {}
     trained = [each for group in trainer.optimizer.param_groups for each in group["params"]]
     owners = {f"model:{name}": tensor for name, tensor in trainer.model.state_dict().items()}
@@ -146,7 +149,7 @@ def _places(trainer: Trainer) -> Callable[[str, torch.Size, torch.dtype], Tensor
 
 
 def check_datasets(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Refuse to go on with other images; of each split there are name, number and hash."""
+    """Refuse to resume with other images; each split has its name, number and hash."""
     for split, was in old.items():
         now = new[split]
         if was == now:

@@ -1,7 +1,7 @@
-"""The run folder: begun once, continued with the same settings, or cleared.
+"""The run folder: started once, resumed with the same settings, or cleared.
 
-`run.json` gives the run its id and lists the names that belong to it. Nothing else is ever removed,
-and a folder where one of these names is somebody else's is refused before anything is written.
+`run.json` holds the run's id and lists the files that belong to it. Nothing else is ever removed,
+and a folder with a file of such a name that is not the run's is refused before anything is written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from vitrail.config import InputError, flatten, from_dict, read_file, to_dict
+from vitrail.config import OBJECT, InputError, flatten, from_dict, read_file, to_dict
 from vitrail.files import write_whole
 from vitrail.text import quoted
 from vitrail.training.checkpoints.checkpoint_files import clean_checkpoints
@@ -28,15 +28,16 @@ from vitrail.training.train_config import FREE, TrainConfig, free_settings
 RUN, CONFIG, RESULT = "run.json", "config.yaml", "result.json"
 CHECKPOINTS, MODEL = "checkpoints", "model"
 MIM_HEAD, RECONSTRUCTIONS = "mim_head.safetensors", "reconstructions.png"
+MACHINE = "machine.json"
 BAD_BATCH = "bad_batch_"
 RESTART_HINT = "use --restart to begin again, or another --out"
 
 _CLEARED = (
-    *(RESULT, CHECKPOINTS, MODEL, "tensorboard", "report.html"),
+    *(RESULT, CHECKPOINTS, MODEL, MACHINE, "tensorboard", "report.html"),
     *(MIM_HEAD, RECONSTRUCTIONS, CONFIG),  # the settings go last: they say what the rest is of
 )
 _KEPT = (METRICS, SPEED, LOG, "wandb-run.txt", "mlflow-run.txt")
-"""What a restarted run cuts back or appends to."""
+"""Files that a restarted run truncates or appends to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +47,11 @@ class RunRecord:
     version: int
     id: str
     files: tuple[str, ...]
-    """The names in the folder that belong to the run."""
+    """The files in the folder that belong to the run."""
 
 
 def read_run_record(folder: Path) -> RunRecord | None:
-    """Read a folder's run.json; None where it is not a run folder."""
+    """Read a folder's run.json; None if it is not a run folder."""
     path = folder / RUN
     if not path.exists():
         return None
@@ -84,7 +85,7 @@ def check_folder(config: TrainConfig, *, restart: bool = False) -> dict[str, Any
 
 
 def check_owned(folder: Path, *, restart: bool) -> None:
-    """Refuse a folder where what a run would write or remove is not its own."""
+    """Refuse a folder in which a run would overwrite or remove what is not its own."""
     if not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder; {_ANOTHER}")
     if read_run_record(folder) is not None:
@@ -131,9 +132,9 @@ def prepare_folder(config: TrainConfig, *, restart: bool) -> dict[str, Any] | No
 
 
 def clear_run(folder: Path, *, whole: bool = False) -> None:
-    """Remove what a run has computed; `whole`: everything that is its own, the folder too if empty.
+    """Remove what a run has computed; `whole`: all of its files, and the folder if empty then.
 
-    Only names that its run.json lists, and that this version writes, are touched.
+    Only files that its run.json lists, and that this version writes, are touched.
     """
     record = read_run_record(folder)
     if record is None:
@@ -162,7 +163,7 @@ def _remove(path: Path) -> None:
 
 
 def check_settings(old: Mapping[str, Any], new: Mapping[str, Any], free: Collection[str]) -> None:
-    """Refuse to continue a run with other settings than it began with, except for `free` ones."""
+    """Refuse to resume a run with other settings than it started with, except for `free` ones."""
     was, now = flatten(old), flatten(new)
     changes = [
         f"{key} {was.get(key)} → {now.get(key)}"
@@ -170,17 +171,18 @@ def check_settings(old: Mapping[str, Any], new: Mapping[str, Any], free: Collect
         if was.get(key) != now.get(key) and not {key, key.partition(".")[0]} & set(free)
     ]
     if changes:
-        raise InputError(f"cannot resume: {', '.join(changes)}; {RESTART_HINT}")
+        again = "give the same object again, " if OBJECT in ", ".join(changes) else ""
+        raise InputError(f"cannot resume: {', '.join(changes)}; {again}{RESTART_HINT}")
 
 
 def identify_run(config: TrainConfig) -> dict[str, str]:
-    """Return what a checkpoint notes of its run: its id, and a hash of the settings that bind it.
+    """Return what a checkpoint records of its run: its id, and a hash of its settings.
 
-    Defaults are left out of the hash, so that a version with a new setting continues old runs.
+    Defaults are left out of the hash, so that a version with a new setting resumes old runs.
     """
     record = read_run_record(config.out)
     if record is None:
-        raise InputError(f"{config.out} was deleted or emptied while its run was going on")
+        raise InputError(f"{config.out} was deleted or emptied during its run")
     defaults = flatten(to_dict(TrainConfig(data="", model="", out=Path())))
     bound = {
         key: value

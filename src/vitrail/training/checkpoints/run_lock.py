@@ -1,4 +1,4 @@
-"""One run a folder: a lock that ends with the process that holds it, however that ends."""
+"""One run per folder: a lock that ends with the process that holds it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ LOCK = "run.lock"
 
 log = logging.getLogger("vitrail")
 _held: set[int] = set()
+_START = b'{"pid":'  # of a lock that is held; of others nothing
 
 
 @dataclass(frozen=True)
 class _Holder:
-    """Who holds a folder, for people, and for systems without file locks."""
+    """The process that holds a folder, for messages and for systems without file locks."""
 
     pid: int
     host: str
@@ -48,12 +49,14 @@ class _Holder:
 
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Hold a run's folder, which is made if need be; refuse it at once while another run does.
+    """Lock a run's folder, created if needed; refuse it if another run holds it.
 
-    A folder that was made and got nothing is removed again. Forked children do not hold it: a data
-    worker that outlives its run stops no restart.
+    Where nothing else is written, the folder is left as it was. Forked children do not hold the
+    lock, so that a data worker that outlives its run does not block a restart.
     """
     owner, new = os.getpid(), not folder.exists()
+    before = set() if new or not folder.is_dir() else set(os.listdir(folder))
+    _check_ours(folder / LOCK)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -73,14 +76,23 @@ def run_lock(folder: Path) -> Iterator[None]:
             _held.discard(handle)
             with suppress(OSError):
                 os.ftruncate(handle, 0)
-                if new and os.listdir(folder) == [LOCK]:  # still locked, so nobody else is in it
+                if set(os.listdir(folder)) - before == {LOCK}:  # still locked: nobody else is in it
                     (folder / LOCK).unlink()
-                    folder.rmdir()
+                    if new:
+                        folder.rmdir()
             os.close(handle)
 
 
+def _check_ours(path: Path) -> None:
+    """Refuse a file of that name that somebody else wrote: it would be overwritten."""
+    with suppress(OSError):  # there is none, or opening it will say what is wrong
+        start = path.read_bytes()[: len(_START)]
+        if start != _START[: len(start)]:
+            raise InputError(f"{path} was not written by vitrail; choose another --out")
+
+
 def _let_go() -> None:
-    """Close a parent's locks in its forked child, which shares them; the parent's stay locked."""
+    """Close a parent's locks in its forked child; the parent keeps them."""
     for handle in _held:
         os.close(handle)
     _held.clear()
@@ -91,7 +103,7 @@ if hasattr(os, "register_at_fork"):  # Windows does not fork
 
 
 def _lock(handle: int, folder: Path) -> None:
-    """Take the lock or refuse; where there are no locks, believe the process number in the file."""
+    """Take the lock or refuse; without file locks, trust the process number in the file."""
     otherwise = "wait for it or choose another --out"
     try:
         import fcntl  # here, because Windows has none
@@ -102,7 +114,9 @@ def _lock(handle: int, folder: Path) -> None:
         raise InputError(f"{folder} is in use by {holder}; {otherwise}") from None
     except (ImportError, OSError) as error:
         log.warning(
-            "%s: no file locks here (%s), so runs are told by process number", folder, error
+            "%s: no file locks here (%s); runs are told apart by process number",
+            folder,
+            error,
         )
         holder = _read_holder(folder)
         if holder and holder.may_live():
@@ -120,7 +134,7 @@ def _note(handle: int) -> None:
 
 
 def _read_holder(folder: Path) -> _Holder | None:
-    """Read who holds a folder; None where nobody has said so."""
+    """Read who holds a folder; None if the file does not say."""
     try:
         return from_dict(_Holder, json.loads((folder / LOCK).read_bytes()))
     except (OSError, ValueError):  # empty, half written, or not ours

@@ -1,7 +1,7 @@
-"""A model spread over processes by FSDP, and its tensors on disk, a file a process.
+"""A model sharded over processes by FSDP, and its tensors on disk, one file per process.
 
-The files are torch's distributed checkpoints in the form of safetensors, so that nothing in them
-is run when they are read, and any number of processes can read what another number wrote.
+The files are torch's distributed checkpoints as safetensors: nothing in them is executed when they
+are read, and any number of processes can read what another number wrote.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from torch.distributed import broadcast
 
 from vitrail.distributed import Processes
 from vitrail.models.model import Model
-from vitrail.training.dtensor import is_sharded, reshard
+from vitrail.training.checkpoints.dtensor import is_sharded, reshard
 
 
 def shard_model(model: Model, processes: Processes) -> None:
-    """Spread the first process's weights over all, which gather them a block at a time.
+    """Shard the first process's weights over all processes, each block as a unit.
 
-    They are unsharded as they are, so that autocast gives the numbers it gives for a whole model.
+    They keep their dtype, so that autocast computes what it computes for an unsharded model.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -38,9 +38,9 @@ def shard_model(model: Model, processes: Processes) -> None:
 
 
 def full_state_dict(model: Model) -> dict[str, Tensor]:
-    """Give a model's tensors whole and on the CPU.
+    """Return a model's full state dict on the CPU.
 
-    Of a spread model, all processes have to ask, and only the first gets them.
+    For a sharded model all processes must call it, and only the first gets it.
     """
     if not any(map(is_sharded, model.state_dict().values())):
         return {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
@@ -53,9 +53,9 @@ def full_state_dict(model: Model) -> dict[str, Tensor]:
 
 @contextmanager
 def unsharded(model: nn.Module) -> Iterator[None]:
-    """Hold a spread model's weights whole, so that processes may run it each for itself.
+    """Unshard a model, so that each process may run it on its own.
 
-    All processes have to enter; what is changed in the meantime has no effect.
+    All processes must enter; changes of the weights in the meantime have no effect.
     """
     if not hasattr(model, "unshard"):
         yield
@@ -75,7 +75,7 @@ def unsharded(model: nn.Module) -> Iterator[None]:
 
 
 def save_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors, in all processes at once, each its part."""
+    """Write tensors, each process its shards."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -87,9 +87,9 @@ def save_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
 def load_shards(
     folder: Path, place: Callable[[str, torch.Size, torch.dtype], Tensor]
 ) -> dict[str, Tensor]:
-    """Read all tensors of a folder into what `place` gives for each name, shape and type.
+    """Read all tensors of a folder into what `place` returns for each name, shape and dtype.
 
-    They may be whole or spread, on disk and in memory. All processes read at once.
+    They may be whole or sharded, on disk and in memory. All processes must call it.
     """
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
@@ -109,7 +109,7 @@ def load_shards(
 
 @contextmanager
 def _ordinary_errors() -> Iterator[None]:
-    """Raise what went wrong in any process as a RuntimeError; torch's own is no Exception."""
+    """Raise a process's failure as a RuntimeError; torch's own error is not an Exception."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:

@@ -1,4 +1,4 @@
-"""Training state as tensors by name and plain data: nothing in it is run when it is read."""
+"""State dicts as named tensors and plain data: nothing is executed when they are read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitrail.files import utf8_path
+
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write tensors of any device, layout and shared memory as safetensors."""
+    """Write tensors as safetensors, whatever their device, layout and shared memory."""
     path.touch()
     mode = path.stat().st_mode  # as the user's other files; safetensors makes its own 0600
     ready: dict[str, Tensor] = {}
@@ -28,13 +30,13 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def load_tensors(path: Path, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """Read tensors into memory of their own, so that the file may go."""
-    with safe_open(path, framework="pt") as file:
+    """Read tensors into memory of their own, so that the file may be deleted."""
+    with utf8_path(path) as name, safe_open(name, framework="pt") as file:
         return {name: file.get_tensor(name).to(device, copy=True) for name in file.keys()}  # noqa: SIM118
 
 
 def flatten_state_dict(state: Mapping[Any, Any]) -> tuple[dict[str, Tensor], Any]:
-    """Take a nested state apart, as of `optimizer.state_dict()`: tensors by name, and plain JSON.
+    """Split a nested state such as `optimizer.state_dict()` into named tensors and plain JSON.
 
     `unflatten_state_dict` restores it with all types: int keys, tuples, None, 0-d tensors.
     """
@@ -55,13 +57,13 @@ def flatten_state_dict(state: Mapping[Any, Any]) -> tuple[dict[str, Tensor], Any
             return items if type(value) is list else {"tuple": items}
         if type(value) in (bool, int, float, str, type(None)):
             return value
-        raise TypeError(f"{where} is of {type(value)}, which a saved state has no place for")
+        raise TypeError(f"{where} is of {type(value)}, which a checkpoint can't hold")
 
     return tensors, plain(state, "")
 
 
 def unflatten_state_dict(tensors: Mapping[str, Tensor], plain: Any) -> Any:
-    """Put together what `flatten_state_dict` took apart."""
+    """Restore what `flatten_state_dict` split."""
 
     def build(value: Any) -> Any:
         if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Files that grow by a line: cut back to a step when a run resumes, and never in a run's way."""
+"""Files of JSON lines: truncated to a step when a run resumes; errors never stop a run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ log = logging.getLogger("vitrail")
 
 
 class JSONLines:
-    """A file to append lines to. What can't be written is left out, and warned of once."""
+    """A file to append lines to; a line that can't be written is dropped, with one warning."""
 
     def __init__(self, path: Path, *, upto: int | None = None) -> None:
-        """Open the file, made if need be; of JSON lines keep only those up to a step, if given."""
+        """Open the file, created if needed; if a step is given, keep only lines up to it."""
         self._path = path
         self._failed = False
         try:
@@ -32,7 +32,7 @@ class JSONLines:
 
     def append(self, line: str) -> None:
         """Write a line whole, or not at all."""
-        data = line.encode() + b"\n"
+        data = line.encode(errors="backslashreplace") + b"\n"
         start = os.fstat(self._file.fileno()).st_size
         try:
             while data:
@@ -43,13 +43,13 @@ class JSONLines:
             self._warn(error)
 
     def read(self) -> bytes:
-        """Return all that the file holds; nothing if it can't be read."""
+        """Return the file's content; nothing if it can't be read."""
         with suppress(OSError):
             return self._path.read_bytes()
         return b""
 
     def sync(self) -> None:
-        """Bring all lines on disk."""
+        """Flush all lines to disk."""
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -69,7 +69,7 @@ class JSONLines:
 
 
 def format_row(step: int, values: Mapping[str, float]) -> str:
-    """Write a step's values as JSON that reads back to the same floats; NaN is the text "nan"."""
+    """Format a step's values as JSON that reads back to the same floats; NaN is the text "nan"."""
     row = {name: value if math.isfinite(value) else str(value) for name, value in values.items()}
     return json.dumps({"step": step, **row}, allow_nan=False)
 

@@ -1,4 +1,4 @@
-"""The "vitrail" log during a run: into a file with times, and on stderr as plain lines."""
+"""The "vitrail" log during a run: with times to a file, as plain lines to stderr."""
 
 from __future__ import annotations
 
@@ -14,37 +14,48 @@ _FORM = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:
 
 
 def format_log(text: str) -> str:
-    """Write a line as the log's file has it, with the time."""
+    """Format a line as in the log file, with the time."""
     record = log.makeRecord(log.name, logging.INFO, "", 0, text, (), None)
     return _FORM.format(record)
+
+
+@contextmanager
+def show_log() -> Iterator[None]:
+    """Show the log on stderr until the block ends, unless somebody does already."""
+    sink = None if _is_shown() else _Sink(_say, _Plain())
+    level = log.level
+    if level == logging.NOTSET:
+        log.setLevel(logging.INFO)
+    if sink is not None:
+        log.addHandler(sink)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+        if sink is not None:
+            log.removeHandler(sink)
 
 
 @contextmanager
 def log_to(write: Callable[[str], None]) -> Iterator[None]:
     """Send the log's lines to `write`, with times, and to stderr until the block ends.
 
-    Who shows the log on stderr already is left to do so. An exception that ends the block is
-    written too, with its traceback unless it is a person's mistake or wish.
+    If the program prints the log on stderr already, that is left to it. An exception that ends the
+    block is logged too, with its traceback unless it is the user's input or a stop.
     """
     kept = _Sink(write, _FORM)
-    sinks = [kept] if _is_shown() else [kept, _Sink(_say, _Plain())]
-    level = log.level
-    if level == logging.NOTSET:
-        log.setLevel(logging.INFO)
-    for sink in sinks:
-        log.addHandler(sink)
-    try:
-        yield
-    except BaseException as error:
-        wished = isinstance(error, InputError) or not isinstance(error, Exception)
-        text = f"the run ends here: {type(error).__name__} {error}".rstrip()
-        trace = None if wished else sys.exc_info()
-        kept.handle(log.makeRecord(log.name, logging.ERROR, "", 0, text, (), trace))
-        raise
-    finally:
-        log.setLevel(level)
-        for sink in sinks:
-            log.removeHandler(sink)
+    with show_log():
+        log.addHandler(kept)
+        try:
+            yield
+        except BaseException as error:
+            wished = isinstance(error, InputError) or not isinstance(error, Exception)
+            text = f"the run ends here: {type(error).__name__} {error}".rstrip()
+            trace = None if wished else sys.exc_info()
+            kept.handle(log.makeRecord(log.name, logging.ERROR, "", 0, text, (), trace))
+            raise
+        finally:
+            log.removeHandler(kept)
 
 
 class _Sink(logging.Handler):
@@ -52,7 +63,7 @@ class _Sink(logging.Handler):
 
     def __init__(self, write: Callable[[str], None], formatter: logging.Formatter) -> None:
         super().__init__()
-        self._write = write
+        self._write, self.shows = write, write is _say
         self.setFormatter(formatter)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -60,7 +71,7 @@ class _Sink(logging.Handler):
 
 
 class _Plain(logging.Formatter):
-    """The text alone; what is more than news says so."""
+    """The text alone, with the level for warnings and errors."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -68,7 +79,7 @@ class _Plain(logging.Formatter):
 
 
 def _say(line: str) -> None:
-    """Print on today's stderr: while a bar is shown, that is a stand-in which prints above it."""
+    """Print on the current stderr, which prints above a progress bar while one is shown."""
     with suppress(OSError):  # the terminal has gone
         sys.stderr.write(line + "\n")
 
@@ -76,5 +87,7 @@ def _say(line: str) -> None:
 def _is_shown() -> bool:
     """Tell whether the program we are part of prints the log on stderr."""
     handlers = log.handlers + (logging.getLogger().handlers if log.propagate else [])
+    if any(isinstance(handler, _Sink) and handler.shows for handler in handlers):
+        return True
     streams = [getattr(handler, "stream", None) for handler in handlers]
     return any(stream in (sys.stderr, sys.__stderr__) for stream in streams if stream)

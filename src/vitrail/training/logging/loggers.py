@@ -1,7 +1,7 @@
-"""Viewers that a run is shown in: TensorBoard, Weights & Biases, MLflow.
+"""Loggers: TensorBoard, Weights & Biases, MLflow, Trackio, or a class of your own.
 
-Their packages are imported when one is opened. A resumed run goes on in the same W&B or MLflow
-run, whose name is kept in the run's folder; one that begins anew gets a new one.
+Their packages are imported when one is opened. A resumed run continues the same W&B or MLflow run,
+whose id is kept in the run's folder; a restarted one gets a new one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image
 
-from vitrail.config import InputError, suggest
+from vitrail.config import InputError, import_callable, is_import_path, suggest
 
 log = logging.getLogger("vitrail")
 
 
 class Logger(Protocol):
-    """Where values and images go."""
+    """Takes values and images; made with the run's folder and the step that it goes on from."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Take a step's values."""
@@ -37,15 +37,15 @@ class Logger(Protocol):
         ...
 
     def close(self, *, failed: bool = False) -> None:
-        """Bring all home, and say where it can be said whether the run failed."""
+        """Flush and close; `failed` marks the run as failed where that is possible."""
         ...
 
 
 class TensorBoard:
     """Event files in the folder `tensorboard` of a run.
 
-    They are written as SummaryWriter does, but at once: its thread would lose events in a kill,
-    and print a traceback of its own when a disk is full.
+    Unlike SummaryWriter's they are written at once: its thread loses events when it is killed, and
+    prints a traceback when the disk is full.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -64,7 +64,7 @@ class TensorBoard:
             raise InputError(f"{path}: cannot be written: {error.strerror}") from None
 
     def _begin(self, step: int) -> None:
-        """Let viewers drop what older files hold of later steps: a killed run wrote it."""
+        """Let TensorBoard drop later steps of older files, which a killed run wrote."""
         self._write(file_version="brain.Event:2")
         start = self._event.SessionLog(status=self._event.SessionLog.START)
         self._write(step=step + 1 if step else 0, session_log=start)
@@ -99,14 +99,14 @@ class TensorBoard:
 
 
 def _next_events(folder: Path) -> Path:
-    """Name a new event file so that it sorts behind the others, whatever the clock says."""
+    """Name a new event file so that it sorts after the others, whatever the clock says."""
     names = [re.match(r"events\.out\.tfevents\.(\d+)", path.name) for path in folder.iterdir()]
     newest = max((int(name[1]) for name in names if name), default=0)
     return folder / f"events.out.tfevents.{max(int(time.time()), newest + 1):010d}.vitrail"
 
 
 class WeightsAndBiases:
-    """A run at W&B; where and how, its own settings say (WANDB_PROJECT, WANDB_MODE, …)."""
+    """A W&B run, configured by its own settings (WANDB_PROJECT, WANDB_MODE, …)."""
 
     def __init__(self, folder: Path, step: int) -> None:
         known = _read_id(folder, "wandb") if step else None
@@ -138,9 +138,9 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run at MLflow; where, its own settings say (MLFLOW_TRACKING_URI, …).
+    """An MLflow run, configured by its own settings (MLFLOW_TRACKING_URI, …).
 
-    What was sent after the step that a run resumes at is sent again, with the same values.
+    What was sent after the step at which a run resumes is sent again, with the same values.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -162,24 +162,65 @@ class MLflow:
         self._mlflow.end_run(status="FAILED" if failed else "FINISHED")
 
 
-LOGGERS: dict[str, Callable[[Path, int], Logger]] = {
+class Trackio:
+    """A Trackio run, kept on this machine unless its settings say otherwise (TRACKIO_SPACE_ID, …).
+
+    A run is known by its name, the run folder's; a resumed one goes on under it.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self._trackio: Any = import_module("trackio")
+        self._run: Any = self._trackio.init(
+            project=os.environ.get("TRACKIO_PROJECT", "vitrail"),
+            name=folder.resolve().name,
+            resume="allow" if step else "never",
+        )
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Send a step's values."""
+        self._run.log(dict(values), step=step)
+
+    def image(self, step: int, name: str, array: np.ndarray) -> None:
+        """Send an image."""
+        self._run.log({name: self._trackio.Image(array)}, step=step)
+
+    def close(self, *, failed: bool = False) -> None:
+        """Wait until all is sent; Trackio does not tell failed runs from others."""
+        self._run.finish()
+
+
+LoggerFactory = Callable[[Path, int], Logger]
+"""A Logger class, or a function that makes one."""
+
+LOGGERS: dict[str, LoggerFactory] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
+    "trackio": Trackio,
 }
 
 
-def open_logger(name: str, folder: Path, step: int) -> Logger | None:
-    """Open a logger for a run that goes on after `step`.
+def find_logger(name: str) -> LoggerFactory:
+    """Find a logger by its name, or one of your own by its import path."""
+    if name in LOGGERS:
+        return LOGGERS[name]
+    if is_import_path(name):
+        return import_callable(name, "loggers")
+    hint = suggest(name, LOGGERS) or f"; there are: {', '.join(LOGGERS)}"
+    raise InputError(f"unknown logger {name!r}{hint}")
 
-    TensorBoard is on unless told otherwise: where its package is missing or broken, a line in the
-    log says so, and None comes back. The others somebody asked for, so there it is an error.
+
+def open_logger(
+    name: str, folder: Path, step: int, make: LoggerFactory | None = None
+) -> Logger | None:
+    """Open a logger for a run that continues after `step`; `make` makes one without a path.
+
+    TensorBoard is the default, so if its package is missing or broken, the log says so and None is
+    returned. For the others, which somebody asked for, that is an error.
     """
-    if name not in LOGGERS:
-        hint = suggest(name, LOGGERS) or f"; there are: {', '.join(LOGGERS)}"
-        raise InputError(f"unknown logger {name!r}{hint}")
+    make = make or find_logger(name)
     try:
-        return LOGGERS[name](folder, step)
+        return make(folder, step)
     except InputError:
         raise
     except Exception as error:  # no package, no key, no network: all have types of their own
@@ -187,7 +228,8 @@ def open_logger(name: str, folder: Path, step: int) -> Logger | None:
         if name == "tensorboard":
             log.info("no TensorBoard events: %s; pip install 'vitrail[tb]'", said)
             return None
-        mend = f"; pip install {name}" if isinstance(error, ImportError) else ""
+        lacking = isinstance(error, ImportError) and name in LOGGERS
+        mend = f"; pip install {name}" if lacking else ""
         raise InputError(f"logger {name!r} cannot be opened: {said}{mend}") from error
 
 

@@ -1,7 +1,7 @@
-"""What a run tells: metrics and speed in its folder, viewers' events, a log, and its progress.
+"""Metrics, throughput, loggers, log and progress of a run.
 
-`metrics.jsonl` holds what a run computes and nothing else: killed and resumed any number of times,
-it ends with the same bytes. `speed.jsonl` holds what differs each time.
+`metrics.jsonl` holds only what a run computes: killed and resumed any number of times, it ends with
+the same bytes. `speed.jsonl` holds what differs each time.
 """
 
 from __future__ import annotations
@@ -24,23 +24,36 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.training.logging.json_lines import JSONLines, format_row
 from vitrail.training.logging.log_setup import format_log, log_to
-from vitrail.training.logging.loggers import Logger, open_logger
-from vitrail.training.logging.progress import LinePrinter, ProgressState, describe, open_progress
+from vitrail.training.logging.loggers import Logger, LoggerFactory, open_logger
+from vitrail.training.logging.progress import (
+    LinePrinter,
+    ProgressState,
+    format_progress,
+    open_progress,
+)
 from vitrail.training.logging.throughput import ThroughputMeter, ThroughputWindow, peak_memory
 
 METRICS = "metrics.jsonl"
 SPEED = "speed.jsonl"
 LOG = "log.txt"
-ACCURACIES = ("val/top1", "val/top5")
+ACCURACIES = {
+    "val/top1": "val top-1",
+    "val/top5": "val top-5",
+    "val/macro_accuracy": "val macro accuracy",
+    "val/map": "val mAP",
+    "val/macro_f1": "val macro F1",
+    "val/micro_f1": "val micro F1",
+}
+"""Fractions, and what they are called in the log."""
 
 log = logging.getLogger("vitrail")
 
 
 class MetricsLogger:
-    """The one teller of a run, for a with statement; steps count from 1 and never go back.
+    """Writes what a run reports, in a with statement; steps count from 1 and never go back.
 
-    Opened at step S it drops the lines after S, or all for a run that begins (S = 0). So a loop
-    writes all it has to say of a step, evaluations too, before it saves that step.
+    Opened at step S it drops the lines after S, or all lines for a new run (S = 0). So everything
+    about a step, evaluations too, must be written before that step is saved.
     """
 
     def __init__(
@@ -50,14 +63,14 @@ class MetricsLogger:
         total: int,
         step: int = 0,
         every: int = 10,
-        loggers: Sequence[str] = ("tensorboard",),
+        loggers: Sequence[str] | Mapping[str, LoggerFactory] = ("tensorboard",),
         quiet: bool = False,
         saved: Mapping[str, Any] | None = None,
     ) -> None:
         """Open all files; write values `every` so many steps, 0 for never.
 
-        `quiet` opens nothing and shows nothing: for all processes but the first. `saved` is what
-        `metrics_state` gave when the run was saved that is continued.
+        `quiet`, for all processes but the first, opens and shows nothing. `saved` is the
+        `metrics_state` of the checkpoint that the run resumes from.
         """
         assert 0 <= step <= total
         self._quiet, self._total, self._every = quiet, total, every
@@ -73,7 +86,7 @@ class MetricsLogger:
         self,
         stack: ExitStack,
         folder: Path,
-        loggers: Sequence[str],
+        loggers: Sequence[str] | Mapping[str, LoggerFactory],
         saved: Mapping[str, Any] | None,
     ) -> None:
         try:
@@ -93,7 +106,8 @@ class MetricsLogger:
         stack.callback(self._speed.close)
         stack.push(self._close_loggers)
         for name in loggers:
-            if logger := open_logger(name, folder, self._step):
+            make = loggers[name] if isinstance(loggers, Mapping) else None
+            if logger := open_logger(name, folder, self._step, make):
                 self._loggers[name] = logger
         self._display = open_progress(self._total, self._step)
         stack.push(self._close_display)
@@ -108,11 +122,11 @@ class MetricsLogger:
     def train(
         self, step: int, values: Mapping[str, float | Tensor], *, images: int, waited: float
     ) -> None:
-        """Take what a step of training gave, its images, and the seconds it waited for them.
+        """Take a training step's values, number of images, and seconds spent waiting for them.
 
-        Every so many steps, at the first and at the last, the values of that very step are
-        written: a mean since the line before would differ where a run is resumed between them.
-        Only then, and when they are shown, are tensors read.
+        Every so many steps, at the first and at the last, the values of that step alone are
+        written: a mean since the previous line would differ if a run is resumed in between. Tensors
+        are read only then, and when they are shown.
         """
         if self._quiet:
             return
@@ -133,7 +147,7 @@ class MetricsLogger:
             self._show(step, numbers, now)
 
     def evaluation(self, step: int, values: Mapping[str, float | Tensor]) -> None:
-        """Write and show what an evaluation after a step found; its time counts for no speed."""
+        """Write and show an evaluation after a step; its time is not part of the throughput."""
         if self._quiet:
             return
         numbers = _read(values)
@@ -149,12 +163,12 @@ class MetricsLogger:
         self._tell(lambda logger: logger.image(step, name, array))
 
     def note(self, text: str) -> None:
-        """Say something to people: on stderr and in the log."""
+        """Write a line to stderr and to the log."""
         if not self._quiet:
             log.info("%s", text)
 
     def sync(self) -> None:
-        """Bring the lines on disk, as must be done before a state is saved that follows them."""
+        """Flush the lines to disk, as must be done before a checkpoint is saved."""
         if not self._quiet:
             self._metrics.sync()
             self._speed.sync()
@@ -175,7 +189,7 @@ class MetricsLogger:
         self._tell(lambda logger: logger.log(step, {**numbers, **(speed or {})}))
 
     def _measure(self, step: int) -> dict[str, float]:
-        """Write how fast the steps since the last line were, once that can be said."""
+        """Write the throughput since the last line, if it is known."""
         speed, memory = self._line_gauge.read(), peak_memory()
         if speed is None:
             return {}
@@ -213,10 +227,10 @@ class MetricsLogger:
             self._next_show = math.inf
         if now >= self._next_line or step == self._total:
             self._next_line = now + LinePrinter.period
-            self._append_log(format_log(describe(figures)))
+            self._append_log(format_log(format_progress(figures)))
 
     def _guess_left(self, step: int, now: float) -> float | None:
-        """Guess the seconds to the end, evaluations and saves included."""
+        """Estimate the seconds to the end, evaluations and saves included."""
         assert self._start is not None
         first, began = self._start
         if step == first:
@@ -224,14 +238,14 @@ class MetricsLogger:
         return (now - began) / (step - first) * (self._total - step)
 
     def _tell(self, call: Callable[[Logger], None]) -> None:
-        """Call each logger; one that fails is told nothing more: no run stops for a viewer."""
+        """Call each logger; one that fails is dropped: no run stops for a logger."""
         for name, logger in list(self._loggers.items()):
             try:
                 call(logger)
             except Exception as error:  # a library's own, whatever it be
                 del self._loggers[name]
                 said = (str(error) or type(error).__name__).splitlines()[0]
-                log.warning("logger %r fails and gets nothing more: %s", name, said)
+                log.warning("logger %r failed and is dropped: %s", name, said)
                 with suppress(Exception):
                     logger.close(failed=True)
 
@@ -255,10 +269,10 @@ class MetricsLogger:
 
 
 def _restore(path: Path, saved: Mapping[str, Any]) -> None:
-    """Cut the metrics back to what they were when a run was saved, or warn that they differ.
+    """Truncate the metrics to what they were when the run was saved, or warn that they differ.
 
-    Lines of later steps are dropped anyway; of that very step there may be an evaluation that the
-    continued run makes again.
+    Lines of later steps are dropped anyway; at that very step there may be an evaluation that the
+    resumed run repeats.
     """
     try:
         with path.open("rb") as file:
@@ -272,7 +286,7 @@ def _restore(path: Path, saved: Mapping[str, Any]) -> None:
         what = "is gone"
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-    log.warning("%s %s since the run was saved; its curves are not whole", path, what)
+    log.warning("%s %s since the run was saved; its curves are incomplete", path, what)
 
 
 def _read(values: Mapping[str, float | Tensor]) -> dict[str, float]:
@@ -285,6 +299,6 @@ def _read(values: Mapping[str, float | Tensor]) -> dict[str, float]:
 
 def _format(name: str, value: float) -> str:
     if name in ACCURACIES:
-        return f"{name.replace('/top', ' top-')} {value:.2%}"
+        return f"{ACCURACIES[name]} {value:.2%}"
     shown = f"{value:,}" if isinstance(value, int) else f"{value:#.4g}"
     return f"{name.replace('/', ' ')} {shown}"

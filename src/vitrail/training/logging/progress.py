@@ -1,4 +1,4 @@
-"""What a person watching a run sees on stderr: a bar on a terminal, elsewhere a line at times."""
+"""Progress on stderr: a bar on a terminal, elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _BAR = 12
 _DROPS = ("memory", "data", "epoch", "lr", "images", "loss")
-"""What a narrow terminal does without, in this order."""
+"""Figures that a narrow terminal leaves out, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressState:
-    """How far a run is; None is not known."""
+    """Progress of a run; None is unknown."""
 
     step: int
     total: int
@@ -32,8 +32,8 @@ class ProgressState:
     """Seconds to the end."""
 
 
-def describe(figures: ProgressState, width: int | None = None) -> str:
-    """Write figures on one line, the less important ones left out where it is too narrow."""
+def format_progress(figures: ProgressState, width: int | None = None) -> str:
+    """Format the figures on one line, without the less important ones if it is too narrow."""
     parts = {"step": f"step {figures.step:,}/{figures.total:,}"}
     if figures.epoch is not None:
         parts["epoch"] = f"epoch {figures.epoch:.1f}"
@@ -62,18 +62,18 @@ class LinePrinter:
     period = 30.0
     """Seconds between lines."""
     span = 1
-    """How many periods the speed is taken over."""
+    """Number of periods that the speed is averaged over."""
 
     def show(self, figures: ProgressState) -> None:
         """Print the figures."""
-        sys.stderr.write(describe(figures) + "\n")
+        sys.stderr.write(format_progress(figures) + "\n")
 
     def close(self) -> None:
         """Leave stderr as it was."""
 
 
 class ProgressBar:
-    """A bar with figures beside it; what others write to the terminal appears above it."""
+    """A progress bar with figures; other output appears above it."""
 
     period = 0.5
     span = 20
@@ -96,11 +96,11 @@ class ProgressBar:
 
     def show(self, figures: ProgressState) -> None:
         """Draw the figures."""
-        text = describe(figures, self._console.width - _BAR - 1)
+        text = format_progress(figures, self._console.width - _BAR - 1)
         self._progress.update(self._task, completed=figures.step, description=text, refresh=True)
 
     def close(self) -> None:
-        """Leave the bar as it stands and give the terminal back."""
+        """Stop the bar and leave it as it is."""
         self._progress.stop()
 
 

@@ -1,4 +1,4 @@
-"""How fast a run is: images a second, the share of time that waits for data, memory."""
+"""Throughput of a run: images per second, fraction of time waiting for data, memory."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 
 @dataclass(frozen=True)
 class Throughput:
-    """The pace of some steps."""
+    """The throughput of some steps."""
 
     images: float
-    """Images a second."""
+    """Images per second."""
     waiting: float
-    """Part of the time that was spent waiting for data."""
+    """Fraction of the time spent waiting for data."""
 
 
 class _Totals(NamedTuple):
-    """What a session's steps have taken so far, all but the first, which also sets up."""
+    """Sums over the steps so far, without the first, which also sets up."""
 
     seconds: float = 0.0
     images: int = 0
@@ -29,7 +29,7 @@ class _Totals(NamedTuple):
 
 
 class ThroughputMeter:
-    """Counts the steps' images and seconds; time between steps for other work can be left out."""
+    """Counts images and seconds of the steps, without the time of evaluations between them."""
 
     def __init__(self) -> None:
         self._last: float | None = None
@@ -45,20 +45,20 @@ class ThroughputMeter:
         self._last = now
 
     def skip(self, now: float) -> None:
-        """Leave out the time since the last step: it went to an evaluation."""
+        """Leave out the time since the last step, which went to an evaluation."""
         if self._last is not None:
             self._last = now
 
 
 class ThroughputWindow:
-    """Reads a pace: over the time since the reading before, or since the `span`-th before."""
+    """Throughput since the previous reading, or since the `span`-th reading before."""
 
     def __init__(self, pace: ThroughputMeter, span: int = 1) -> None:
         self._pace = pace
         self._marks = deque([pace.totals], maxlen=span)
 
     def read(self) -> Throughput | None:
-        """Give the speed; None while no time has passed."""
+        """Return the throughput; None if no time has passed."""
         now, then = self._pace.totals, self._marks[0]
         self._marks.append(now)
         if now.seconds == then.seconds:
@@ -69,7 +69,7 @@ class ThroughputWindow:
 
 
 def peak_memory() -> int | None:
-    """Give the most bytes held so far: on the GPU where one is used, else of this process."""
+    """Return the peak memory in bytes, of the GPU if one is used, otherwise of this process."""
     if torch.cuda.is_initialized():
         return torch.cuda.max_memory_reserved()
     try:

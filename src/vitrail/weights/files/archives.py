@@ -1,6 +1,6 @@
-"""Zip archives from strangers, and the arrays in an `.npz`: all sizes are known before any is read.
+"""Untrusted zip archives and the arrays in an `.npz`: all sizes are known before any is read.
 
-The problems that it raises do not name the file; the caller does.
+Errors raised here do not name the file; the caller does.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from vitrail.config import InputError
 
 HEADER_LIMIT = 4_000_000
 """Most bytes of a list of tensors; python needs up to 60 times as many to hold it."""
+TENSOR_LIMIT = 10_000
+"""Most tensors of a file; published ones have up to about 2,000, and each is looked at often."""
 EXPANSION = 8
 """Most times its own size that a compressed file may hold; trained weights reach 1.1."""
 EXPANSION_FREE = 100_000_000
-"""Bytes beyond that which any file may hold: a tiny model of zeros is no attack."""
+"""Bytes beyond that which any file may hold: a tiny model of zeros is not an attack."""
 CHUNK = 1 << 20
 
 
@@ -46,7 +48,7 @@ class Header:
 
 
 class _Capped(io.FileIO):
-    """A file that gives no more at once than a list of tensors may take."""
+    """A file that never reads more at once than the limit of a header."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or size < 0:
@@ -60,7 +62,7 @@ class _Capped(io.FileIO):
 def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open an archive and check that its members have room in the file, one name each.
 
-    Checksums are left aside where the writer computed none: torch can be told so.
+    Checksums are not compared if the writer computed none, as torch may.
     """
     with _Capped(path) as file:
         try:
@@ -87,6 +89,14 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
 
 
+def check_count(tensors: int) -> None:
+    """Refuse a file of more tensors than any model has."""
+    if tensors > TENSOR_LIMIT:
+        raise InputError(
+            f"refused: says it holds {tensors:_} tensors; the limit is {TENSOR_LIMIT:_}"
+        )
+
+
 def read_npz(path: Path) -> Header:
     """Read the headers of an archive of arrays, of which none may be a pickle."""
     shapes: dict[str, tuple[int, ...]] = {}
@@ -94,6 +104,7 @@ def read_npz(path: Path) -> Header:
     ignored = []
     total = 0
     with open_zip(path) as archive:
+        check_count(len(archive.infolist()))
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             shape, _, kind, start = _read_npy(archive, member)
@@ -154,7 +165,7 @@ def _read_npy(
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     """Read an array's shape, order, type and the place where its numbers begin."""
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise InputError(f"{shorten(member.filename)} is compressed in a way that npz has not")
+        raise InputError(f"{shorten(member.filename)} is compressed in a way that npz does not use")
     with archive.open(member) as file:
         head = io.BytesIO(file.read(1 << 16))
     readers = {
@@ -178,9 +189,9 @@ def _read_npy(
 
 
 def _torch_dtype(kind: np.dtype[Any]) -> torch.dtype | None:
-    """Give torch's name of a type of numbers, or None of what holds none.
+    """Give torch's dtype for numpy's, or None for what is not a number.
 
-    bfloat16 is no type of numpy's; who has it (jax, big_vision) leaves two bytes of nothing.
+    numpy has no bfloat16: jax and big_vision write it as an opaque type of two bytes.
     """
     if kind.kind == "V" and kind.itemsize == 2 and kind.names is None and kind.subdtype is None:
         return torch.bfloat16

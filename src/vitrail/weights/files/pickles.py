@@ -1,7 +1,7 @@
-"""Follow a pickle without running it, to know what tensors torch would find in it.
+"""Follow a pickle's instructions without executing them, to know the tensors that it describes.
 
-Nothing that a pickle names is looked up or built: a tensor becomes a record of its shape, and any
-other name than those that a dictionary of tensors needs is refused.
+Nothing that a pickle names is imported or built: a tensor becomes a record of its shape, and any
+name that a dictionary of tensors does not need is refused.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class PickleReader:
             case "BUILD":  # the versions of modules that state_dict() hangs on its dictionary
                 target, state = self.take(2)
                 if set(_expect(state, dict)) != {"_metadata"}:
-                    raise ValueError("attributes are set that weights have not")
+                    raise ValueError("it sets attributes, which weights do not have")
                 self.stack.append(_expect(target, dict))
             case "BINPERSID":
                 self.stack.append(self.store(*_expect(self.stack.pop(), tuple)))
@@ -239,7 +239,7 @@ def _expect(value: Any, kind: type) -> Any:
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**62:
-        raise ValueError(f"{shorten(value)} is no size")
+        raise ValueError(f"{shorten(value)} is not a size")
     return value
 
 

@@ -1,6 +1,6 @@
-"""Weight files from strangers: nothing in them is run, nothing is allocated on their word alone.
+"""Untrusted weights files: nothing in them is executed or allocated on their word alone.
 
-What a file is, its content says, not its name. Whatever any decoder trips over becomes one line.
+The format is recognized from the content, not the name. Any decoder's error becomes one line.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitrail.config import InputError, suggest
-from vitrail.weights.files.archives import HEADER_LIMIT, Header, open_zip, read_npz
+from vitrail.files import utf8_path
+from vitrail.weights.files.archives import (
+    HEADER_LIMIT,
+    Header,
+    check_count,
+    open_zip,
+    read_npz,
+)
 from vitrail.weights.files.pickles import first_name
 from vitrail.weights.files.torch_files import LEGACY, read_legacy, read_torch_zip
 
@@ -67,6 +74,8 @@ class WeightsFile:
     """What the file holds besides tensors."""
     load: Callable[[], dict[str, Tensor]]
     """Read without the checks of `read`."""
+    parts: tuple[Path, ...] = ()
+    """The files that it consists of, if several."""
 
     def read(self) -> dict[str, Tensor]:
         """Read all tensors, mapped into memory where the format allows that.
@@ -89,6 +98,7 @@ def open_weights(path: Path) -> WeightsFile:
         kind = _recognize(path)
     with _explain(path, kind):
         header = _HEADERS[kind](path)
+        check_count(len(header.shapes))
         if not header.shapes:
             others = ", ".join(shorten(name) for name in header.ignored[:5])
             raise InputError(f"holds no tensors{f', only {others}' if others else ''}")
@@ -127,7 +137,7 @@ def _check_place(path: Path) -> None:
             near = (other.name for other in path.parent.glob("*") if not other.is_dir())
             raise InputError(f"{path}: no such file{suggest(path.name, near)}")
         if not path.is_file():
-            raise InputError(f"{path}: is no regular file")
+            raise InputError(f"{path}: is not a regular file")
         if not path.stat().st_size:
             raise InputError(f"{path}: is empty (0 bytes): the download went wrong")
     except (OSError, ValueError) as error:
@@ -199,7 +209,7 @@ def _recognize_zip(path: Path) -> Kind:
 
 
 def _read_safetensors(path: Path) -> Header:
-    """Read and check a header as the format's own reader does; it also counts what python needs."""
+    """Read a header and check all that the format's own reader checks."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = struct.unpack("<Q", file.read(8))[0]
@@ -212,6 +222,7 @@ def _read_safetensors(path: Path) -> Header:
     metadata = entries.pop("__metadata__", {})
     if not all(isinstance(text, str) for item in metadata.items() for text in item):
         raise InputError("its metadata is not text")
+    check_count(len(entries))
     shapes: dict[str, tuple[int, ...]] = {}
     dtypes: dict[str, torch.dtype] = {}
     place = 0
@@ -223,14 +234,19 @@ def _read_safetensors(path: Path) -> Header:
         start, end = entry["data_offsets"]
         needed = math.prod(sides[:64]) * dtypes[name].itemsize
         if len(sides) != len(shapes[name]) or start != place or end - start != needed:
-            raise InputError(f"the header says no possible place of {shorten(name)}")
+            raise InputError(f"the header gives an impossible place for {shorten(name)}")
         place = end
     there = size - 8 - length
     if place > there:
         raise InputError(f"the file is not complete: {there:_} of {place:_} bytes of numbers")
     if place < there:
         raise InputError(f"{there - place:_} bytes belong to no tensor")
-    return Header(shapes=shapes, dtypes=dtypes, metadata=metadata, read=lambda: load_file(path))
+
+    def read() -> dict[str, Tensor]:
+        with utf8_path(path) as name:
+            return load_file(name)
+
+    return Header(shapes=shapes, dtypes=dtypes, metadata=metadata, read=read)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -256,18 +272,22 @@ _HEADERS: dict[Kind, Callable[[Path], Header]] = {
 }
 
 
-def find_bad_numbers(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """Count NaN and Inf in each tensor that has any."""
+def check_numbers(tensors: Mapping[str, Tensor], source: str) -> None:
+    """Refuse weights with NaN or Inf."""
     # A sum is one pass and needs no memory; it is finite only if all numbers are.
     suspects = [n for n, t in tensors.items() if t.is_floating_point() and not t.sum().isfinite()]
     counts = {n: tensors[n].numel() - int(tensors[n].isfinite().sum()) for n in suspects}
-    return {name: count for name, count in counts.items() if count}
+    if bad := [f"{name} ({count})" for name, count in counts.items() if count]:
+        raise InputError(f"{source} holds NaN or Inf: {', '.join(bad[:5])}; it is not usable")
 
 
-def sha256_of(path: Path) -> str:
-    """Compute a file's SHA-256 without holding the file in memory."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+def sha256_of(*paths: Path) -> str:
+    """Compute the SHA-256 of files, one after the other, without holding them in memory."""
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                hashlib.file_digest(file, lambda: digest)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    return digest.hexdigest()

@@ -1,7 +1,7 @@
-"""torch's own files (`.pth`, `.pt`, `.bin`): followed first, then loaded with `weights_only=True`.
+"""torch's own files (`.pth`, `.pt`, `.bin`): checked first, then loaded with `weights_only=True`.
 
-There is no second try with less care. What the pickle declares has been compared with the file by
-then, so that torch allocates no more than the file holds.
+There is no less careful second try. The pickle's declarations are compared with the file before,
+so that torch allocates no more than the file holds.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from reprlib import repr as shorten
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ WRAPPERS = ("state_dict", "model", "teacher", "module")
 
 
 def unwrap(saved: Any, kind: type) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Find the dictionary of tensors in what was saved; also name what was left aside."""
+    """Find the dictionary of tensors in what was saved; also name what was ignored."""
     ignored: list[str] = []
     for _ in WRAPPERS:
         inner = [key for key in WRAPPERS if isinstance(saved, Mapping) and _holds(saved, key)]
@@ -63,7 +64,9 @@ def read_torch_zip(path: Path, archive: zipfile.ZipFile) -> Header:
         member = members.get(f"{room}data/{key}")
         there = member.file_size if member else 0
         if there != storage.nbytes:
-            raise InputError(f"the pickle says {storage.nbytes:_} bytes of {key!r}, not {there:_}")
+            raise InputError(
+                f"the pickle says {storage.nbytes:_} bytes of {shorten(key)}, not {there:_}"
+            )
     return _header(saved, path, zipped=True)
 
 
@@ -82,9 +85,9 @@ def read_legacy(path: Path) -> Header:
             count = file.read(8)
             place += 8 + storage.nbytes
             if len(count) < 8 or place > path.stat().st_size:
-                raise InputError(f"the file is not complete: {key!r} ends beyond its end")
+                raise InputError(f"the file is not complete: {shorten(key)} ends beyond its end")
             if struct.unpack("<q", count)[0] != storage.numel:
-                raise InputError(f"the storage {key!r} says two sizes of itself")
+                raise InputError(f"the storage {shorten(key)} says two sizes of itself")
     return _header(saved, path, zipped=False)
 
 

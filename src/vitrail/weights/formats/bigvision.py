@@ -17,17 +17,17 @@ from vitrail.weights.formats.flax import (
     PLAIN,
     Dialect,
     check_axes,
+    flax_vit_rows,
     infer_vit,
-    join,
+    join_heads,
     mlp,
     norm,
     respell,
-    split,
-    vit_rows,
+    split_heads,
 )
 from vitrail.weights.formats.flax import left_out as left_out_by_both
 from vitrail.weights.formats.format import Format, Shapes, is_square
-from vitrail.weights.formats.google import GOOGLE, bit_rows
+from vitrail.weights.formats.google import GOOGLE, google_bit_rows
 from vitrail.weights.formats.keymap import Row, Table, Tensors, make_table
 
 _DIALECT = Dialect(
@@ -38,7 +38,7 @@ _DIALECT = Dialect(
 )
 
 
-def normalize(tensors: Mapping[str, Tensor]) -> Tensors:
+def _normalize(tensors: Mapping[str, Tensor]) -> Tensors:
     """Bring a file's tensors to the table's spelling, bare of a prefix; see `respell`.
 
     Before 2022 the positions stood in the encoder and the MAP head at the top.
@@ -57,19 +57,19 @@ def _modernise(key: str) -> str:
 
 def _table(spec: Spec) -> Table:
     if isinstance(spec, BiTSpec):
-        return make_table(spec, bit_rows(spec), "big_vision")
+        return make_table(spec, google_bit_rows(spec), "big_vision")
     learned = spec.position == "learned-1d"
     require(spec, "big_vision", **PLAIN, position="learned-1d" if learned else "sincos-2d")
     return make_table(spec, _rows(spec), "big_vision")
 
 
 def _rows(spec: ViTSpec) -> Iterator[Row]:
-    yield from vit_rows(spec, _DIALECT)
+    yield from flax_vit_rows(spec, _DIALECT)
     attention = "MAPHead_0/MultiHeadDotProductAttention_0"
     yield "pooling.probe", "MAPHead_0/probe"
-    yield from split(spec, "pooling.query", attention, "query")
-    yield from split(spec, "pooling.key_value", attention, "key", "value")
-    yield from join(spec, "pooling.output", f"{attention}/out")
+    yield from split_heads(spec, "pooling.query", attention, "query")
+    yield from split_heads(spec, "pooling.key_value", attention, "key", "value")
+    yield from join_heads(spec, "pooling.output", f"{attention}/out")
     yield from norm("pooling.mlp.norm", "MAPHead_0/LayerNorm_0")
     yield from mlp(spec, "pooling.mlp", "MAPHead_0/MlpBlock_0")
 
@@ -99,10 +99,10 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
 
 def _left_out(key: str) -> str | None:
     if key.startswith("params/txt/"):
-        return "the text tower, no part of an image model"
+        return "the text tower, not part of an image model"
     if key in ("params/t", "params/b"):
-        return "what compares images with texts, no part of an image model"
+        return "what compares images with texts, not part of an image model"
     return left_out_by_both(key)
 
 
-BIGVISION = Format("bigvision", _recognizes, _infer, _table, _left_out, normalize)
+BIGVISION = Format("bigvision", _recognizes, _infer, _table, _left_out, _normalize)

@@ -21,7 +21,7 @@ _ROOT = f"resnet/root_block/{_CONV}/kernel"
 _HEAD = "resnet/head/conv2d/kernel"
 
 
-def normalize(tensors: Mapping[str, Tensor]) -> Tensors:
+def _normalize(tensors: Mapping[str, Tensor]) -> Tensors:
     """Take off the number that some files' convolutions have, unless the name is taken."""
     spelled: Tensors = {}
     for key, tensor in tensors.items():
@@ -75,4 +75,4 @@ def _left_out(key: str) -> str | None:
     return None
 
 
-BIT_TF = Format("bit-tf", _recognizes, _infer, _table, _left_out, normalize)
+BIT_TF = Format("bit-tf", _recognizes, _infer, _table, _left_out, _normalize)

@@ -8,12 +8,12 @@ from typing import Any
 
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Fit, Preprocess
-from vitrail.models import HybridSpec, Spec, ViTSpec
+from vitrail.models import Spec, ViTSpec
 from vitrail.models.spec import Size
-from vitrail.weights.formats.conventions import require, section
+from vitrail.weights.formats.conventions import UNGATED, require, require_vit, section
 from vitrail.weights.formats.format import Format, Shapes, count_layers, square_side
-from vitrail.weights.formats.keymap import Part, Row, Table, dense, make_table
-from vitrail.weights.formats.timm.timm import read_heads
+from vitrail.weights.formats.keymap import Part, Row, Table, linear_rows, make_table
+from vitrail.weights.formats.timm.timm_inference import read_heads
 
 _AXES = {  # of the tensors that a spec is read from
     "visual.class_embedding": 1,
@@ -29,14 +29,9 @@ _OURS |= {"mlp.hidden": "mlp.c_fc", "mlp.output": "mlp.c_proj"}
 
 
 def _table(spec: Spec) -> Table:
-    if not isinstance(spec, ViTSpec) or isinstance(spec, HybridSpec):
-        raise InputError(f"CLIP has no place for {spec.name}: its image tower is a plain ViT here")
-    plain = {"attention": "full", "pool": "token", "distilled": False, "class_position": True}
-    plain |= {"position": "learned-1d", "position_at": "input", "registers": 0}
-    plain |= {"qkv_bias": True, "qk_norm": False, "representation": 0}
-    require(spec, "CLIP", **plain, pre_norm=True, patch_bias=False)
-    if spec.activation == "swiglu":
-        raise InputError("CLIP has no place for activation=swiglu: its MLPs have no gate")
+    spec = require_vit(
+        spec, "CLIP", pool="token", pre_norm=True, patch_bias=False, activation=UNGATED
+    )
     if spec.classes:
         require(spec, "CLIP's projection", head_bias=False)
     return make_table(spec, _rows(spec), "CLIP")
@@ -46,16 +41,16 @@ def _rows(spec: ViTSpec) -> Iterator[Row]:
     yield "class_token", Part("visual.class_embedding", (spec.width,))
     yield "positions.0.table", "visual.positional_embedding"
     yield "embedding.weight", "visual.conv1.weight"
-    yield from dense("pre_norm", "visual.ln_pre")
+    yield from linear_rows("pre_norm", "visual.ln_pre")
     for layer in range(spec.depth):
         block, theirs = f"blocks.{layer}", f"visual.transformer.resblocks.{layer}"
         for ours, name in _OURS.items():
-            yield from dense(f"{block}.{ours}", f"{theirs}.{name}")
+            yield from linear_rows(f"{block}.{ours}", f"{theirs}.{name}")
         for kind in ("weight", "bias"):
             yield f"{block}.attention.qkv.{kind}", f"{theirs}.attn.in_proj_{kind}"
         for branch in (1, 2):
             yield f"{block}.after{branch}.scale.factor", f"{theirs}.ls_{branch}.gamma"
-    yield from dense("norm", "visual.ln_post")
+    yield from linear_rows("norm", "visual.ln_post")
     # Theirs multiplies from the right.
     projection = Part("visual.proj", (spec.width, spec.classes), axes=(1, 0))
     yield "head.output.weight", projection
@@ -69,7 +64,9 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     for key, axes in _AXES.items():
         shape = shapes.get(key, () if key != "visual.proj" else (1, 1))
         if len(shape) != axes or 0 in shape:
-            raise InputError(f"{key!r} is missing or has not {axes} axes: no image tower of CLIP")
+            raise InputError(
+                f"{key!r} is missing or does not have {axes} axes: not an image tower of CLIP"
+            )
     block = "visual.transformer.resblocks.0"
     width, channels, *patch = shapes["visual.conv1.weight"]
     mlp = shapes[f"{block}.mlp.c_fc.weight"][0]
@@ -131,11 +128,11 @@ def _image(config: Mapping[str, Any]) -> Size | None:
         or len(sides) != 2
         or not all(isinstance(side, int) for side in sides)
     ):
-        raise InputError(f"the config's image_size {size!r} is no size; write [height, width]")
+        raise InputError(f"the config's image_size {size!r} is not a size; write [height, width]")
     return sides[0], sides[1]
 
 
-def read_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
+def read_open_clip_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
     """Read the transform of open_clip's config; None where it says none that we have."""
     said, size = section(config, "preprocess_cfg"), _image(config)
     fits: dict[str, Fit] = {"shortest": "crop", "squash": "stretch"}
@@ -145,11 +142,8 @@ def read_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
         return None
     if interpolation not in ("bilinear", "bicubic"):
         return None
-    try:
-        mean, std = (tuple(map(float, said[key])) for key in ("mean", "std"))
-        return Preprocess(size=size, mean=mean, std=std, interpolation=interpolation, fit=fit)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the config's preprocess_cfg is none: {error}") from None
+    mean, std = (tuple(map(float, said[key])) for key in ("mean", "std"))
+    return Preprocess(size=size, mean=mean, std=std, interpolation=interpolation, fit=fit)
 
 
 def _left_out(key: str) -> str | None:

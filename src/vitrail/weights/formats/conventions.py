@@ -1,4 +1,4 @@
-"""What the formats share: published models' heads, shapes that must be there, options refused."""
+"""What the formats share: published models' heads, required shapes, options that are refused."""
 
 from __future__ import annotations
 
@@ -14,23 +14,28 @@ from vitrail.weights.formats.keymap import Shape
 
 _KNOWN_HEADS = {(s["depth"], s["width"], s["mlp"]): s["heads"] for s in reversed(SIZES.values())}
 _KNOWN_HEADS |= {(40, 1536, 4096): 24}  # DINOv2's giant
-_WIDEST = 1024  # ViT-L's
 _USUAL_SIDE = 224
+UNGATED = ("gelu", "gelu-tanh", "quick-gelu")
+"""Activations of an MLP of two layers, without a gate."""
 
 
-def known_heads(depth: int, width: int, mlp: int) -> int:
-    """Give the heads of a published size, or of 64 up to ViT-L's width, as all published ones.
+def known_heads(config: Mapping[str, Any], depth: int, width: int, mlp: int) -> int:
+    """Give the heads that a model's given name says, else those of a published model, with a note.
 
-    Wider models have heads of 64 to 104, which tensors do not show: those have to be told.
+    Tensors don't show them, so for any other shape they have to be told.
     """
-    heads = _KNOWN_HEADS.get((depth, width, mlp))
-    if heads is None and (width > _WIDEST or width % 64):
-        shape = f"depth={depth},width={width},mlp={mlp}"
+    if heads := config.get("vitrail_heads"):
+        return heads
+    heads, shape = _KNOWN_HEADS.get((depth, width, mlp)), f"depth={depth},width={width},mlp={mlp}"
+    if heads is None:
         raise InputError(
             f"the file does not say how many heads a model of {shape} has: give its config.json, "
             f"or name the model, as in --model ViT/16,{shape},heads=16"
         )
-    return heads or width // 64
+    config.get("vitrail_notes", []).append(
+        f"the file does not say the number of heads: {heads}, as in published models of {shape}"
+    )
+    return heads
 
 
 def find_image(config: Mapping[str, Any], stride: Size, patches: int | None) -> Size:
@@ -62,13 +67,13 @@ def require(spec: Spec, project: str, **options: Any) -> None:
         if getattr(spec, name) not in only
     ]
     if wrong:
-        raise InputError(f"{project} has no place for {', '.join(wrong)}, of {spec}")
+        raise InputError(f"{project} does not support {', '.join(wrong)}, of {spec}")
 
 
 def require_vit(spec: Spec, project: str, **options: Any) -> ViTSpec:
-    """Refuse what is no plain ViT with learned positions at its input; `options` may allow more."""
+    """Refuse all but plain ViTs with learned positions at the input; `options` may allow more."""
     if type(spec) is not ViTSpec:
-        raise InputError(f"{project} has no place for a {spec.family} model, {spec}: only for ViTs")
+        raise InputError(f"{project} does not support {spec}, a {spec.family} model: only ViTs")
     usual: dict[str, Any] = {"attention": "full", "position": "learned-1d", "position_at": "input"}
     usual |= {"patch_bias": True, "qkv_bias": True, "class_position": True}
     require(spec, project, **{**usual, **options})
@@ -76,7 +81,7 @@ def require_vit(spec: Spec, project: str, **options: Any) -> ViTSpec:
 
 
 def count_depth(shapes: Shapes, pattern: str) -> int:
-    """Count layers by their numbers, of which a file can't have more than tensors."""
+    """Count layers by their numbers; a file can't have more layers than tensors."""
     depth = count_layers(shapes, pattern)
     if depth > len(shapes):
         raise InputError(f"a layer has number {depth - 1} in a file of {len(shapes)} tensors")
@@ -90,6 +95,11 @@ def shape_of(shapes: Shapes, key: str, axes: int) -> Shape:
     if len(shapes[key]) != axes or not all(shapes[key]):
         raise InputError(f"{key!r} has shape {shapes[key]}, expected {axes} axes and no empty one")
     return shapes[key]
+
+
+def count_outputs(shapes: Shapes, key: str) -> int:
+    """Count the outputs of a layer by its weight; 0 where there is none."""
+    return shape_of(shapes, key, 2)[0] if key in shapes else 0
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -13,12 +13,12 @@ from typing import Any
 
 from torch import Tensor
 
-from vitrail.config import InputError
-from vitrail.models import HybridSpec, Spec, ViTSpec
-from vitrail.weights.formats.conventions import require
+from vitrail.models import Spec, ViTSpec
+from vitrail.weights.formats.conventions import UNGATED, require_vit
 from vitrail.weights.formats.format import Format, Shapes
 from vitrail.weights.formats.keymap import Row, Table, make_table
-from vitrail.weights.formats.timm.timm import encoder_rows, infer_encoder, is_encoder
+from vitrail.weights.formats.timm.timm import encoder_rows, is_encoder
+from vitrail.weights.formats.timm.timm_inference import infer_encoder
 
 _TO_TIMM = {"register_tokens": "reg_token"}
 _TO_TIMM |= {f"mlp.{dino}.": f"mlp.{timm}." for dino, timm in (("w12", "fc1"), ("w3", "fc2"))}
@@ -43,7 +43,7 @@ def _is_dino(shapes: Shapes) -> bool:
 
 
 def _dino_table(spec: Spec) -> Table:
-    vit = _check(spec, "DINO")
+    vit = require_vit(spec, "DINO", pool="token", qkv_bias=(True, False))
     names = ("w12", "w3") if vit.activation == "swiglu" else ("fc1", "fc2")
     return make_table(vit, _dino_rows(vit, *names), "DINO")
 
@@ -54,24 +54,13 @@ def _dino_rows(spec: ViTSpec, hidden: str, output: str) -> Iterator[Row]:
 
 
 def _mae_table(spec: Spec) -> Table:
-    vit = _check(spec, "MAE")
-    require(vit, "MAE", registers=0, layer_scale=0.0, qk_norm=False)
-    if vit.activation == "swiglu":
-        raise InputError("MAE has no place for activation=swiglu: its MLPs have no gate")
+    options: dict[str, Any] = {"layer_scale": 0.0, "qk_norm": False, "activation": UNGATED}
+    vit = require_vit(spec, "MAE", pool="token", qkv_bias=(True, False), **options)
     return make_table(vit, encoder_rows(vit), "MAE")
 
 
-def _check(spec: Spec, project: str) -> ViTSpec:
-    if not isinstance(spec, ViTSpec) or isinstance(spec, HybridSpec):
-        raise InputError(f"{project} has no place for {spec.name}: its encoders are plain ViTs")
-    plain = {"attention": "full", "pool": "token", "distilled": False, "class_position": True}
-    plain |= {"position": "learned-1d", "position_at": "input", "patch_bias": True}
-    require(spec, project, **plain, pre_norm=False, classes=0, representation=0)
-    return spec
-
-
 def _infer_dino(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
-    """Read a backbone's spec; the projection head of pre-training is no classifier."""
+    """Read a backbone's spec; the projection head of pre-training is not a classifier."""
     named = {_timm_name(key): shape for key, shape in shapes.items()}
     spec = infer_encoder({k: v for k, v in named.items() if not re.match("head", k)}, config)
     # DINOv2 with registers resizes positions with antialiasing, as timm does. Without them it does

@@ -95,7 +95,7 @@ def _pieces(key: str, root: str, whole: Tensor, depth: int) -> Iterator[tuple[st
         yield name, whole
 
 
-def vit_rows(spec: ViTSpec, dialect: Dialect) -> Iterator[Row]:
+def flax_vit_rows(spec: ViTSpec, dialect: Dialect) -> Iterator[Row]:
     """Give the rows that the projects' ViTs share."""
     if spec.activation == "swiglu":
         raise InputError(f"{spec}: an MLP of Flax's ViTs has no gate; activation=swiglu needs one")
@@ -109,13 +109,13 @@ def vit_rows(spec: ViTSpec, dialect: Dialect) -> Iterator[Row]:
         ours, theirs = f"blocks.{i}", f"Transformer/encoderblock_{i}"
         attention = f"{theirs}/{dialect.attention}"
         yield from norm(f"{ours}.attention.norm", f"{theirs}/LayerNorm_0")
-        yield from split(spec, f"{ours}.attention.qkv", attention, "query", "key", "value")
-        yield from join(spec, f"{ours}.attention.output", f"{attention}/out")
+        yield from split_heads(spec, f"{ours}.attention.qkv", attention, "query", "key", "value")
+        yield from join_heads(spec, f"{ours}.attention.output", f"{attention}/out")
         yield from norm(f"{ours}.mlp.norm", f"{theirs}/{dialect.norm}")
         yield from mlp(spec, f"{ours}.mlp", f"{theirs}/{dialect.mlp}")
     yield from norm("norm", "Transformer/encoder_norm")
-    yield from dense("head.hidden", "pre_logits", (spec.width, spec.representation))
-    yield from dense("head.output", "head", (spec.representation or spec.width, spec.classes))
+    yield from flax_dense("head.hidden", "pre_logits", (spec.width, spec.representation))
+    yield from flax_dense("head.output", "head", (spec.representation or spec.width, spec.classes))
 
 
 def conv(ours: str, theirs: str, shape: Shape) -> Row:
@@ -129,7 +129,7 @@ def norm(ours: str, theirs: str, shape: Shape | None = None) -> Iterator[Row]:
         yield f"{ours}.{leaf}", name if shape is None else Part(name, shape)
 
 
-def dense(ours: str, theirs: str, shape: Shape) -> Iterator[Row]:
+def flax_dense(ours: str, theirs: str, shape: Shape) -> Iterator[Row]:
     """Give the rows of a dense layer (inputs, outputs)."""
     yield f"{ours}.weight", Part(f"{theirs}/kernel", shape, (1, 0))
     yield f"{ours}.bias", f"{theirs}/bias"
@@ -137,11 +137,11 @@ def dense(ours: str, theirs: str, shape: Shape) -> Iterator[Row]:
 
 def mlp(spec: ViTSpec, ours: str, theirs: str) -> Iterator[Row]:
     """Give the rows of an MLP's two layers."""
-    yield from dense(f"{ours}.hidden", f"{theirs}/Dense_0", (spec.width, spec.mlp))
-    yield from dense(f"{ours}.output", f"{theirs}/Dense_1", (spec.mlp, spec.width))
+    yield from flax_dense(f"{ours}.hidden", f"{theirs}/Dense_0", (spec.width, spec.mlp))
+    yield from flax_dense(f"{ours}.output", f"{theirs}/Dense_1", (spec.mlp, spec.width))
 
 
-def split(spec: ViTSpec, ours: str, theirs: str, *parts: str) -> Iterator[Row]:
+def split_heads(spec: ViTSpec, ours: str, theirs: str, *parts: str) -> Iterator[Row]:
     """Give the rows of projections to heads, which we stack."""
     heads = (spec.heads, spec.width // spec.heads)
     kernels = (Part(f"{theirs}/{part}/kernel", (spec.width, *heads), (1, 2, 0)) for part in parts)
@@ -149,7 +149,7 @@ def split(spec: ViTSpec, ours: str, theirs: str, *parts: str) -> Iterator[Row]:
     yield f"{ours}.bias", *(Part(f"{theirs}/{part}/bias", heads) for part in parts)
 
 
-def join(spec: ViTSpec, ours: str, theirs: str) -> Iterator[Row]:
+def join_heads(spec: ViTSpec, ours: str, theirs: str) -> Iterator[Row]:
     """Give the rows of the projection from heads."""
     shape = (spec.heads, spec.width // spec.heads, spec.width)
     yield f"{ours}.weight", Part(f"{theirs}/kernel", shape, (2, 0, 1))
@@ -189,7 +189,7 @@ def check_axes(
 
 
 def left_out(key: str) -> str | None:
-    """Say why a tensor is no part of the model, if so."""
+    """Say why a tensor is not part of the model, or give None."""
     if key.startswith(("opt/", "extra/", "chrono/")) and not key.startswith("opt/target/"):
-        return "a state of training, no part of the model"
+        return "training state, not part of the model"
     return None

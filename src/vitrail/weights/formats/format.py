@@ -1,4 +1,4 @@
-"""What a peer's format has to say: how its files are known, what model they hold, its table."""
+"""What another project's format has to say: how to recognize it, its model's spec, its table."""
 
 from __future__ import annotations
 
@@ -29,18 +29,19 @@ class Format:
     infer: Callable[[Shapes, Mapping[str, Any]], Spec]
     """Read the spec from the shapes and the file's own config (empty where it has none).
 
-    What neither says (heads, the number that the grid's sides multiply to) follows the project's
-    convention: heads of 64, square grids."""
+    A grid that neither says is square; heads that neither says are those of published models."""
     table: Callable[[Spec], Table]
     """List our parameters and the tensors that they are made of; refuse a spec that the format
-    has no place for with an InputError that says which option."""
-    left_out: Callable[[str], str | None]
+    can't express with an InputError that says which option."""
+    left_out: Callable[[str], str | None] = lambda _: None
     """Why a tensor that the table does not name may be ignored, or None if it may not."""
     normalize: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict
     """Bring a file's other spellings and stackings to the one that the table names.
 
     It is called before the three above, also with tensors on the meta device."""
-    denormalize: Callable[[Mapping[str, Tensor]], dict[str, Tensor]] = dict
+    denormalize: Callable[[Mapping[str, Tensor], Spec], dict[str, Tensor]] = lambda tensors, spec: (
+        dict(tensors)
+    )
     """Bring what the table gives to what the project's files hold, after writing."""
 
 

@@ -20,12 +20,12 @@ from vitrail.weights.formats.flax import (
     Dialect,
     check_axes,
     conv,
-    dense,
+    flax_dense,
+    flax_vit_rows,
     infer_vit,
     left_out,
     norm,
     respell,
-    vit_rows,
 )
 from vitrail.weights.formats.format import Format, Shapes, blocks_of, count_stages
 from vitrail.weights.formats.keymap import Row, Shape, Table, Tensors, make_table
@@ -38,14 +38,14 @@ _DIALECT = Dialect(
 )
 
 
-def normalize(tensors: Mapping[str, Tensor]) -> Tensors:
+def _normalize(tensors: Mapping[str, Tensor]) -> Tensors:
     """Bring a file's tensors to the table's spelling, bare of a prefix; see `respell`."""
     return respell(tensors, _DIALECT)
 
 
 def _table(spec: Spec) -> Table:
     if isinstance(spec, BiTSpec):
-        return make_table(spec, bit_rows(spec), "google")
+        return make_table(spec, google_bit_rows(spec), "google")
     require(spec, "google", **PLAIN, position="learned-1d")
     if spec.pool == "token":
         require(spec, "google", class_position=True)
@@ -55,7 +55,7 @@ def _table(spec: Spec) -> Table:
 def _vit_rows(spec: ViTSpec) -> Iterator[Row]:
     if isinstance(spec, HybridSpec):
         yield from _stem_rows(spec)
-    yield from vit_rows(spec, _DIALECT)
+    yield from flax_vit_rows(spec, _DIALECT)
 
 
 def units(stages: tuple[int, ...], width: int) -> Iterator[tuple[int, int, int, list[Shape]]]:
@@ -85,7 +85,7 @@ def _stem_rows(spec: HybridSpec) -> Iterator[Row]:
         yield from norm(f"{ours}.shortcut.1", f"{theirs}/gn_proj")
 
 
-def bit_rows(spec: BiTSpec) -> Iterator[Row]:
+def google_bit_rows(spec: BiTSpec) -> Iterator[Row]:
     """Give the rows of a BiT as big_vision's bit_paper.py names it; its norms have four axes."""
     yield conv("root", "root_block/conv_root", (7, 7, spec.channels, spec.width))
     for number, stage, unit, shapes in units(spec.stages, spec.width):
@@ -96,7 +96,7 @@ def bit_rows(spec: BiTSpec) -> Iterator[Row]:
             yield conv(f"{ours}.conv{layer}", f"{theirs}/conv{layer}", shape)
         yield conv(f"{ours}.shortcut", f"{theirs}/conv_proj", shapes[3])
     yield from norm("norm", "norm-pre-head", (1, 1, 1, spec.pooled))
-    yield from dense("head.output", "head", (spec.pooled, spec.classes))
+    yield from flax_dense("head.output", "head", (spec.pooled, spec.classes))
 
 
 def _recognizes(shapes: Shapes) -> bool:
@@ -134,4 +134,4 @@ def _infer_bit(shapes: Shapes, config: Mapping[str, Any]) -> BiTSpec:
     )
 
 
-GOOGLE = Format("google", _recognizes, _infer, _table, left_out, normalize)
+GOOGLE = Format("google", _recognizes, _infer, _table, left_out, _normalize)

@@ -11,18 +11,19 @@ from torch import Tensor
 from vitrail.models import Spec, ViTSpec
 from vitrail.weights.formats.conventions import (
     count_depth,
+    count_outputs,
     find_image,
     known_heads,
     require_vit,
     shape_of,
 )
 from vitrail.weights.formats.format import Format, Shapes
-from vitrail.weights.formats.keymap import Part, Row, Table, Tensors, dense, make_table
+from vitrail.weights.formats.keymap import Part, Row, Table, Tensors, linear_rows, make_table
 
 _LAYER = "encoder.layers.encoder_layer_"
 
 
-def normalize(tensors: Mapping[str, Tensor]) -> Tensors:
+def _normalize(tensors: Mapping[str, Tensor]) -> Tensors:
     """Name the MLP's layers as torchvision has since 0.13: by place, not linear_1 and linear_2."""
     new = {"1": "0", "2": "3"}
     named = {
@@ -42,19 +43,19 @@ def _rows(spec: ViTSpec) -> Iterator[Row]:
     positions = spec.positioned + spec.grid[0] * spec.grid[1]
     yield "class_token", "class_token"
     yield "positions.0.table", Part("encoder.pos_embedding", (1, positions, spec.width))
-    yield from dense("embedding", "conv_proj")
+    yield from linear_rows("embedding", "conv_proj")
     for number in range(spec.depth):
         ours, theirs = f"blocks.{number}", f"{_LAYER}{number}"
-        yield from dense(f"{ours}.attention.norm", f"{theirs}.ln_1")
+        yield from linear_rows(f"{ours}.attention.norm", f"{theirs}.ln_1")
         for leaf in ("weight", "bias"):
             yield f"{ours}.attention.qkv.{leaf}", f"{theirs}.self_attention.in_proj_{leaf}"
-        yield from dense(f"{ours}.attention.output", f"{theirs}.self_attention.out_proj")
-        yield from dense(f"{ours}.mlp.norm", f"{theirs}.ln_2")
-        yield from dense(f"{ours}.mlp.hidden", f"{theirs}.mlp.0")
-        yield from dense(f"{ours}.mlp.output", f"{theirs}.mlp.3")
-    yield from dense("norm", "encoder.ln")
-    yield from dense("head.hidden", "heads.pre_logits")
-    yield from dense("head.output", "heads.head")
+        yield from linear_rows(f"{ours}.attention.output", f"{theirs}.self_attention.out_proj")
+        yield from linear_rows(f"{ours}.mlp.norm", f"{theirs}.ln_2")
+        yield from linear_rows(f"{ours}.mlp.hidden", f"{theirs}.mlp.0")
+        yield from linear_rows(f"{ours}.mlp.output", f"{theirs}.mlp.3")
+    yield from linear_rows("norm", "encoder.ln")
+    yield from linear_rows("head.hidden", "heads.pre_logits")
+    yield from linear_rows("head.output", "heads.head")
 
 
 def _recognizes(shapes: Shapes) -> bool:
@@ -68,28 +69,19 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     patches = shape_of(shapes, "encoder.pos_embedding", 3)[1] - 1
     depth = count_depth(shapes, rf"{re.escape(_LAYER)}(\d+)\.")
     mlp = shape_of(shapes, f"{_LAYER}0.mlp.3.weight", 2)[1]
-    heads = config.get("vitrail_heads") or config.get("num_heads")
     return ViTSpec(
         depth=depth,
         width=width,
-        heads=heads or known_heads(depth, width, mlp),
+        heads=known_heads(config, depth, width, mlp),
         mlp=mlp,
         patch=(patch[0], patch[1]),
         image=find_image(config, (patch[0], patch[1]), patches),
         channels=channels,
-        classes=_outputs(shapes, "heads.head.weight"),
-        representation=_outputs(shapes, "heads.pre_logits.weight"),
+        classes=count_outputs(shapes, "heads.head.weight"),
+        representation=count_outputs(shapes, "heads.pre_logits.weight"),
         activation="gelu",
         position_resize="torchvision",
     )
 
 
-def _outputs(shapes: Shapes, key: str) -> int:
-    return shape_of(shapes, key, 2)[0] if key in shapes else 0
-
-
-def _left_out(key: str) -> str | None:
-    return None
-
-
-TORCHVISION = Format("torchvision", _recognizes, _infer, _table, _left_out, normalize)
+TORCHVISION = Format("torchvision", _recognizes, _infer, _table, normalize=_normalize)

@@ -14,19 +14,19 @@ from vitrail.data.datasets.builtin.digits import open_digits
 
 
 def pixels(split: str) -> np.ndarray:
-    source = open_digits(split)
-    assert isinstance(source, FixedSizeDataset)
-    return source.take(np.arange(len(source)))
+    dataset = open_digits(split)
+    assert isinstance(dataset, FixedSizeDataset)
+    return dataset.take(np.arange(len(dataset)))
 
 
 def test_all_digits_are_those_of_scikit_learn() -> None:
     theirs: Any = load_digits()
-    source = open_digits("all")
-    assert source.classes == tuple("0123456789")
-    np.testing.assert_array_equal(source.labels, theirs.target)
+    dataset = open_digits("all")
+    assert dataset.classes == tuple("0123456789")
+    np.testing.assert_array_equal(dataset.labels, theirs.target)
     wanted = np.floor(theirs.images * 255 / 16 + 0.5).astype(np.uint8)[..., None]
     np.testing.assert_array_equal(pixels("all"), wanted)
-    assert source.where(3) == "digits[3]"
+    assert dataset.where(3) == "digits[3]"
 
 
 def test_split_is_the_last_fifth_of_each_class() -> None:
@@ -34,9 +34,9 @@ def test_split_is_the_last_fifth_of_each_class() -> None:
     for number in range(10):
         members = np.flatnonzero(every.labels == number)
         first = len(members) - len(members) // 5
-        for source, wanted in ((train, members[:first]), (test, members[first:])):
-            (found,) = np.nonzero(source.labels == number)
-            names = [source.where(int(index)) for index in found]
+        for dataset, wanted in ((train, members[:first]), (test, members[first:])):
+            (found,) = np.nonzero(dataset.labels == number)
+            names = [dataset.where(int(index)) for index in found]
             assert names == [f"digits[{index}]" for index in wanted]
     assert (len(train), len(test)) == (1442, 355)
     np.testing.assert_array_equal(pixels("val"), pixels("test"))

@@ -16,7 +16,7 @@ from vitrail.data.datasets.builtin.drawing import (
     fill,
     grain,
     paint,
-    smooth,
+    smooth_field,
 )
 
 BLACK, WHITE = np.zeros((1, 3)), np.ones((1, 3))
@@ -144,7 +144,7 @@ def test_smooth_is_linear_between_knots() -> None:
     place = (np.arange(20) + 0.5) * 3 / 20
     grid = np.meshgrid(place, place, indexing="ij")
     wanted = [map_coordinates(some, grid, order=1) for some in knots]
-    np.testing.assert_allclose(smooth(knots, 20), wanted, atol=1e-6)
+    np.testing.assert_allclose(smooth_field(knots, 20), wanted, atol=1e-6)
 
 
 def test_colors_have_their_hue_and_brightness() -> None:

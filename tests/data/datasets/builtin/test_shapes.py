@@ -10,13 +10,13 @@ from sklearn.linear_model import RidgeClassifier
 
 from tests.shelf import refusal
 from vitrail.data.dataset import ArrayDataset
-from vitrail.data.datasets.builtin import shapes
+from vitrail.data.datasets.builtin import procedural
 from vitrail.data.datasets.builtin.shapes import DIFFICULTIES, ShapesDataset, open_shapes
 
 NAMES = list(DIFFICULTIES)
 
 
-def source(name: str, size: int = 32, seed: int = 0, count: int = 1000) -> ShapesDataset:
+def dataset(name: str, size: int = 32, seed: int = 0, count: int = 1000) -> ShapesDataset:
     return ShapesDataset("shapes", DIFFICULTIES[name], size, seed, np.arange(count))
 
 
@@ -26,7 +26,7 @@ def source(name: str, size: int = 32, seed: int = 0, count: int = 1000) -> Shape
 )
 def test_images_stay_the_same(name: str, digest: str) -> None:
     """Hold all that is drawn to what was drawn when this was written."""
-    pixels = source(name).take(np.arange(96))
+    pixels = dataset(name).take(np.arange(96))
     assert hashlib.sha256(pixels.tobytes()).hexdigest()[:16] == digest
 
 
@@ -37,7 +37,7 @@ def test_images_stay_the_same(name: str, digest: str) -> None:
     size=st.sampled_from([16, 32, 50]),
 )
 def test_a_image_does_not_depend_on_its_batch(name: str, indices: list[int], size: int) -> None:
-    some = source(name, size)
+    some = dataset(name, size)
     batch = some.take(np.array(indices))
     assert batch.shape == (len(indices), size, size, 3)
     assert batch.dtype == np.uint8
@@ -46,9 +46,9 @@ def test_a_image_does_not_depend_on_its_batch(name: str, indices: list[int], siz
 
 
 def test_many_images_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    some = source("medium")
+    some = dataset("medium")
     whole = some.take(np.arange(50))
-    monkeypatch.setattr(shapes, "_AT_ONCE", 7 * 32**2)
+    monkeypatch.setattr(procedural, "_AT_ONCE", 7 * 32**2)
     np.testing.assert_array_equal(some.take(np.arange(50)), whole)
     assert some.take(np.arange(0)).shape == (0, 32, 32, 3)
 
@@ -83,7 +83,7 @@ def test_labels_are_balanced() -> None:
 
 def test_colors_are_those_of_the_class() -> None:
     """Hold warm shapes to be redder than blue, cool ones the other way, in their middle."""
-    some = source("hard", 64)
+    some = dataset("hard", 64)
     discs = np.flatnonzero(np.isin(some.labels, [0, 48]))  # plain discs, whose middle is filled
     plain = ShapesDataset("x", DIFFICULTIES["hard"], 64, 0, discs)
     pixels = plain.take(np.arange(len(discs))).astype(float)
@@ -94,10 +94,10 @@ def test_colors_are_those_of_the_class() -> None:
 
 def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(shapes, "_IN_MEMORY", 0)
+        patch.setattr(procedural, "_IN_MEMORY", 0)
         some = open_shapes("", "train")
     assert (len(some), len(some.classes), some.name) == (20_000, 24, "shapes/train")
-    np.testing.assert_array_equal(some.read(5), source("medium", 32, 0).read(5))
+    np.testing.assert_array_equal(some.read(5), dataset("medium", 32, 0).read(5))
     some = open_shapes(" hard , seed=3,size=16,count=200 ", "test")
     wanted = ShapesDataset("x", DIFFICULTIES["hard"], 16, 3, 2**40 + np.arange(20))
     np.testing.assert_array_equal(some.labels, wanted.labels)
@@ -135,10 +135,13 @@ def test_large_sets_are_drawn_when_asked_for() -> None:
         ("hrad", "unknown option 'hrad'; did you mean 'hard'?"),
         ("hard,sise=64", "unknown option 'sise=64'; did you mean 'size='"),
         ("size", "unknown option 'size'; did you mean 'size='?"),
-        ("qqq=1", "unknown option 'qqq=1'; there are easy, medium, hard, size=, count=, seed="),
-        ("size=8", "size is a whole number from 16 to 512, not '8'"),
-        ("count=many", "count is a whole number from 1 to 10_000_000, not 'many'"),
-        ("seed=-1", "seed is a whole number from 0 to"),
+        (
+            "qqq=1",
+            "unknown option 'qqq=1'; expected one of easy, medium, hard, size=, count=, seed=",
+        ),
+        ("size=8", "size must be a whole number from 16 to 512, got '8'"),
+        ("count=many", "count must be a whole number from 1 to 10_000_000, got 'many'"),
+        ("seed=-1", "seed must be a whole number from 0 to"),
         ("easy,hard", "difficulty is given twice, as easy and hard"),
         ("seed=1,seed=2", "seed is given twice, as 1 and 2"),
     ],

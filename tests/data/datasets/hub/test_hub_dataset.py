@@ -43,17 +43,17 @@ def test_folders(tmp_path: Path, write: Callable[[Path], None]) -> None:
     folder = tmp_path / "photos"
     write(folder)
     for split, stored in {"train": "train", "val": "validation", "test": "test"}.items():
-        source = open_hub(str(folder), split)
-        assert isinstance(source, HubDataset)
-        assert source.classes == tuple(NAMES)
-        assert (source.root, source.multilabel) == (folder, False)
-        assert source.name == f"{folder}/{split}"
-        assert source.where(1) == f"{split}[1]"  # however the folder is spelled
-        contents = [source.read(index) for index in range(len(source))]
+        dataset = open_hub(str(folder), split)
+        assert isinstance(dataset, HubDataset)
+        assert dataset.classes == tuple(NAMES)
+        assert (dataset.root, dataset.multilabel) == (folder, False)
+        assert dataset.name == f"{folder}/{split}"
+        assert dataset.where(1) == f"{split}[1]"  # however the folder is spelled
+        contents = [dataset.read(index) for index in range(len(dataset))]
         numbers = [number_in(content) for content in contents]
         assert sorted(numbers) == list(PARTS[stored])
         assert contents == [png(n) for n in numbers]
-        assert source.labels.tolist() == [n % 3 for n in numbers]
+        assert dataset.labels.tolist() == [n % 3 for n in numbers]
     assert len(open_hub(str(folder), "validation")) == 7  # type: ignore[arg-type]
     everything = open_hub(str(folder), "all")
     assert isinstance(everything, ImageDataset)
@@ -70,10 +70,10 @@ def test_a_set_in_one_piece_gives_a_part_to_val(tmp_path: Path) -> None:
     table(range(60)).save_to_disk(tmp_path / "one")
     parts = {split: open_hub(str(tmp_path / "one"), split) for split in ("train", "val", "all")}
     found: dict[str, set[int]] = {}
-    for split, source in parts.items():
-        assert isinstance(source, ImageDataset)
-        found[split] = {number_in(source.read(i)) for i in range(len(source))}
-        assert [number_in(source.read(i)) % 3 for i in range(len(source))] == list(source.labels)
+    for split, dataset in parts.items():
+        assert isinstance(dataset, ImageDataset)
+        found[split] = {number_in(dataset.read(i)) for i in range(len(dataset))}
+        assert [number_in(dataset.read(i)) % 3 for i in range(len(dataset))] == list(dataset.labels)
     assert len(found["val"]) == 6
     assert not found["train"] & found["val"]
     assert found["train"] | found["val"] == found["all"] == set(range(60))
@@ -118,12 +118,12 @@ def test_kinds_of_labels(
     other = 0 if isinstance(inner, ClassLabel) else other
     write_parquet(tmp_path / "p", "train", table(range(3), kind, labels))
     write_parquet(tmp_path / "p", "test", table(range(1), kind, [[other] if several else other]))
-    source = open_hub(str(tmp_path / "p"), "train")
-    assert isinstance(source, ImageDataset)
+    dataset = open_hub(str(tmp_path / "p"), "train")
+    assert isinstance(dataset, ImageDataset)
     expected_classes = "0 1" if getattr(kind, "dtype", "") == "bool" else classes
-    assert source.classes == tuple(expected_classes.split())
-    assert source.multilabel == several
-    found = source.labels @ (1 << np.arange(len(source.classes))) if several else source.labels
+    assert dataset.classes == tuple(expected_classes.split())
+    assert dataset.multilabel == several
+    found = dataset.labels @ (1 << np.arange(len(dataset.classes))) if several else dataset.labels
     assert found.tolist() == expected
 
 
@@ -136,7 +136,7 @@ def test_kinds_of_labels(
         (
             Value("int64"),
             [0, 10**12],
-            "1000000000000 is no class; expected numbers from 0, or names",
+            "1000000000000 is not a class; expected numbers from 0, or names",
         ),
         (Value("float32"), [0.0, 1.0], "expected labels in column 'label', got Value('float32')"),
         (datasets.List(Value("int64")), [[0, 1, 0], [1]], "expected a list of classes, each once"),
@@ -171,9 +171,9 @@ def test_the_columns_are_found_or_named(tmp_path: Path) -> None:
     write_parquet(tmp_path / "q", "test", plain)
     text = refusal(open_hub, f"{tmp_path}/q,label=label", "train")
     assert "no column that must be its image; write ,image=COLUMN with one of 'id', 'image'" in text
-    source = open_hub(f"{tmp_path}/q,image=image,label=label", "train")
-    assert isinstance(source, ImageDataset)
-    assert source.read(4) == png(4)
+    dataset = open_hub(f"{tmp_path}/q,image=image,label=label", "train")
+    assert isinstance(dataset, ImageDataset)
+    assert dataset.read(4) == png(4)
     write_parquet(
         tmp_path / "r", "train", rows.rename_column("label", "y").remove_columns("coarse")
     )
@@ -185,21 +185,21 @@ def test_the_columns_are_found_or_named(tmp_path: Path) -> None:
     )
 
 
-def read_all(source: ImageDataset) -> list[Any]:
-    return [source.read(index) for index in range(len(source))]
+def read_all(dataset: ImageDataset) -> list[Any]:
+    return [dataset.read(index) for index in range(len(dataset))]
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_threads_and_processes_read_the_same(tmp_path: Path) -> None:
     as_parquet(tmp_path / "p")
-    source = open_hub(str(tmp_path / "p"), "train")
-    assert isinstance(source, ImageDataset)
+    dataset = open_hub(str(tmp_path / "p"), "train")
+    assert isinstance(dataset, ImageDataset)
     expected = [png(n) for n in PARTS["train"]]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(read_all, [source] * 8)) == [expected] * 8
+        assert list(pool.map(read_all, [dataset] * 8)) == [expected] * 8
     for method in ("fork", "spawn"):
         with multiprocessing.get_context(method).Pool(1) as processes:
-            assert processes.map(read_all, [source] * 2) == [expected] * 2
+            assert processes.map(read_all, [dataset] * 2) == [expected] * 2
 
 
 def test_files_on_the_hub_are_read_through_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,8 +224,8 @@ def test_what_the_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.chdir(tmp_path)
-    source = open_hub("org/cifar@v1.0/x,config=plain_text,image=img,label=fine_label", "train")
-    assert (source.name, source.classes) == ("org/cifar/train", tuple(NAMES))
+    dataset = open_hub("org/cifar@v1.0/x,config=plain_text,image=img,label=fine_label", "train")
+    assert (dataset.name, dataset.classes) == ("org/cifar/train", tuple(NAMES))
     assert open_hub("cifar", "val").name == "cifar/test"
     plain: dict[str, Any] = {"revision": None, "streaming": False}
     assert asked == [
@@ -305,7 +305,7 @@ def test_without_a_network_or_the_library(monkeypatch: pytest.MonkeyPatch) -> No
         )
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert refusal(open_hub, "org/name", "train") == (
-        "hf: needs a package more: pip install 'vitrail[data]'"
+        "hf: needs another package: pip install 'vitrail[data]'"
     )
 
 

@@ -36,11 +36,11 @@ def test_a_file_as_the_hubs_library_writes_it(tmp_path: Path) -> None:
     datasets.disable_progress_bars()
     path = tmp_path / "train-00000-of-00001.parquet"
     datasets.Dataset.from_dict(rows, features=datasets.Features(features)).to_parquet(path)
-    source = open_parquet(path, "all")
-    assert source.classes == ("cat", "dog")
-    assert source.labels.tolist() == rows["label"]
-    assert [source.read(index) for index in range(40)] == [b"%d" % n for n in range(40)]
-    assert source.where(2) == "train-00000-of-00001.parquet[3]"
+    dataset = open_parquet(path, "all")
+    assert dataset.classes == ("cat", "dog")
+    assert dataset.labels.tolist() == rows["label"]
+    assert [dataset.read(index) for index in range(40)] == [b"%d" % n for n in range(40)]
+    assert dataset.where(2) == "train-00000-of-00001.parquet[3]"
     val = open_parquet(path, "val")
     assert np.bincount(val.labels).tolist() == [2, 2]
     places = [int(val.where(index).partition("[")[2][:-1]) - 1 for index in range(4)]
@@ -50,10 +50,10 @@ def test_a_file_as_the_hubs_library_writes_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("group", [1, 7, 100])
 def test_images_as_bytes_in_groups_of_rows(tmp_path: Path, group: int) -> None:
     columns = {"image": [b"%d" % n for n in range(50)], "label": [f"{n % 3}x" for n in range(50)]}
-    source = open_parquet(write(tmp_path / "p.parquet", columns, row_group_size=group), "all")
-    assert [source.read(index) for index in (49, 0, 7)] == [b"49", b"0", b"7"]
-    assert source.classes == ("0x", "1x", "2x")
-    copy = pickle.loads(pickle.dumps(source))
+    dataset = open_parquet(write(tmp_path / "p.parquet", columns, row_group_size=group), "all")
+    assert [dataset.read(index) for index in (49, 0, 7)] == [b"49", b"0", b"7"]
+    assert dataset.classes == ("0x", "1x", "2x")
+    copy = pickle.loads(pickle.dumps(dataset))
     assert copy.read(33) == b"33"
     assert copy.root == tmp_path
 
@@ -61,27 +61,27 @@ def test_images_as_bytes_in_groups_of_rows(tmp_path: Path, group: int) -> None:
 def test_paths(tmp_path: Path) -> None:
     (tmp_path / "1.jpg").write_bytes(b"one")
     columns = {"file": ["1.jpg", "2.jpg"], "label": [3, 5], "split": ["train", "test"], "x": [1, 2]}
-    source = open_parquet(write(tmp_path / "p.parquet", columns), "train")
-    assert source.read(0) == b"one"
-    assert (source.where(0), source.classes) == ("1.jpg", ("3", "5"))
+    dataset = open_parquet(write(tmp_path / "p.parquet", columns), "train")
+    assert dataset.read(0) == b"one"
+    assert (dataset.where(0), dataset.classes) == ("1.jpg", ("3", "5"))
     named = pa.array([{"bytes": None, "path": "1.jpg"}, {"bytes": None, "path": "2.jpg"}], HELD)
-    source = open_parquet(
+    dataset = open_parquet(
         write(tmp_path / "p.parquet", {"image": named, "label": ["a", "b"]}), "all"
     )
-    assert [source.where(index) for index in range(2)] == ["1.jpg", "2.jpg"]
-    assert source.read(0) == b"one"
+    assert [dataset.where(index) for index in range(2)] == ["1.jpg", "2.jpg"]
+    assert dataset.read(0) == b"one"
 
 
 def test_labels_of_several_kinds(tmp_path: Path) -> None:
     several = {"image": images(3), "labels": [["a", "b"], [], ["b"]]}
-    source = open_parquet(write(tmp_path / "p.parquet", several), "all")
-    assert source.labels.tolist() == [[1, 1], [0, 0], [0, 1]]
+    dataset = open_parquet(write(tmp_path / "p.parquet", several), "all")
+    assert dataset.labels.tolist() == [[1, 1], [0, 0], [0, 1]]
     packed = {"image": images(2), "label": pa.array(["b", "a"]).dictionary_encode()}
     assert open_parquet(write(tmp_path / "p.parquet", packed), "all").labels.tolist() == [1, 0]
     chosen = {"image": images(2), "label": [0, 0], "kind": ["b", "a"], "use": ["val", "train"]}
     path = write(tmp_path / "p.parquet", chosen)
-    source = open_parquet(path, "val", columns=Columns(label="kind", split="use"))
-    assert (source.classes, source.labels.tolist(), source.read(0)) == (("a", "b"), [1], b"0")
+    dataset = open_parquet(path, "val", columns=Columns(label="kind", split="use"))
+    assert (dataset.classes, dataset.labels.tolist(), dataset.read(0)) == (("a", "b"), [1], b"0")
 
 
 def refused(path: Path) -> str:
@@ -111,14 +111,14 @@ def test_bad_files(tmp_path: Path) -> None:
 
 def test_a_row_without_a_image(tmp_path: Path) -> None:
     held = pa.array([{"bytes": None, "path": "x"}, {"bytes": b"1", "path": None}], HELD)
-    source = open_parquet(write(tmp_path / "p.parquet", {"image": held, "label": [0, 1]}), "all")
+    dataset = open_parquet(write(tmp_path / "p.parquet", {"image": held, "label": [0, 1]}), "all")
     with pytest.raises(OSError, match="No image in this row"):
-        source.read(0)
-    assert source.read(1) == b"1"
+        dataset.read(0)
+    assert dataset.read(1) == b"1"
 
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert refused(tmp_path / "p.parquet") == (
-        "Parquet files need a package more: pip install 'vitrail[data]'"
+        "Parquet files need pyarrow: pip install 'vitrail[data]'"
     )

@@ -52,12 +52,12 @@ def write100(folder: Path) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("below", [True, False])
 def test_cifar10(tmp_path: Path, split: str, part: slice, below: bool) -> None:
     labels, pixels = write10(tmp_path / "cifar-10-batches-bin")
-    source = open_cifar10(tmp_path if below else tmp_path / "cifar-10-batches-bin", split)
-    assert isinstance(source, ArrayDataset)
-    assert source.classes == tuple(NAMES10)
-    np.testing.assert_array_equal(source.labels, labels[part])
-    np.testing.assert_array_equal(source.pixels, pixels[part])
-    assert source.where(0) == f"cifar10/{split}[0]"
+    dataset = open_cifar10(tmp_path if below else tmp_path / "cifar-10-batches-bin", split)
+    assert isinstance(dataset, ArrayDataset)
+    assert dataset.classes == tuple(NAMES10)
+    np.testing.assert_array_equal(dataset.labels, labels[part])
+    np.testing.assert_array_equal(dataset.pixels, pixels[part])
+    assert dataset.where(0) == f"cifar10/{split}[0]"
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_cifar10(tmp_path: Path, split: str, part: slice, below: bool) -> None:
 )
 def test_cifar100_has_its_fine_labels(tmp_path: Path, split: str, part: slice) -> None:
     labels, pixels = write100(tmp_path / "cifar-100-binary")
-    source = open_cifar100(tmp_path, split)
-    assert isinstance(source, ArrayDataset)
-    assert source.classes[37] == "class_37"
-    np.testing.assert_array_equal(source.labels, labels[part])
-    np.testing.assert_array_equal(source.pixels, pixels[part])
+    dataset = open_cifar100(tmp_path, split)
+    assert isinstance(dataset, ArrayDataset)
+    assert dataset.classes[37] == "class_37"
+    np.testing.assert_array_equal(dataset.labels, labels[part])
+    np.testing.assert_array_equal(dataset.pixels, pixels[part])
 
 
 def test_validation_is_the_test_split(tmp_path: Path) -> None:

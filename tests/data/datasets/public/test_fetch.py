@@ -152,7 +152,7 @@ def test_what_is_there_is_not_touched(tmp_path: Path, shelf: Shelf) -> None:
     (tmp_path / "mine" / "diary.txt").touch()
     (tmp_path / "file").touch()
     for folder in (tmp_path / "mine", tmp_path / "file"):
-        told = f"{folder}: is there already, and is no pets; give another folder"
+        told = f"{folder}: already exists and is not pets; give another folder"
         assert told in refusal(fetch_data, "pets", folder)
     assert shelf.asked == []
 
@@ -200,7 +200,7 @@ def test_without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_names(tmp_path: Path) -> None:
-    assert "no public set 'cifar'; did you mean 'cifar" in refusal(fetch_data, "cifar")
+    assert "no public dataset 'cifar'; did you mean 'cifar" in refusal(fetch_data, "cifar")
     assert "; there are cifar10, cifar100, mnist" in refusal(fetch_data, "zzz")
     text = refusal(fetch_data, "imagenet", tmp_path)
     assert "imagenet needs an account: log in at https://image-net.org" in text

@@ -40,11 +40,11 @@ def test_all_usual_names(tmp_path: Path, mark: str, packed: bool) -> None:
     labels, pixels = write(tmp_path, mark, packed)
     parts = {"train": slice(5), "test": slice(5, 8), "val": slice(5, 8), "all": slice(8)}
     for split, part in parts.items():
-        source = open_idx(tmp_path, split, "mnist")
-        assert isinstance(source, ArrayDataset)
-        np.testing.assert_array_equal(source.labels, labels[part])
-        np.testing.assert_array_equal(source.pixels, pixels[part, :, :, None])
-        assert source.where(1) == f"mnist/{split.replace('val', 'test')}[1]"
+        dataset = open_idx(tmp_path, split, "mnist")
+        assert isinstance(dataset, ArrayDataset)
+        np.testing.assert_array_equal(dataset.labels, labels[part])
+        np.testing.assert_array_equal(dataset.pixels, pixels[part, :, :, None])
+        assert dataset.where(1) == f"mnist/{split.replace('val', 'test')}[1]"
 
 
 def test_class_names(tmp_path: Path) -> None:

@@ -31,21 +31,21 @@ def touch(file: Path) -> None:
     file.write_bytes(file.name.encode())
 
 
-def files(source: ImageDataset) -> list[str]:
+def files(dataset: ImageDataset) -> list[str]:
     """Name a source's images, and hold that each reads its own file."""
-    names = [source.where(index) for index in range(len(source))]
+    names = [dataset.where(index) for index in range(len(dataset))]
     for index, name in enumerate(names):
-        content = source.read(index)
+        content = dataset.read(index)
         assert isinstance(content, bytes)
         assert content == Path(name).name.encode()
     return names
 
 
-def labeled(source: ImageDataset) -> list[tuple[str, str]]:
+def labeled(dataset: ImageDataset) -> list[tuple[str, str]]:
     """Pair the names of images and classes."""
     return [
-        (Path(name).stem, source.classes[label])
-        for name, label in zip(files(source), source.labels, strict=True)
+        (Path(name).stem, dataset.classes[label])
+        for name, label in zip(files(dataset), dataset.labels, strict=True)
     ]
 
 
@@ -60,15 +60,15 @@ def pets(tmp_path: Path) -> Path:
 
 
 def test_pets(pets: Path) -> None:
-    source = open_pets(pets, "train")
-    assert source.classes == ("Abyssinian", "American Bulldog", "Egyptian Mau")
+    dataset = open_pets(pets, "train")
+    assert dataset.classes == ("Abyssinian", "American Bulldog", "Egyptian Mau")
     wanted = [("Abyssinian_100", "Abyssinian"), ("american_bulldog_1", "American Bulldog")]
-    assert labeled(source) == [*wanted, ("Abyssinian_2", "Abyssinian")]
+    assert labeled(dataset) == [*wanted, ("Abyssinian_2", "Abyssinian")]
     wanted = [("Egyptian_Mau_7", "Egyptian Mau"), ("american_bulldog_12", "American Bulldog")]
     assert labeled(open_pets(pets, "test")) == labeled(open_pets(pets, "val")) == wanted
     assert len(open_pets(pets, "all")) == 5
-    assert source.root == pets
-    assert source.where(0) == "images/Abyssinian_100.jpg"
+    assert dataset.root == pets
+    assert dataset.where(0) == "images/Abyssinian_100.jpg"
 
 
 def test_pets_as_torchvision_reads_them(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_pets_as_torchvision_reads_them(tmp_path: Path) -> None:
             Image.new("RGB", (4, 4)).save(base / "images" / f"{row.split()[0]}.jpg")
     for theirs, ours in (("trainval", "train"), ("test", "test")):
         peer = datasets.OxfordIIITPet(tmp_path, theirs)
-        source = open_pets(base, ours)
-        assert tuple(peer.classes) == source.classes
-        assert [label for _, label in peer] == source.labels.tolist()
+        dataset = open_pets(base, ours)
+        assert tuple(peer.classes) == dataset.classes
+        assert [label for _, label in peer] == dataset.labels.tolist()
 
 
 def test_pets_with_faults(pets: Path) -> None:
@@ -270,10 +270,10 @@ def thousand(root: Path) -> ImageDataset:
 
 
 def test_real_labels_follow_the_numbers_of_images(tmp_path: Path) -> None:
-    source = thousand(tmp_path)
+    dataset = thousand(tmp_path)
     file = tmp_path / "real.json"
     file.write_text(json.dumps([[5, 7], [], [999], [0, 0], [1]]))
-    by_name = dict(zip(files(source), read_real(file, source), strict=True))
+    by_name = dict(zip(files(dataset), read_real(file, dataset), strict=True))
     assert by_name == {
         "val/n02099601/ILSVRC2012_val_00000001.JPEG": {5, 7},
         "val/n01440764/ILSVRC2012_val_00000002.JPEG": frozenset(),
@@ -281,24 +281,24 @@ def test_real_labels_follow_the_numbers_of_images(tmp_path: Path) -> None:
         "val/n01443537/ILSVRC2012_val_00000004.JPEG": {0},
         "val/n01440764/ILSVRC2012_val_00000005.JPEG": {1},
     }
-    some = select(source, np.array([4, 0]))
+    some = select(dataset, np.array([4, 0]))
     assert read_real(file, some) == (frozenset({999}), frozenset())
 
 
 def test_real_labels_with_faults(tmp_path: Path) -> None:
-    source = thousand(tmp_path)
+    dataset = thousand(tmp_path)
     file = tmp_path / "real.json"
     for content in ("{}", "[[1000]]", "[[true]]", "[[-1]]", "[3]", '[["1"]]'):
         file.write_text(content)
         assert "expected a list of lists of classes from 0 to 999" in refusal(
-            read_real, file, source
+            read_real, file, dataset
         )
     for content in ("[[1]", "[" * 100_000):
         file.write_text(content)
-        assert f"{file}: " in refusal(read_real, file, source)
+        assert f"{file}: " in refusal(read_real, file, dataset)
     file.write_text("[[1], [2]]")
-    assert "2 rows are not enough for imagenet/val" in refusal(read_real, file, source)
-    assert "No such file" in refusal(read_real, tmp_path / "x.json", source)
+    assert "2 rows are not enough for imagenet/val" in refusal(read_real, file, dataset)
+    assert "No such file" in refusal(read_real, tmp_path / "x.json", dataset)
     few = tmp_path / "few"
     imagenet(few, flat=False)
     told = "imagenet/val: ReaL needs ImageNet's 1,000 classes"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.shelf import refusal
-from vitrail.data.datasets.shards.patterns import list_shards, name_splits
+from vitrail.data.datasets.shards.patterns import list_shards, name_splits, without_signature
 
 WEB = "https://example.org/"
 
@@ -70,9 +70,9 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("{0..3.tar", "expected {000..146} or {a,b}, one after the other, in '{0..3.tar'"),
         ("a}.tar", "one after the other"),
         ("{a,{b,c}}.tar", "one after the other"),
-        ("{5..3}.tar", "{5..3} is no range"),
-        ("{a..f}.tar", "{a..f} is no range; expected {000..146} or {a,b}"),
-        ("{}.tar", "{} is no range"),
+        ("{5..3}.tar", "{5..3} is not a range"),
+        ("{a..f}.tar", "{a..f} is not a range; expected {000..146} or {a,b}"),
+        ("{}.tar", "{} is not a range"),
         (f"{WEB}{{0..99999999999}}.tar", "stands for more than 100,000 shards"),
         (f"{WEB}{{0..9999}}{{0..9999}}.tar", "stands for more than 100,000 shards"),
         (f"{WEB}a.tar.gz", "expected an address that ends in .tar"),
@@ -104,3 +104,27 @@ def test_splits_by_name() -> None:
         "val",
         "test",
     ]
+
+
+AWS = "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AK%2F2026&X-Amz-Date=20261118T000000Z"
+AZURE = "sv=2024-11-04&se=2026-11-19T00%3A00%3A00Z&sr=b&sp=r"
+
+
+@pytest.mark.parametrize(
+    ("query", "kept"),
+    [
+        (f"{AWS}&X-Amz-Expires=3600&X-Amz-Signature=ab&X-Amz-Security-Token=c", ""),
+        (f"versionId=7&{AWS}&X-Amz-Signature=ab&partNumber=2", "?versionId=7&partNumber=2"),
+        ("AWSAccessKeyId=AK&Signature=a%2Fb&Expires=1790000000", ""),
+        ("generation=3&X-Goog-Signature=ab&X-Goog-Expires=9&x-goog-date=1", "?generation=3"),
+        (f"{AZURE}&sig=ab%3D&comp=x", "?comp=x"),
+        ("Policy=e30_&Key-Pair-Id=K1&Signature=ab", ""),
+        ("token=1234&page=5", "?page=5"),
+        (AZURE, f"?{AZURE}"),  # ordinary parameters, where nothing is signed
+        ("Expires=5&policy=best&st=3", "?Expires=5&policy=best&st=3"),
+        ("", ""),
+    ],
+)
+def test_what_signs_an_address_is_not_part_of_the_file(query: str, kept: str) -> None:
+    address = "https://bucket.example/set/a.tar"
+    assert without_signature(f"{address}?{query}" if query else address) == address + kept

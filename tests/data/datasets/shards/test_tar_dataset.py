@@ -52,8 +52,8 @@ def numbered(path: Path, numbers: range) -> Path:
     return tar(path, {name: content for sample in samples for name, content in sample.items()})
 
 
-def read_all(source: ImageDataset) -> list[Any]:
-    return [source.read(index) for index in range(len(source))]
+def read_all(dataset: ImageDataset) -> list[Any]:
+    return [dataset.read(index) for index in range(len(dataset))]
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
@@ -68,19 +68,19 @@ def test_reads_what_webdataset_reads(tmp_path: Path) -> None:
             key = f"{'deep/' * (n % 40)}k{n}"
             writer.write({"__key__": key, "png": image(n), "json": meta, "cls": n % 7})
     numbered(tmp_path / "val-0000.tar", range(5))
-    source = open_shards(f"{tmp_path}/*.tar", "all")
+    dataset = open_shards(f"{tmp_path}/*.tar", "all")
     urls = [str(path) for path in sorted(tmp_path.glob("*.tar"))]
     theirs = list(webdataset.WebDataset(urls, shardshuffle=False))
-    assert len(source) == len(theirs) == 105
-    assert source.classes == tuple("0123456")
+    assert len(dataset) == len(theirs) == 105
+    assert dataset.classes == tuple("0123456")
     for index, sample in enumerate(theirs):
         kind = "png" if "png" in sample else "jpg"
-        assert source.read(index) == sample[kind]
-        assert source.labels[index] == int(sample["cls"])
+        assert dataset.read(index) == sample[kind]
+        assert dataset.labels[index] == int(sample["cls"])
         shard = os.path.basename(sample["__url__"])
-        assert source.where(index) == f"{shard}:{sample['__key__']}.{kind}"
-    assert source.root == tmp_path
-    assert source.name == f"{tmp_path.name}/all"
+        assert dataset.where(index) == f"{shard}:{sample['__key__']}.{kind}"
+    assert dataset.root == tmp_path
+    assert dataset.name == f"{tmp_path.name}/all"
 
 
 def test_splits(tmp_path: Path) -> None:
@@ -90,10 +90,10 @@ def test_splits(tmp_path: Path) -> None:
     expected = {"train": range(9), "val": range(9, 12), "all": range(12)}
     for place in (f"{tmp_path}/d", f"{tmp_path}/d/{{train-0,train-1,validation-0}}.tar"):
         for split, numbers in expected.items():
-            source = open_shards(place, split)
-            assert read_all(source) == [image(n) for n in numbers]
-            assert source.labels.tolist() == [n % 3 for n in numbers]
-            assert source.name == f"d/{split}"
+            dataset = open_shards(place, split)
+            assert read_all(dataset) == [image(n) for n in numbers]
+            assert dataset.labels.tolist() == [n % 3 for n in numbers]
+            assert dataset.name == f"d/{split}"
     text = refusal(open_shards, f"{tmp_path}/d", "test")
     assert text == f"wds:{tmp_path}/d has no split 'test'; it has train, val, all"
     for split in ("train", "val"):
@@ -107,7 +107,7 @@ def test_splits(tmp_path: Path) -> None:
 def test_shards_without_splits_give_a_part_to_val(tmp_path: Path) -> None:
     numbered(tmp_path / "a.tar", range(60))
     parts = {split: open_shards(str(tmp_path), split) for split in ("train", "val", "all")}
-    found = {split: set(read_all(source)) for split, source in parts.items()}
+    found = {split: set(read_all(dataset)) for split, dataset in parts.items()}
     assert len(found["val"]) == 6
     assert not found["train"] & found["val"]
     assert found["train"] | found["val"] == found["all"] == {image(n) for n in range(60)}
@@ -122,10 +122,10 @@ def test_samples(tmp_path: Path) -> None:
         "v1.2/c.npy": b"c", "v1.2/c.txt": " 2 ", "d.json": '{"width": 3}', "d.txt": "1",
         "d.ppm": b"d",
     }  # fmt: skip
-    source = open_shards(str(tar(tmp_path / "a.tar", files)), "all")
-    assert read_all(source) == [b"a", b"b", b"c", b"d"]
-    assert source.labels.tolist() == [1, 0, 2, 1]
-    assert [source.where(i) for i in range(4)] == [
+    dataset = open_shards(str(tar(tmp_path / "a.tar", files)), "all")
+    assert read_all(dataset) == [b"a", b"b", b"c", b"d"]
+    assert dataset.labels.tolist() == [1, 0, 2, 1]
+    assert [dataset.where(i) for i in range(4)] == [
         "a.tar:./a.JPG", "a.tar:b.webp", "a.tar:v1.2/c.npy", "a.tar:d.ppm"
     ]  # fmt: skip
 
@@ -159,17 +159,17 @@ def test_labels(
         files |= {f"{number}.jpg": b"x", f"{number}.cls": label}
     for name, content in beside.items():
         (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    source = open_shards(str(tar(tmp_path / "a.tar", files)), "all")
-    assert source.classes == tuple(classes.split())
-    assert source.multilabel == any("[" in label for label in labels)
-    bits = 1 << np.arange(len(source.classes))
-    assert (source.labels @ bits if source.multilabel else source.labels).tolist() == expected
+    dataset = open_shards(str(tar(tmp_path / "a.tar", files)), "all")
+    assert dataset.classes == tuple(classes.split())
+    assert dataset.multilabel == any("[" in label for label in labels)
+    bits = 1 << np.arange(len(dataset.classes))
+    assert (dataset.labels @ bits if dataset.multilabel else dataset.labels).tolist() == expected
 
 
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({}, "a.tar holds no images"),
+        ({}, "a.tar has no images"),
         ({"a.cls": "1", "a.heic": b""}, "sample 'a': it has no image; expected one of jpg"),
         ({"a.jpg": b""}, "sample 'a': it has no label; expected KEY.cls"),
         ({"a.jpg": b"", "a.cls": ""}, "sample 'a': it has no label"),
@@ -177,16 +177,16 @@ def test_labels(
         ({"a.jpg": b"", "a.json": "{"}, "its .json can't be read as text or JSON"),
         ({"a.jpg": b"", "a.json": "[" * 10**5}, "its .json can't be read"),
         ({"a.jpg": b"", "a.cls": b"\xff"}, "its .cls can't be read"),
-        ({"a.jpg": b"", "a.cls": "a\nb"}, "expected a class's number or name, got 'a\\nb'"),
-        ({"a.jpg": b"", "a.json": '{"label": 0.5}'}, "number or name, got 0.5"),
-        ({"a.jpg": b"", "a.json": '{"label": {"a": 1}}'}, "number or name, got {'a': 1}"),
+        ({"a.jpg": b"", "a.cls": "a\nb"}, "expected a class index or name, got 'a\\nb'"),
+        ({"a.jpg": b"", "a.json": '{"label": 0.5}'}, "index or name, got 0.5"),
+        ({"a.jpg": b"", "a.json": '{"label": {"a": 1}}'}, "index or name, got {'a': 1}"),
         ({"a.jpg": b"", "a.cls": "-1"}, "a.tar:a.jpg: it has no label"),
-        ({"a.jpg": b"", "a.cls": "9" * 15}, "is no class; expected numbers from 0"),
+        ({"a.jpg": b"", "a.cls": "9" * 15}, "is not a class; expected numbers from 0"),
         ({"a.jpg": b"", "a.png": b"", "a.cls": "1"}, "several images (jpg, png); expected one"),
-        ({"a.jpg": b"", "a.JPG": b"", "a.cls": "1"}, "a.JPG is there twice"),
+        ({"a.jpg": b"", "a.JPG": b"", "a.cls": "1"}, "a.JPG appears twice"),
         (
             {"a.jpg": b"", "a.cls": "1", "b.jpg": b"", "b.cls": "1", "a.png": b""},
-            "sample 'a': it is there twice; files of one key belong together",
+            "sample 'a': it appears twice; files of one key must be adjacent",
         ),
         ({"a.jpg": b"", "a.cls": "1", "b.jpg": b"", "b.cls": "x"}, "has both numbers and words"),
     ],
@@ -205,7 +205,7 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     assert f"{path} is empty" in refusal(open_shards, str(path), "all")
     path.write_bytes(whole)
     for text, said in {
-        "a\na": "each once",
+        "a\na": "unique class names",
         "a\nb\n": "expected a class from 0 to 1, got 2",
     }.items():
         (tmp_path / "classes.txt").write_text(text)
@@ -213,16 +213,14 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").unlink()
     for text in ("{", "[]", '{"features": {"a": 1}}'):
         (tmp_path / "dataset_info.json").write_text(text)
-        assert "dataset_info.json: expected the classes' names" in refusal(
-            open_shards, str(path), "all"
-        )
+        assert "dataset_info.json: expected class names" in refusal(open_shards, str(path), "all")
     (tmp_path / "dataset_info.json").write_text('{"features": {"cls": {"_type": "Value"}}}')
     (tmp_path / "classes.txt").write_text("\n")
-    source = open_shards(str(path), "all")
-    assert source.classes == ("0", "1", "2")
+    dataset = open_shards(str(path), "all")
+    assert dataset.classes == ("0", "1", "2")
     os.truncate(path, 600)
     with pytest.raises(OSError, match="was cut off after it was opened"):
-        source.read(2)
+        dataset.read(2)
     other = open_shards(str(numbered(tmp_path / "b.tar", range(3))), "all")
     (tmp_path / "b.tar").unlink()
     with pytest.raises(FileNotFoundError):
@@ -235,30 +233,30 @@ def test_threads_and_processes_read_the_same(
 ) -> None:
     for shard in range(8):
         numbered(tmp_path / f"{shard}.tar", range(shard * 10, shard * 10 + 10))
-    source = open_shards(str(tmp_path), "all")
+    dataset = open_shards(str(tmp_path), "all")
     expected = [image(n) for n in range(80)]
     for method in ("fork", "spawn"):
         with multiprocessing.get_context(method).Pool(2) as processes:
-            assert processes.map(read_all, [source] * 4, chunksize=1) == [expected] * 4
+            assert processes.map(read_all, [dataset] * 4, chunksize=1) == [expected] * 4
     few = shards.lru_cache(2)(shards._open.__wrapped__)  # files are closed while others read them
     monkeypatch.setattr(shards, "_open", few)
     before = len(os.listdir("/dev/fd"))
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(read_all, [source] * 12)) == [expected] * 12
+        assert list(pool.map(read_all, [dataset] * 12)) == [expected] * 12
     assert len(os.listdir("/dev/fd")) <= before + 2
 
 
 def test_a_file_is_not_closed_while_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, pread = open_shards(str(numbered(tmp_path / "a.tar", range(3))), "all"), os.pread
+    dataset, pread = open_shards(str(numbered(tmp_path / "a.tar", range(3))), "all"), os.pread
 
     def forgotten_meanwhile(*args: int) -> bytes:
         shards._open.cache_clear()
         return pread(*args)
 
     monkeypatch.setattr(os, "pread", forgotten_meanwhile)
-    assert read_all(source) == [image(n) for n in range(3)]
+    assert read_all(dataset) == [image(n) for n in range(3)]
 
 
 def test_open_files_are_bounded_and_closed_in_silence(tmp_path: Path) -> None:
@@ -292,19 +290,37 @@ def test_shards_are_downloaded_once(shelf: Shelf, tmp_path: Path) -> None:
     shelf.cuts = [10**9, 10**9, 3000]  # the second shard comes in two parts
     text = f"{shelf.address}/set/train-{{0..2}}.tar"
     for _ in range(2):
-        source = open_shards(text, "all")
-        assert read_all(source) == [image(n) for n in range(15)]
-        assert source.classes == ("ant", "bee", "ox", "yak")
-        assert source.where(7) == "train-1.tar:0007.jpg"
-        assert source.root is not None
-        assert source.root.parent == tmp_path / "cache" / "shards"
-        assert source.root.name.startswith("127.0.0.1-")
+        dataset = open_shards(text, "all")
+        assert read_all(dataset) == [image(n) for n in range(15)]
+        assert dataset.classes == ("ant", "bee", "ox", "yak")
+        assert dataset.where(7) == "train-1.tar:0007.jpg"
+        assert dataset.root is not None
+        assert dataset.root.parent == tmp_path / "cache" / "shards"
+        assert dataset.root.name.startswith("127.0.0.1-")
     files = ["classes.txt", "dataset_info.json", *(f"train-{shard}.tar" for shard in (0, 1, 1, 2))]
     assert [path for path, _ in shelf.asked] == [f"/set/{file}" for file in files]
     assert shelf.asked[4] == ("/set/train-1.tar", "bytes=3000-")
     shelf.files["/other/train-0.tar"] = shelf.files["/set/train-2.tar"]
     other = open_shards(f"{shelf.address}/other/train-0.tar", "all")
     assert read_all(other) == [image(n) for n in range(10, 15)]
+
+
+def test_a_new_signature_does_not_download_a_shard_again(shelf: Shelf, tmp_path: Path) -> None:
+    data = [numbered(tmp_path / f"{n}.tar", range(n, n + 3)).read_bytes() for n in range(3)]
+
+    def signed(version: int, signature: str) -> str:
+        query = f"versionId={version}&X-Amz-Date={signature}&X-Amz-Signature={signature}"
+        shelf.files[f"/set/a.tar?{query}"] = data[version]
+        return f"{shelf.address}/set/a.tar?{query}"
+
+    for signature in ("one", "two"):
+        found = open_shards(signed(1, signature), "all")
+        assert read_all(found) == [image(n) for n in (1, 2, 3)]
+    assert [path for path, _ in shelf.asked if ".tar" in path] == [
+        "/set/a.tar?versionId=1&X-Amz-Date=one&X-Amz-Signature=one"
+    ]
+    other = open_shards(signed(2, "two"), "all")  # another parameter is another file
+    assert read_all(other) == [image(n) for n in (2, 3, 4)]
 
 
 def test_downloads_that_are_refused(

@@ -145,9 +145,9 @@ def test_what_is_no_tar(tmp_path: Path) -> None:
         assert text.endswith("unpack it to a .tar")
     path.write_bytes(data)
     text = rewrite(path, lambda data: data + data)
-    assert f"{path} goes on behind its end mark at byte " in text
+    assert f"{path} continues after its end mark at byte " in text
     assert "is empty (0 bytes)" in rewrite(path, lambda data: b"")
-    assert "is damaged, or no tar: no header at 0" in rewrite(path, lambda data: b"x" * 5000)
+    assert "is damaged or not a tar: no header at 0" in rewrite(path, lambda data: b"x" * 5000)
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.GNUTYPE_SPARSE])
@@ -165,4 +165,4 @@ def test_too_large_to_be_a_header(tmp_path: Path) -> None:
     info.type, info.size = tarfile.XHDTYPE, 1 << 30
     (tmp_path / "a.tar").write_bytes(info.tobuf(tarfile.USTAR_FORMAT) + bytes(4096))
     text = refusal(members_of, tmp_path / "a.tar")
-    assert "damaged, or no tar: an extended header of 1,073,741,824 bytes at 512" in text
+    assert "damaged or not a tar: an extended header of 1,073,741,824 bytes at 512" in text

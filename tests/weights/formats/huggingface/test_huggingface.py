@@ -30,7 +30,7 @@ from tests.weights.huggingface_cases import (
     text_sizes,
 )
 from vitrail.config import InputError
-from vitrail.models import build
+from vitrail.models import ViTSpec, build, parse
 from vitrail.predictor import Predictor
 from vitrail.weights.formats.huggingface.huggingface import (
     HF_CLIP,
@@ -40,9 +40,8 @@ from vitrail.weights.formats.huggingface.huggingface import (
     format_for,
 )
 from vitrail.weights.formats.huggingface.huggingface_config import (
-    write_config,
+    write_hf_config,
 )
-from vitrail.weights.formats.huggingface.huggingface_names import denormalize, normalize
 from vitrail.weights.formats.keymap import write_table
 from vitrail.weights.load import load
 
@@ -66,8 +65,8 @@ def test_names_in_memory_read_the_same(name: str, tmp_path: Path) -> None:
     memory = peer.state_dict()
     assert recognized(memory) == [case.format]
     assert_same(read(case.format, memory, config)[1], read(case.format, tensors, config)[1])
-    twice = normalize(normalize(memory))
-    assert_same(twice, normalize(memory))
+    normalize = case.format.normalize
+    assert_same(normalize(normalize(memory)), normalize(memory))
 
 
 @NAMES
@@ -77,22 +76,25 @@ def test_writes_what_transformers_reads(name: str, tmp_path: Path) -> None:
     tensors, config = save(peer, tmp_path / "theirs")
     spec, ours, left_out = read(case.format, tensors, config)
     assert format_for(spec) is case.format
-    written = denormalize(write_table(case.format.table(spec), ours))
+    written = case.format.denormalize(write_table(case.format.table(spec), ours), spec)
     # All that was read is there again, bit by bit, under the names that are on disk.
-    there = denormalize(normalize(tensors))
+    there = case.format.denormalize(case.format.normalize(tensors), spec)
     assert_same(written, {key: there[key] for key in there if key.partition("[")[0] not in left_out
                           and not left_out.get(f"{key}[query]")})  # fmt: skip
     folder = tmp_path / "ours"
     folder.mkdir()
     save_file(written, folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(write_config(spec)))
-    assert write_config(spec)["architectures"] == [case.model]
+    (folder / "config.json").write_text(json.dumps(write_hf_config(spec)))
+    assert write_hf_config(spec)["architectures"] == [case.model]
     kind = getattr(hf, case.model)
     again, report = kind.from_pretrained(folder, output_loading_info=True)
-    assert {key.rpartition(".")[2] for key in report["missing_keys"]} <= {"mask_token"}
+    unread = ("mask_token", "register_tokens", "post_layernorm.weight", "post_layernorm.bias")
+    assert all(key.endswith(unread) for key in report["missing_keys"])
     assert not report["unexpected_keys"]
     assert torch.equal(ask_peer(case, again.eval()), ask_peer(case, peer))
-    assert case.format.infer(shapes_of(normalize(written)), write_config(spec)) == spec
+    assert (
+        case.format.infer(shapes_of(case.format.normalize(written)), write_hf_config(spec)) == spec
+    )
 
 
 def test_images_are_cut_to_whole_patches(tmp_path: Path) -> None:
@@ -107,6 +109,16 @@ def test_images_are_cut_to_whole_patches(tmp_path: Path) -> None:
     prepared = predictor.prepare(Image.fromarray(whole.numpy()))
     assert torch.equal(prepared, whole[3:35, 3:35])
     assert predictor.run_features(prepared[None]).shape == (1, 48)
+
+
+def test_the_processor_that_keeps_shapes_has_a_patch_budget(tmp_path: Path) -> None:
+    """SigLIP 2's has a budget of patches for images of any shape."""
+    save(make(CASES["siglip 2"]), tmp_path)
+    said = {"max_num_patches": 16, "patch_size": 8, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**said, "resample": 2}))
+    found = load(str(tmp_path)).preprocess
+    assert found is not None
+    assert (found.patches, found.patch_size, found.size, found.fit) == (16, 8, (32, 32), "stretch")
 
 
 def test_a_vit_on_disk_has_the_old_names(tmp_path: Path) -> None:
@@ -149,15 +161,6 @@ def test_what_pre_training_alone_uses_is_left_out(tmp_path: Path) -> None:
     assert set(left_out.values()) == {reason}
 
 
-@pytest.mark.parametrize("kind", ["Dinov2", "Dinov2WithRegisters"])
-def test_a_dinov2_classifier_is_refused(kind: str) -> None:
-    config = getattr(hf, f"{kind}Config")(**SIZES)
-    model = getattr(hf, f"{kind}ForImageClassification")(config)
-    assert recognized(model.state_dict()) == [HF_DINOV2]
-    with pytest.raises(InputError, match=r"DINOv2 with a classifier.* save the backbone alone"):
-        read(HF_DINOV2, model.state_dict(), SIZES)
-
-
 def test_a_model_type_of_another_family_is_refused() -> None:
     model = hf.ViTForImageClassification(hf.ViTConfig(**SIZES))
     with pytest.raises(InputError, match="model_type 'vit_rope' is not among"):
@@ -181,11 +184,21 @@ def test_an_unread_pooler_is_left_out() -> None:
     tensors["vit.pooler.dense.weight"] = torch.zeros(48, 48)
     spec, _, left_out = read(HF_VIT, tensors, MLP)
     assert spec == VIT
-    assert left_out == {"vit.pooler.dense.weight": "a pooler, which the classifier does not read"}
+    assert left_out == {"vit.pooler.dense.weight": "a pooler, which no classifier reads"}
 
 
-@pytest.mark.parametrize(("width", "heads"), [(192, 3), (384, 6), (768, 12), (1024, 16)])
-def test_heads_without_a_config_follow_the_published_models(width: int, heads: int) -> None:
-    spec = replace(VIT, width=width, heads=heads, mlp=96)
-    tensors = write_table(HF_VIT.table(spec), dict(build(spec).named_parameters()))
+@pytest.mark.parametrize("name", ["Ti", "S", "B", "L", "H"])
+def test_heads_without_a_config_follow_the_published_models(name: str) -> None:
+    size = parse(f"ViT-{name}/16")
+    assert isinstance(size, ViTSpec)
+    spec = replace(VIT, depth=size.depth, width=size.width, heads=size.heads, mlp=size.mlp)
+    with torch.device("meta"):
+        tensors = write_table(HF_VIT.table(spec), dict(build(spec).named_parameters()))
     assert HF_VIT.infer(shapes_of(tensors), {}) == spec
+    shallow = {key: shape for key, shape in shapes_of(tensors).items() if ".layer.7." not in key}
+    assert HF_VIT.infer(shallow, {}) == spec  # which the table then refuses
+    narrow = replace(spec, mlp=96)
+    with torch.device("meta"):
+        tensors = write_table(HF_VIT.table(narrow), dict(build(narrow).named_parameters()))
+    with pytest.raises(InputError, match="how many heads a model of"):
+        HF_VIT.infer(shapes_of(tensors), {})

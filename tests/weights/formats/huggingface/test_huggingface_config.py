@@ -15,39 +15,39 @@ from tests.weights.huggingface_cases import (
     hf,
 )
 from vitrail.config import InputError
-from vitrail.data.transforms.geometry import fit
+from vitrail.data.transforms.geometry import fit_to_size
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.weights.formats.huggingface.huggingface_config import (
-    read_classes,
-    read_preprocess,
-    write_config,
-    write_preprocess,
+    read_hf_classes,
+    read_hf_preprocess,
+    write_hf_config,
+    write_hf_preprocess,
 )
 
 
 def test_config_holds_the_class_names(tmp_path: Path) -> None:
     names = tuple(f"bird {number}" for number in range(7))
-    config = write_config(VIT, names)
-    assert read_classes(config) == names
+    config = write_hf_config(VIT, names)
+    assert read_hf_classes(config) == names
     (tmp_path / "config.json").write_text(json.dumps(config))
     theirs = hf.AutoConfig.from_pretrained(tmp_path)
     assert type(theirs) is hf.ViTConfig
     assert theirs.id2label == dict(enumerate(names))
     assert theirs.label2id["bird 3"] == 3
     assert (theirs.hidden_size, theirs.intermediate_size, theirs.qkv_bias) == (48, 96, True)
-    assert read_classes(write_config(VIT)) is None  # LABEL_0 is no name
-    assert read_classes({}) is None
+    assert read_hf_classes(write_hf_config(VIT)) is None  # LABEL_0 is no name
+    assert read_hf_classes({}) is None
     with pytest.raises(InputError, match="6 class names for a model of 7 classes"):
-        write_config(VIT, names[:6])
+        write_hf_config(VIT, names[:6])
     with pytest.raises(InputError, match="does not number its 2 classes from 0"):
-        read_classes({"id2label": {"1": "cat", "2": "dog"}})
+        read_hf_classes({"id2label": {"1": "cat", "2": "dog"}})
 
 
 def test_config_refuses_what_transformers_cannot_build() -> None:
     with pytest.raises(InputError, match=r"no whole mlp_ratio for spec\.mlp=100"):
-        write_config(replace(DINO, mlp=100))
+        write_hf_config(replace(DINO, mlp=100))
     with pytest.raises(InputError, match="CLIP is square"):
-        write_config(replace(CLIP, image=(24, 40)))
+        write_hf_config(replace(CLIP, image=(24, 40)))
 
 
 def processor(kind: str, **options: Any) -> dict[str, Any]:
@@ -86,9 +86,9 @@ def test_preprocessing_of_transformers(
 ) -> None:
     getattr(hf, kind)(**options).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "preprocessor_config.json").read_text())
-    assert read_preprocess(config) == expected
-    written = write_preprocess(expected)
-    assert read_preprocess(written) == expected
+    assert read_hf_preprocess(config) == expected
+    written = write_hf_preprocess(expected)
+    assert read_hf_preprocess(written) == expected
     ours = hf.AutoImageProcessor.from_pretrained(save_json(tmp_path / "ours", written))
     theirs = getattr(hf, kind)(**options)
     image = torch.randint(0, 256, (3, 150, 211), dtype=torch.uint8)
@@ -126,7 +126,7 @@ OLD = {"resample": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     ],
 )
 def test_older_preprocessing(config: dict[str, Any], expected: Preprocess) -> None:
-    assert read_preprocess({**OLD, **config}) == expected
+    assert read_hf_preprocess({**OLD, **config}) == expected
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_preprocessing_that_says_too_little_is_refused(
     config: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        read_preprocess({**OLD, **config})
+        read_hf_preprocess({**OLD, **config})
 
 
 @pytest.mark.parametrize(
@@ -165,20 +165,20 @@ def test_preprocessing_that_says_too_little_is_refused(
     ],
 )
 def test_what_is_written_resizes_as_we_do(preprocess: Preprocess, size: dict[str, int]) -> None:
-    written = write_preprocess(preprocess)
+    written = write_hf_preprocess(preprocess)
     assert written["size"] == size
-    again = read_preprocess(written)
+    again = read_hf_preprocess(written)
     for height, width in ((150, 211), (301, 200)):
-        assert fit(height, width, again).size == fit(height, width, preprocess).size
+        assert fit_to_size(height, width, again).size == fit_to_size(height, width, preprocess).size
 
 
 def test_no_processor_cuts_other_shapes_from_the_short_side() -> None:
     with pytest.raises(InputError, match="224x112"):
-        write_preprocess(replace(OPENAI, size=(224, 112)))
+        write_hf_preprocess(replace(OPENAI, size=(224, 112)))
 
 
 def test_a_class_may_be_called_none() -> None:
     names = ("None", "cat", "dog")
-    assert read_classes({"id2label": {str(i): name for i, name in enumerate(names)}}) == names
+    assert read_hf_classes({"id2label": {str(i): name for i, name in enumerate(names)}}) == names
     with pytest.raises(InputError, match="id2label does not number its 2 classes from 0"):
-        read_classes({"id2label": {"0": "a", "2": "b"}})
+        read_hf_classes({"id2label": {"0": "a", "2": "b"}})

@@ -9,12 +9,13 @@ from tests.parity import peers
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import parse
-from vitrail.weights.formats.timm.timm import (
-    TIMM,
+from vitrail.weights.formats.known_formats import read_preprocess
+from vitrail.weights.formats.timm.timm import TIMM
+from vitrail.weights.formats.timm.timm_config import (
     architecture_of,
-    read_classes,
-    read_preprocess,
-    write_config,
+    read_timm_classes,
+    read_timm_preprocess,
+    write_timm_config,
 )
 
 timm = peers.load("timm")
@@ -63,39 +64,44 @@ def test_preprocess(config: dict[str, Any], said: tuple[str, float] | None) -> N
         "interpolation": "bilinear",
         **config,
     }
-    found = read_preprocess({"architecture": "vit_tiny_patch16_224", "pretrained_cfg": published})
-    assert found == read_preprocess(published)  # as old folders say it
+    found = read_timm_preprocess(
+        {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": published}
+    )
+    assert found == read_timm_preprocess(published)  # as old folders say it
     if said is None:
         assert found is None
         return
     assert found is not None
     assert (found.size, found.mean, found.std) == ((256, 192), (0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
     assert (found.interpolation, found.fit, found.crop) == ("bilinear", *said)
-    again = write_config(parse("ViT-Ti/16@256x192"), found, None)
-    assert read_preprocess(again) == found
+    again = write_timm_config(parse("ViT-Ti/16@256x192"), found, None)
+    assert read_timm_preprocess(again) == found
 
 
 def test_no_preprocess_is_none_and_a_wrong_one_refused() -> None:
-    assert read_preprocess({}) is None
-    assert read_preprocess({"pretrained_cfg": {"mean": [0.5], "std": [0.5]}}) is None
+    assert read_timm_preprocess({}) is None
+    assert read_timm_preprocess({"pretrained_cfg": {"mean": [0.5], "std": [0.5]}}) is None
     wrong = {"input_size": 224, "mean": [0.5], "std": [0.5], "interpolation": "bicubic"}
-    with pytest.raises(InputError, match=r"^config.json: no such preprocessing"):
-        read_preprocess(wrong)
+    with pytest.raises(
+        InputError,
+        match=r"^config\.json: its preprocessing can't be read: 'int' object is not iterable",
+    ):
+        read_preprocess(wrong, {})
     with pytest.raises(InputError, match="timm has no interpolation 'area'"):
-        write_config(TINY, replace(AUGREG, interpolation="area"), None)
+        write_timm_config(TINY, replace(AUGREG, interpolation="area"), None)
     with pytest.raises(InputError, match="timm stretches to 230 and cuts 224, not from 231"):
-        write_config(TINY, replace(AUGREG, fit="stretch", crop=0.97), None)
+        write_timm_config(TINY, replace(AUGREG, fit="stretch", crop=0.97), None)
 
 
 def test_classes() -> None:
-    assert read_classes(write_config(TINY, None, ["cat", "dog"])) == ("cat", "dog")
-    assert read_classes({"label_names": {"1": "dog", "0": "cat"}}) == ("cat", "dog")
-    assert read_classes({"label_names": {"1": "dog", "7": "cat"}}) is None
-    assert read_classes({"pretrained_cfg": {"label_names": ["cat"]}}) == ("cat",)
-    assert read_classes({"label_names": {"cat": "a cat", "dog": "a dog"}}) is None
-    assert read_classes({}) is None
+    assert read_timm_classes(write_timm_config(TINY, None, ["cat", "dog"])) == ("cat", "dog")
+    assert read_timm_classes({"label_names": {"1": "dog", "0": "cat"}}) == ("cat", "dog")
+    assert read_timm_classes({"label_names": {"1": "dog", "7": "cat"}}) is None
+    assert read_timm_classes({"pretrained_cfg": {"label_names": ["cat"]}}) == ("cat",)
+    assert read_timm_classes({"label_names": {"cat": "a cat", "dog": "a dog"}}) is None
+    assert read_timm_classes({}) is None
     with pytest.raises(InputError, match="expected names in label_names, got 3"):
-        read_classes({"label_names": 3})
+        read_timm_classes({"label_names": 3})
 
 
 @pytest.mark.parametrize(
@@ -104,8 +110,8 @@ def test_classes() -> None:
         ({"pretrained_cfg": "x"}, "keys and values in pretrained_cfg, got 'x'"),
         ({"pretrained_cfg": [1]}, "keys and values in pretrained_cfg"),
         ({"model_args": "x"}, "keys and values in model_args"),
-        ({"model_args": {"img_size": 16.0}}, "16.0 is no size"),
-        ({"input_size": "small"}, "'small' is no size"),
+        ({"model_args": {"img_size": 16.0}}, "16.0 is not a size"),
+        ({"input_size": "small"}, "'small' is not a size"),
         ({"model_args": {"act_layer": []}}, "unknown act_layer"),
     ],
 )

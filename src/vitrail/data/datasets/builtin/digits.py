@@ -2,8 +2,8 @@
 
 They are the test set of "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak,
 1998, UCI Machine Learning Repository, doi 10.24432/C50P49, license CC BY 4.0), the same images in
-the same order as scikit-learn's load_digits. 13 people wrote them; their values of 0 to 16 are
-spread over 0 to 255 here, and nothing else is changed.
+the same order as scikit-learn's load_digits, by 13 writers. Their values of 0 to 16 are scaled to
+0 to 255 here; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from importlib.resources import files
 import numpy as np
 
 from vitrail.data.dataset import ArrayDataset, ImageDataset, select
-from vitrail.data.split import choose
+from vitrail.data.split import choose_split
 
 _COUNT, _SIDE, _MOST = 1797, 8, 16
 
 
 def open_digits(split: str) -> ImageDataset:
-    """Open the digits: `test` is the last fifth of each class, `train` what comes before.
+    """Open the digits: `test` is the last fifth of each class, `train` the rest.
 
-    The file goes from writer to writer, so most of the test images are by people whose hand
-    training has not seen.
+    The file is sorted by writer, so most test images are by people who are not in the training
+    split.
     """
-    part = choose(split, ("train", "test"), "digits")
-    source = _read_digits()
+    part = choose_split(split, ("train", "test"), "digits")
+    dataset = _read_digits()
     if part == "all":
-        return source
+        return dataset
     test = np.zeros(_COUNT, bool)
     for number in range(10):
-        (members,) = np.nonzero(source.labels == number)
+        (members,) = np.nonzero(dataset.labels == number)
         test[members[len(members) - len(members) // 5 :]] = True
-    return select(source, np.flatnonzero(test == (part == "test")), f"digits/{part}")
+    return select(dataset, np.flatnonzero(test == (part == "test")), f"digits/{part}")
 
 
 def _read_digits() -> ArrayDataset:
-    """Unpack the file: all labels, then each pixel of all images, by class, which packs best."""
+    """Unpack the file: all labels, then each pixel of all images by class."""
     packed = files("vitrail.data.datasets.builtin").joinpath("digits.gz").read_bytes()
     values = np.frombuffer(gzip.decompress(packed), np.uint8)
     labels = values[:_COUNT].astype(np.int64)

@@ -1,7 +1,7 @@
-"""Drawing many small images at once: outlines, patterns, smooth fields, colors, noise.
+"""Draw many small images at once: outlines, patterns, smooth fields, colors, noise.
 
-Pixels meet only operations that IEEE 754 rounds in one way (no sines), so that an image is the
-same in any batch and on any machine. Arrays are float32, coordinates are pixels.
+Pixels only go through operations that IEEE 754 rounds in one way (no sines), so that an image is
+the same in any batch and on any machine. Arrays are float32, coordinates are pixels.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _triangle(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _star(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Fold the plane to a tenth of a star; what is left has one straight edge."""
+    """Fold the plane to a tenth of a star, which has one straight edge."""
     x = np.abs(x)
     for normal in ((cos(pi / 5), -sin(pi / 5)), (-cos(pi / 5), -sin(pi / 5))):
         across = 2 * np.maximum(normal[0] * x + normal[1] * y, 0)
@@ -101,28 +101,28 @@ OUTLINES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "frame": _frame,
     "arrow": _arrow,
 }
-"""Shapes of a radius of about 1: how far a point is outside (below 0: inside), near the edge."""
+"""Signed distances to the edge of shapes of a radius of about 1; negative inside."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """What fills a shape or a ground, for each image: two colors, and how they alternate."""
+    """The fill of a shape or background, per image: two colors, and how they alternate."""
 
     kind: np.ndarray
-    """A number of `PATTERNS`."""
+    """Indices into `PATTERNS`."""
     period: np.ndarray
-    """Pixels from one stripe, square or dot to the next of its color."""
+    """Pixels from one stripe, square or dot to the next of the same color."""
     angle: np.ndarray
     colors: tuple[np.ndarray, np.ndarray]
-    """Red, green and blue from 0 to 1: (n, 3) each. A plain one has the first."""
+    """RGB from 0 to 1: (n, 3) each. A plain fill has the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A shape for each image, where it lies and what fills it."""
+    """A shape per image: its outline, position and fill."""
 
     outline: np.ndarray
-    """A number of `OUTLINES`."""
+    """Indices into `OUTLINES`."""
     x: np.ndarray
     y: np.ndarray
     radius: np.ndarray
@@ -131,7 +131,7 @@ class Figure:
 
 
 def paint(canvas: np.ndarray, figure: Figure, window: int) -> None:
-    """Draw a figure on each image (n, 3, size, size); it must fit in a window of that side."""
+    """Draw a figure on each image (n, 3, size, size); it must fit into a window of that side."""
     count, _, size, _ = canvas.shape
     window = min(window, size)
     left, top = (
@@ -153,7 +153,7 @@ def paint(canvas: np.ndarray, figure: Figure, window: int) -> None:
 
 
 def _cover(figure: Figure, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Say how much of each pixel lies inside the outline; x and y count from its center."""
+    """Compute the fraction of each pixel inside the outline; x and y are relative to its center."""
     across, down = _turned(x, y, figure.angle, 1 / figure.radius)
     cover = np.empty(across.shape, np.float32)
     for number, outline in enumerate(OUTLINES.values()):
@@ -169,7 +169,7 @@ def _cover(figure: Figure, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _turned(
     x: np.ndarray, y: np.ndarray, angle: np.ndarray, scale: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Turn and scale a grid given by its columns and rows: a sum of two outer terms each way."""
+    """Rotate and scale a grid given by its columns and rows."""
     along, across = _column(np.cos(angle) * scale), _column(np.sin(angle) * scale)
     first = (x * along)[:, None, :] + (y * across)[:, :, None]
     second = (y * along)[:, :, None] - (x * across)[:, None, :]
@@ -177,7 +177,7 @@ def _turned(
 
 
 def _mixed(pattern: Pattern, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Say how much each pixel has of the second color."""
+    """Compute the weight of the second color in each pixel."""
     mix = np.zeros((len(x), y.shape[1], x.shape[1]), np.float32)
     for number, kind in enumerate(PATTERNS[1:], 1):
         some = np.flatnonzero(pattern.kind == number)
@@ -202,7 +202,7 @@ def _step(distance: np.ndarray) -> np.ndarray:
 
 
 def _blend(canvas: np.ndarray, cover: np.ndarray, mix: np.ndarray, pattern: Pattern) -> None:
-    """Lay the pattern over the canvas where it covers."""
+    """Blend the pattern over the canvas where it covers."""
     second = cover * mix
     first = cover - second
     rest = 1 - cover
@@ -214,7 +214,7 @@ def _blend(canvas: np.ndarray, cover: np.ndarray, mix: np.ndarray, pattern: Patt
 
 
 def fill(canvas: np.ndarray, pattern: Pattern, field: np.ndarray) -> None:
-    """Cover whole images with a pattern whose colors also drift with a field of 0 to 1."""
+    """Fill whole images with a pattern whose colors also vary with a field of 0 to 1."""
     x = np.broadcast_to(np.arange(canvas.shape[-1], dtype=np.float32), canvas.shape[::3])
     mix = _mixed(pattern, x, x)
     mix += field
@@ -225,8 +225,8 @@ def fill(canvas: np.ndarray, pattern: Pattern, field: np.ndarray) -> None:
         canvas[:, channel] = mix * step + _column(first[:, channel])[..., None]
 
 
-def smooth(knots: np.ndarray, size: int) -> np.ndarray:
-    """Spread a few values (n, k, k) over images (n, size, size), linearly in both directions."""
+def smooth_field(knots: np.ndarray, size: int) -> np.ndarray:
+    """Interpolate a few values (n, k, k) to images (n, size, size), bilinearly."""
     place = (np.arange(size, dtype=np.float32) + 0.5) * ((knots.shape[1] - 1) / size)
     low = place.astype(np.int64)
     part = place - low
@@ -236,7 +236,7 @@ def smooth(knots: np.ndarray, size: int) -> np.ndarray:
 
 
 def color(hue: np.ndarray, saturation: np.ndarray, luma: np.ndarray) -> np.ndarray:
-    """Make a color (n, 3) of a hue (a turn is 1) that looks as bright as the luma says."""
+    """Make a color (n, 3) of a hue (a full turn is 1), a saturation and a luma."""
     turns = (np.array([5.0, 3.0, 1.0]) + 6 * hue[:, None]) % 6
     pure = 1 - saturation[:, None] * np.clip(np.minimum(turns, 4 - turns), 0, 1)
     bright, luma = (pure * _LUMA).sum(1, keepdims=True), luma[:, None]
@@ -245,7 +245,7 @@ def color(hue: np.ndarray, saturation: np.ndarray, luma: np.ndarray) -> np.ndarr
 
 
 def grain(words: np.ndarray, size: int) -> np.ndarray:
-    """Make noise of -1 to 1 for each channel (n, 3, size, size) out of one word an image."""
+    """Make noise in [-1, 1] for each channel (n, 3, size, size) from one word per image."""
     pixels = np.arange(size * size, dtype=np.uint32).reshape(size, size) * np.uint32(0x9E3779B1)
     mixed = pixels ^ words.astype(np.uint32)[:, None, None]
     for factor, shift in ((0x85EBCA6B, 13), (0xC2B2AE35, 16)):  # MurmurHash3's last steps

@@ -1,8 +1,7 @@
-"""Data sets of the Hugging Face hub, and folders that its `datasets` library reads.
+"""Datasets of the Hugging Face hub, and folders that its `datasets` library reads.
 
-`hf:NAME@REVISION,image=COLUMN,label=COLUMN` is read by number once it is downloaded; with
-`stream=true` it is read as it comes. Bytes go to decode.py, the library decodes nothing. No data
-set's code is ever run.
+`hf:NAME@REVISION,image=COLUMN,label=COLUMN` is downloaded and read by index; with `stream=true` it
+is read as it arrives. decode.py decodes the images, not the library. No dataset's code is ever run.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ import numpy as np
 from vitrail.config import InputError, suggest
 from vitrail.data.dataset import ImageDataset, ImageStream, StreamItem, select, stat_files
 from vitrail.data.datasets.class_index import ClassIndex, name_classes, number_labels
-from vitrail.data.datasets.folder import read_file
+from vitrail.data.datasets.folder import read_image_file
 from vitrail.data.datasets.hub.hub_library import (
     HubName,
     import_datasets,
     in_one_line,
     load_splits,
     parse_name,
-    quiet,
+    quiet_library,
 )
 from vitrail.data.rng import words
-from vitrail.data.split import choose, hold_out, spell
+from vitrail.data.split import choose_split, spell, split_indices
 from vitrail.text import printable, quoted
 
 _LABELS = ("label", "labels", "class", "cls")  # names of label columns whose type does not say so
@@ -39,17 +38,17 @@ _LABEL_TYPES = ("int", "uint", "bool", "string", "large_string")
 
 @dataclass(frozen=True)
 class HubColumns:
-    """Where a set has its images and labels."""
+    """Which columns hold the images and labels."""
 
     image: str
     label: str
     multilabel: bool
     classes: list[str] | None
-    """Their names, where the set says them."""
+    """Their names, if the dataset has them."""
 
 
 class HubDataset(ImageDataset):
-    """The images of splits, in the library's files on this machine."""
+    """The images of some splits, in the library's files on this machine."""
 
     def __init__(
         self, name: str, root: Path | None, splits: dict[str, Any], columns: HubColumns
@@ -66,7 +65,7 @@ class HubDataset(ImageDataset):
         super().__init__(name, columns.classes, labels, root)
 
     def read(self, index: int) -> bytes:
-        """Take an image out of its row, or read the file that the row names."""
+        """Return the image of a row, or read the file that the row names."""
         split, row = self._find(index)
         return _content(self._splits[split][1][row][self._column] or {})
 
@@ -76,7 +75,7 @@ class HubDataset(ImageDataset):
         return f"{self._splits[split][0]}[{row}]"
 
     def storage(self) -> str:
-        """Name the library's files and its own fingerprints, which follow a set's revision."""
+        """Name the library's files and its own fingerprints, which depend on the revision."""
         tables = [rows for _, rows in self._splits]
         files = [Path(file["filename"]) for rows in tables for file in rows.cache_files]
         return repr([rows._fingerprint for rows in tables]) + stat_files(files)
@@ -87,14 +86,14 @@ class HubDataset(ImageDataset):
 
 
 class HubStream(ImageStream):
-    """The images of a split as they come, in an order that the library's shuffle decides.
+    """The images of a split as they arrive, shuffled by the library.
 
     Another version of the library may have another order.
     """
 
     def __init__(self, name: str, rows: Any, columns: HubColumns, buffer: int) -> None:
         if columns.classes is None:
-            where = f"{name}: column {columns.label!r} does not name its classes"
+            where = f"{name}: column {columns.label!r} has no class names"
             raise InputError(f"{where}; write ,classes=NUMBER, or leave stream=true out")
         known = (rows.info.splits or {}).get(str(rows.split))
         length = (known and known.num_examples) or None
@@ -102,7 +101,7 @@ class HubStream(ImageStream):
         self._rows, self._columns, self._buffer = rows, columns, buffer
 
     def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[StreamItem]:
-        """Give an epoch's images from a position on; those before it are read and dropped."""
+        """Yield an epoch's images from a position on; those before it are read and dropped."""
         # A seed for each epoch: set_epoch would leave the files in one order if some are skipped.
         own = int(words(seed, "order", epoch, np.zeros(1), range(1))[0, 0])
         numbering = ClassIndex(self.classes)
@@ -125,17 +124,17 @@ class HubStream(ImageStream):
 
 
 def open_hub(rest: str, split: str, *, seed: int = 0) -> ImageDataset | ImageStream:
-    """Open a split of what `hf:` names; `seed` draws the images held out where it has no splits.
+    """Open a split of `hf:NAME`; `seed` samples the images to hold out if it has no splits.
 
     NAME may be a folder: one that save_to_disk wrote, or one with Parquet, Arrow or image files.
     """
     name = parse_name(rest)
     datasets = import_datasets()
-    with in_one_line(f"hf:{rest}"), quiet(datasets):
+    with in_one_line(f"hf:{rest}"), quiet_library(datasets):
         splits = load_splits(datasets, name)
         columns = _find_columns(datasets, next(iter(splits.values())).features, name)
         alone = set(splits) == {"train"} and not name.options.stream
-        chosen = "train" if alone else choose(spell(split), tuple(splits), str(name))
+        chosen = "train" if alone else choose_split(spell(split), tuple(splits), str(name))
         if columns.classes is None and not name.options.stream:
             columns = replace(columns, classes=_find_classes(splits, columns, str(name)))
         ours = splits if chosen == "all" else {chosen: splits[chosen]}
@@ -145,16 +144,16 @@ def open_hub(rest: str, split: str, *, seed: int = 0) -> ImageDataset | ImageStr
             parts = list(ours.values())
             rows = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
             return HubStream(title, rows, columns, name.options.buffer)
-        source = HubDataset(title, name.root, ours, columns)
+        dataset = HubDataset(title, name.root, ours, columns)
     if not alone:
-        return source
-    return select(source, hold_out(source, spell(split), seed), f"{name} ({split})")
+        return dataset
+    return select(dataset, split_indices(dataset, spell(split), seed), f"{name} ({split})")
 
 
 def _find_columns(datasets: Any, features: Any, name: HubName) -> HubColumns:
-    """Find the columns by their types, or as the options say."""
+    """Find the columns by their types, unless the options name them."""
     if features is None:
-        raise InputError(f"{name} does not say what its columns are; leave stream=true out")
+        raise InputError(f"{name} does not describe its columns; leave stream=true out")
     options, there = name.options, list(features)
     inner = {column: getattr(kind, "feature", kind) for column, kind in features.items()}
     images = [column for column in there if isinstance(features[column], datasets.Image)]
@@ -182,24 +181,24 @@ def _pick(option: str, asked: str | None, found: list[str], there: list[str], na
 
 
 def _encoded(datasets: Any, rows: Any, columns: HubColumns) -> Any:
-    """Keep the two columns that count, the images encoded."""
+    """Keep the two needed columns, the images encoded."""
     kept = rows.select_columns([columns.image, columns.label])
     return kept.cast_column(columns.image, datasets.Image(decode=False))
 
 
 def _find_classes(splits: dict[str, Any], columns: HubColumns, name: str) -> list[str]:
-    """Name the classes after the labels of all splits, so that each split has the same."""
+    """Name the classes by the labels of all splits, so that they are the same in each."""
     parts = [part for part in splits.values() if columns.label in part.column_names]
     return name_classes((x for part in parts for x in _values(part, columns.label)), name)
 
 
 def _values(rows: Any, column: str) -> list[Any]:
-    """Read one column and nothing of the others."""
+    """Read only one column."""
     return rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
 
 
 def _content(image: dict[str, Any]) -> bytes:
-    """Take an image's bytes from its row, or read the file that the row names."""
+    """Return an image's bytes from its row, or read the file that the row names."""
     if (content := image.get("bytes")) is not None:
         return content
     if not (path := image.get("path")):
@@ -209,4 +208,4 @@ def _content(image: dict[str, Any]) -> bytes:
 
         with fsspec.open(path, "rb") as file:
             return file.read()  # pyright: ignore[reportAttributeAccessIssue]
-    return read_file(os.fsencode(path))
+    return read_image_file(os.fsencode(path))

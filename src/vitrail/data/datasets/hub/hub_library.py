@@ -1,4 +1,4 @@
-"""Hugging Face's `datasets` library, kept quiet: it loads what `hf:` names, or says why not."""
+"""Load `hf:NAME` with Hugging Face's `datasets` library, quietly."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _NAME = re.compile(r"((?:[\w.-]+/)?[\w.-]+)(?:@([\w./-]+))?")
 
 @dataclass(frozen=True, kw_only=True)
 class HubOptions:
-    """What may follow a name, as `,key=value`."""
+    """Options that may follow a name, as `,key=value`."""
 
     config: str | None = None
     image: str | None = None
     label: str | None = None
     stream: bool = False
     classes: int | None = None
-    """How many there are, where the set numbers them and has no names."""
+    """Number of classes, if the dataset has only class indices."""
     buffer: int = 1000
-    """Images that a stream is shuffled among; they are in memory, encoded."""
+    """Size of a stream's shuffle buffer, in encoded images."""
 
 
 @dataclass(frozen=True)
 class HubName:
-    """A set on the hub, or a folder that the library reads."""
+    """A dataset on the hub, or a folder that the library reads."""
 
     place: str | Path
     revision: str | None
@@ -52,7 +52,7 @@ class HubName:
 
 
 def parse_name(text: str) -> HubName:
-    """Read `NAME`, `ORG/NAME@REVISION` or a folder's path, and `,key=value` behind it."""
+    """Parse `NAME`, `ORG/NAME@REVISION` or a folder's path, followed by `,key=value` options."""
     options = HubOptions()
     name, *pairs = [text] if os.path.isdir(text) else re.split(r",(?=\w+=)", text)
     for pair in pairs:
@@ -74,16 +74,16 @@ def parse_name(text: str) -> HubName:
 
 
 def import_datasets() -> Any:
-    """Import the library, which an installation need not have."""
+    """Import the library, which is optional."""
     try:
         import datasets
     except ImportError:
-        raise InputError("hf: needs a package more: pip install 'vitrail[data]'") from None
+        raise InputError("hf: needs another package: pip install 'vitrail[data]'") from None
     return datasets
 
 
 def load_splits(datasets: Any, name: HubName) -> dict[str, Any]:
-    """Load all splits of a set, by their usual names."""
+    """Load all splits of a dataset, by their usual names."""
     place, options = name.place, name.options
     if isinstance(place, str) and not datasets.config.HF_HUB_OFFLINE:
         cached = "set HF_HUB_OFFLINE=1 to use what was downloaded before"
@@ -107,8 +107,8 @@ def load_splits(datasets: Any, name: HubName) -> dict[str, Any]:
 
 
 @contextmanager
-def quiet(datasets: Any) -> Iterator[None]:
-    """Keep the library's bars and log off the screen for a while."""
+def quiet_library(datasets: Any) -> Iterator[None]:
+    """Hide the library's progress bars and log for a while."""
     from huggingface_hub import utils as hub
 
     bars = [library for library in (datasets, hub) if not library.are_progress_bars_disabled()]
@@ -129,7 +129,7 @@ def quiet(datasets: Any) -> Iterator[None]:
 
 @contextmanager
 def in_one_line(name: str) -> Iterator[None]:
-    """Make one line of what the library raises, of which there are hundreds of kinds."""
+    """Turn any error of the library into an InputError of one line."""
     try:
         yield
     except InputError:

@@ -1,6 +1,6 @@
-"""Images in a Parquet file: named by their paths, or held as bytes in the file itself.
+"""Images in a Parquet file: as paths, or as bytes in the file itself.
 
-The latter as the Hugging Face hub keeps them: a column of {bytes, path}, or of bytes alone.
+Bytes are stored as on the Hugging Face hub: a column of {bytes, path}, or of bytes alone.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select, stat_files
+from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.lists import Columns, Row, choose_rows, open_rows, read_rows
 from vitrail.text import neighbors, printable, show
 
 
 class ParquetDataset(ImageDataset):
-    """Images held in a Parquet file, all of them read into memory."""
+    """Images stored in a Parquet file, all read into memory."""
 
     def __init__(
         self, name: str, classes: Sequence[str], labels: np.ndarray, file: Path, images: Any
@@ -31,7 +32,7 @@ class ParquetDataset(ImageDataset):
         self._file, self._path = printable(file.name), file
 
     def read(self, index: int) -> bytes:
-        """Take an image out of its row."""
+        """Return the image of a row."""
         content = self._images[index].as_py()
         if content is None:
             raise OSError(errno.ENODATA, "No image in this row")
@@ -48,25 +49,25 @@ class ParquetDataset(ImageDataset):
         return compute.binary_length(self._images).to_pylist()  # pyright: ignore
 
     def size(self, index: int) -> int:
-        """Count the bytes in a row."""
+        """Return the size of the row's image."""
         return -1 if (size := self._sizes[index]) is None else size
 
     def storage(self) -> str:
-        """Give the file's place, size and time of change."""
+        """Give the file's path, size and modification time."""
         return stat_files([self._path])
 
 
 def open_parquet(
     path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
 ) -> ImageDataset:
-    """Find a split's images in a Parquet file."""
+    """Open a split of a Parquet file."""
     table, image, label, part = _read(path, columns or Columns())
-    names = _class_names(table.schema.metadata, label)
+    names = _class_names(table.schema.metadata, label) if label else None
     images, held = _images(table[image])
     nothing = [None] * len(table)
     cells = (
         nothing if held else images.to_pylist(),
-        table[label].to_pylist(),
+        table[label].to_pylist() if label else [UNLABELED] * len(table),
         table[part].to_pylist() if part else nothing,
     )
     rows = [Row(n, *row, unit="row") for n, row in enumerate(zip(*cells, strict=True), 1)]
@@ -77,13 +78,13 @@ def open_parquet(
     return select(whole, choose_rows(whole, splits, split, seed), f"{whole.name} ({split})")
 
 
-def _read(path: Path, columns: Columns) -> tuple[Any, str, str, str | None]:
-    """Read the columns that are needed, and name them."""
+def _read(path: Path, columns: Columns) -> tuple[Any, str, str | None, str | None]:
+    """Read the needed columns; return the table and their names."""
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
-        raise InputError("Parquet files need a package more: pip install 'vitrail[data]'") from None
+        raise InputError("Parquet files need pyarrow: pip install 'vitrail[data]'") from None
     try:
         with parquet.ParquetFile(path) as file:
             names = columns.find(file.schema_arrow.names, path)
@@ -97,7 +98,7 @@ def _read(path: Path, columns: Columns) -> tuple[Any, str, str, str | None]:
 
 
 def _images(column: Any) -> tuple[Any, bool]:
-    """Take the images out of a column of theirs, or their paths; say which it is."""
+    """Return a column of images or of their paths, and whether it holds images."""
     from pyarrow import types
 
     if types.is_struct(column.type):
@@ -112,7 +113,7 @@ def _images(column: Any) -> tuple[Any, bool]:
 
 
 def _class_names(metadata: dict[bytes, bytes] | None, label: str) -> list[str] | None:
-    """Find the classes' names in what the hub's library notes in a file's header."""
+    """Find the class names in the metadata that the `datasets` library writes."""
     try:
         feature = json.loads((metadata or {})[b"huggingface"])["info"]["features"][label]
         return list((feature.get("feature") or feature)["names"])

@@ -1,1 +1,1 @@
-"""Public datasets: where they lie, and the layouts they are published in."""
+"""Public datasets: where to download them, and their layouts."""

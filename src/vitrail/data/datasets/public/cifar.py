@@ -12,7 +12,7 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ArrayDataset, ImageDataset
-from vitrail.data.split import choose
+from vitrail.data.split import choose_split
 
 _SIDE = 32
 _PIXELS = 3 * _SIDE * _SIDE  # red, green and blue one after the other
@@ -20,8 +20,8 @@ _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
 def open_cifar10(path: Path, split: str) -> ImageDataset:
-    """Open CIFAR-10, which lies in a folder or in `cifar-10-batches-bin` below it."""
-    part = choose(split, ("train", "test"), "CIFAR-10")
+    """Open CIFAR-10 from its folder or the one that `cifar-10-batches-bin` is in."""
+    part = choose_split(split, ("train", "test"), "CIFAR-10")
     folder = _find(path, "cifar-10-batches-bin/test_batch.bin", "cifar-10-binary.tar.gz")
     train = [f"data_batch_{number}.bin" for number in range(1, 6)]
     files = {"train": train, "test": ["test_batch.bin"], "all": [*train, "test_batch.bin"]}[part]
@@ -30,8 +30,8 @@ def open_cifar10(path: Path, split: str) -> ImageDataset:
 
 
 def open_cifar100(path: Path, split: str) -> ImageDataset:
-    """Open CIFAR-100, fine labels, which lies in a folder or in `cifar-100-binary` below it."""
-    part = choose(split, ("train", "test"), "CIFAR-100")
+    """Open CIFAR-100 with fine labels, from its folder or the one `cifar-100-binary` is in."""
+    part = choose_split(split, ("train", "test"), "CIFAR-100")
     folder = _find(path, "cifar-100-binary/test.bin", "cifar-100-binary.tar.gz")
     files = ["train.bin", "test.bin"] if part == "all" else [f"{part}.bin"]
     classes = _read_names(folder / "fine_label_names.txt", 100)
@@ -39,7 +39,7 @@ def open_cifar100(path: Path, split: str) -> ImageDataset:
 
 
 def _find(path: Path, place: str, archive: str) -> Path:
-    """Find the folder of a set by one of its files, or say what was taken for it."""
+    """Find the dataset's folder by one of its files, or explain what was given instead."""
     for file in (path / Path(place).name, path / place):
         if file.is_file():
             return file.parent
@@ -65,7 +65,7 @@ def _read_names(path: Path, count: int) -> list[str]:
 def _read(
     files: Sequence[Path], name: str, classes: Sequence[str], *, label_bytes: int
 ) -> ImageDataset:
-    """Read records: the label's bytes, of which the last is the class, then the pixels."""
+    """Read records: the label bytes, the last of which is the class, then the pixels."""
     parts = [_read_records(file, label_bytes + _PIXELS) for file in files]
     for file, records in zip(files, parts, strict=True):
         labels = records[:, label_bytes - 1]

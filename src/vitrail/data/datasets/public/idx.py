@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: the idx files they are published as, gzip or plain."""
+"""MNIST and Fashion-MNIST from their idx files, gzipped or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from vitrail.config import InputError, suggest
 from vitrail.data.dataset import ArrayDataset, ImageDataset
-from vitrail.data.split import choose
+from vitrail.data.split import choose_split
 
 _CLASSES = {
     "mnist": tuple("0123456789"),
@@ -28,11 +28,11 @@ _DEFLATE = 1032  # a byte of a gzip file holds at most so many (zlib.net/zlib_te
 
 
 def open_idx(path: Path, split: str, name: str) -> ImageDataset:
-    """Open `mnist` or `fashion-mnist`, whose four files lie in a folder."""
+    """Open `mnist` or `fashion-mnist` from the folder with its four files."""
     if name not in _CLASSES:
         near = suggest(name, _CLASSES)
-        raise InputError(f"no idx set {name!r}; there are mnist and fashion-mnist{near}")
-    part = choose(split, ("train", "test"), name)
+        raise InputError(f"no idx dataset {name!r}; expected mnist or fashion-mnist{near}")
+    part = choose_split(split, ("train", "test"), name)
     labels, pixels = [], []
     for stem in _FILES.values() if part == "all" else [_FILES[part]]:
         images = _find(path, f"{stem}-images", "idx3-ubyte")
@@ -51,7 +51,7 @@ def open_idx(path: Path, split: str, name: str) -> ImageDataset:
 
 
 def _find(path: Path, stem: str, kind: str) -> Path:
-    """Find a file by its usual names: with a dot or a dash, unpacked or not."""
+    """Find a file by its usual names: with a dot or a dash, gzipped or not."""
     for name in (f"{stem}-{kind}", f"{stem}.{kind}"):
         for file in (path / name, path / f"{name}.gz"):
             if file.is_file():
@@ -60,7 +60,7 @@ def _find(path: Path, stem: str, kind: str) -> Path:
 
 
 def _read(file: Path, dimensions: int) -> np.ndarray:
-    """Read an array of bytes, whose header is held against the file before anything is."""
+    """Read an array of bytes; the header is checked against the file's size first."""
     packed = file.suffix == ".gz"
     try:
         size = file.stat().st_size

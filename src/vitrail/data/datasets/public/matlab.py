@@ -1,7 +1,7 @@
 """Lists of numbers in MATLAB files (version 5, format of 1996), as Flowers-102 has them.
 
-The format is told in "MAT-File Format" by The MathWorks. Texts, cells, structures, sparse and
-complex arrays are refused. No size in a file is believed before it was held against what is there.
+The format is described in "MAT-File Format" by The MathWorks. Text, cells, structures, sparse and
+complex arrays are refused. No size in a file is trusted before it is checked.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _elements(data: bytes, order: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _matrices(data: bytes, order: str) -> Iterator[bytes]:
-    """Find the arrays of a file, unpacked."""
+    """Yield the arrays of a file, decompressed."""
     for kind, body in _elements(data, order):
         if kind == _COMPRESSED:
             unpacker = zlib.decompressobj()

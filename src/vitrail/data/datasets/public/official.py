@@ -1,7 +1,6 @@
-"""Photo sets in the layouts they are published in: Oxford Pets, Flowers-102, Caltech-101, ImageNet.
+"""Oxford Pets, Flowers-102, Caltech-101 and ImageNet in their official layouts.
 
-Images are read one by one when they are asked for; what is listed and is not there, or the other
-way round, is told when a set is opened.
+Files that are listed but missing, or the other way round, are reported when a dataset is opened.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.folder import FolderDataset
 from vitrail.data.datasets.public.matlab import read_mat
 from vitrail.data.rng import shuffled
-from vitrail.data.split import choose
+from vitrail.data.split import choose_split
 from vitrail.text import quoted
 
 _FLOWERS = """
@@ -40,7 +39,7 @@ frangipani; clematis; hibiscus; columbine; desert-rose; tree mallow; magnolia; c
 canna lily; hippeastrum; bee balm; ball moss; foxglove; bougainvillea; camellia; mallow;
 mexican petunia; bromelia; blanket flower; trumpet creeper; blackberry lily
 """
-_CALTECH_TRAIN = 30  # images a class (arXiv 1910.04867, table 1: 3,060 of 102 classes)
+_CALTECH_TRAIN = 30  # images per class (arXiv 1910.04867, table 1: 3,060 of 102 classes)
 _WNID = re.compile(r"\bn\d{8}\b")
 _VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})")
 _VALIDATION_LABELS = (
@@ -53,7 +52,7 @@ _VALIDATION_LABELS = (
 
 def open_pets(path: Path, split: str) -> ImageDataset:
     """Open Oxford-IIIT Pets, with its breeds as classes: a folder with `images`, `annotations`."""
-    part = choose(split, ("train", "test"), "Oxford Pets")
+    part = choose_split(split, ("train", "test"), "Oxford Pets")
     lists = path / "annotations"
     train, test = _read_pets(lists / "trainval.txt"), _read_pets(lists / "test.txt")
     breeds = {number: name.rpartition("_")[0] for name, number in train + test}
@@ -79,7 +78,7 @@ def _read_pets(file: Path) -> list[tuple[str, int]]:
 
 def open_flowers(path: Path, split: str) -> ImageDataset:
     """Open Oxford Flowers-102: a folder with `jpg`, `imagelabels.mat` and `setid.mat`."""
-    part = choose(split, ("train", "val", "test"), "Flowers-102")
+    part = choose_split(split, ("train", "val", "test"), "Flowers-102")
     classes = [" ".join(name.split()) for name in _FLOWERS.split(";")]
     labels = _read_list(path / "imagelabels.mat", "labels", len(classes))
     if part == "all":
@@ -103,11 +102,11 @@ def _read_list(file: Path, name: str, most: int) -> np.ndarray:
 def open_caltech(path: Path, split: str) -> ImageDataset:
     """Open Caltech-101: the folder `101_ObjectCategories`, or one that holds it.
 
-    It has no split of its own: of each class, 30 images drawn at random are for training and the
-    rest for testing. `BACKGROUND_Google` is a class like the others, the 102nd, as VTAB and most
-    papers on transfer have it.
+    It has no official split: 30 random images of each class are for training, the rest for
+    testing. `BACKGROUND_Google` is a class like the others, the 102nd, as in VTAB and most papers
+    on transfer.
     """
-    part = choose(split, ("train", "test"), "Caltech-101")
+    part = choose_split(split, ("train", "test"), "Caltech-101")
     name = "101_ObjectCategories"
     places = (path, path / name, path / "caltech-101" / name)
     root = next((place for place in places if (place / "accordion").is_dir()), None)
@@ -131,9 +130,9 @@ def open_caltech(path: Path, split: str) -> ImageDataset:
 def open_imagenet(path: Path, split: str) -> ImageDataset:
     """Open ImageNet (ILSVRC-2012): a folder with `train` and `val`, or with one of them.
 
-    Classes are WordNet's numbers, sorted, each a folder of images. The images of `val` may also
-    lie in one folder; then a list says their classes, with a line of nXXXXXXXX for each
-    (`ILSVRC2012_val_labels.txt`, `synset_labels.txt`), or Kaggle's `LOC_val_solution.csv`.
+    Classes are WordNet ids, sorted, each a folder of images. The images of `val` may also be in one
+    folder, with their classes in a list of one nXXXXXXXX per line (`ILSVRC2012_val_labels.txt`,
+    `synset_labels.txt`) or in Kaggle's `LOC_val_solution.csv`.
     """
     places = (path, path / "Data" / "CLS-LOC", path / "ILSVRC" / "Data" / "CLS-LOC")
     root = next((p for p in places if (p / "train").is_dir() or (p / "val").is_dir()), None)
@@ -141,7 +140,7 @@ def open_imagenet(path: Path, split: str) -> ImageDataset:
         layout = "train/nXXXXXXXX/*.JPEG and val/nXXXXXXXX/*.JPEG"
         raise InputError(f"{path}: found neither train nor val; expected {layout}")
     there = [name for name in ("train", "val") if (root / name).is_dir()]
-    part = choose(split, there, "ImageNet")
+    part = choose_split(split, there, "ImageNet")
     folders = {name: _class_folders(root / name) for name in there}
     flat = {} if part == "train" or folders.get("val", True) else _read_flat(path, root)
     classes = sorted({*flat.values()}.union(*folders.values()))
@@ -166,7 +165,7 @@ def _class_folders(folder: Path) -> list[str]:
 
 
 def _read_flat(path: Path, root: Path) -> dict[str, str]:
-    """Find the class of each validation image that lies in one folder with all the others."""
+    """Find the class of each validation image where all are in one folder."""
     images = _images(root, "val")
     numbers = [_validation_number(name) for name in images]
     places = [folder / name for folder in (path, root, root / "val") for name in _VALIDATION_LABELS]
@@ -187,21 +186,21 @@ def _read_flat(path: Path, root: Path) -> dict[str, str]:
 
 
 def _validation_number(name: str) -> int:
-    """Read which of the 50,000 validation images a file is, from 1 on."""
+    """Return the number of a validation image, from 1 to 50,000."""
     match = _VALIDATION.search(name)
     if not match:
         raise InputError(f"{name}: expected an image named ILSVRC2012_val_XXXXXXXX.JPEG")
     return int(match[1])
 
 
-def read_real(path: Path, source: ImageDataset) -> tuple[frozenset[int], ...]:
+def read_real(path: Path, dataset: ImageDataset) -> tuple[frozenset[int], ...]:
     """Read the reassessed labels ("ReaL", arXiv 2006.07159) of ImageNet's validation images.
 
-    `path` is their `real.json`: a list of classes for each image, in the order of file names. A
-    image counts as right if its top class is in its set; those with an empty set are left out.
+    `path` is their `real.json`: a list of classes for each image, in the order of file names. An
+    image counts as correct if its top class is in its list; those with an empty list are left out.
     """
-    if len(source.classes) != 1000:
-        raise InputError(f"{source.name}: ReaL needs ImageNet's 1,000 classes")
+    if len(dataset.classes) != 1000:
+        raise InputError(f"{dataset.name}: ReaL needs ImageNet's 1,000 classes")
     try:
         table = json.loads(path.read_bytes())
     except OSError as error:
@@ -214,9 +213,9 @@ def read_real(path: Path, source: ImageDataset) -> tuple[frozenset[int], ...]:
         for row in table
     ):
         raise InputError(f"{path}: expected a list of lists of classes from 0 to 999")
-    numbers = [_validation_number(source.where(index)) for index in range(len(source))]
+    numbers = [_validation_number(dataset.where(index)) for index in range(len(dataset))]
     if not all(1 <= number <= len(table) for number in numbers):
-        raise InputError(f"{path}: {len(table):,} rows are not enough for {source.name}")
+        raise InputError(f"{path}: {len(table):,} rows are not enough for {dataset.name}")
     return tuple(frozenset(table[number - 1]) for number in numbers)
 
 
@@ -228,7 +227,7 @@ def _read_lines(file: Path) -> list[str]:
 
 
 def _images(root: Path, folder: str) -> list[str]:
-    """List a folder's images from the root on, by name."""
+    """List a folder's images by their paths from the root, sorted."""
     names = sorted(entry.name for entry in _list(root / folder))
     ends = (".jpg", ".jpeg")
     return [f"{folder}/{name}" for name in names if name.lower().endswith(ends) and name[0] != "."]
@@ -242,7 +241,7 @@ def _list(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _check_there(folder: Path, files: Iterable[str]) -> None:
-    """Refuse a set of which files that its lists name are not in their folder."""
+    """Check that the files that a dataset's lists name are in their folder."""
     there = {entry.name for entry in _list(folder)}
     if missing := [file for file in files if file.partition("/")[2] not in there]:
         raise InputError(f"{folder}: {quoted(missing)} not there; unpack the archive again")

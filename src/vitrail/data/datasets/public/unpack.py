@@ -1,4 +1,4 @@
-"""Archives from strangers: plain files come out of them, below the target, and not too much."""
+"""Unpack untrusted archives: only regular files, only below the target, and not too much."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import IO, Any, cast
 from vitrail.config import InputError
 
 EXPANSION = 10
-"""Most times its own size that an archive may hold; images hardly shrink."""
+"""How many times its own size an archive may unpack to; images hardly compress."""
 EXPANSION_FREE = 100_000_000
-"""Bytes beyond that which any archive may hold."""
+"""Bytes beyond that which any archive may unpack to."""
 _BLOCK = 4096  # bytes that the smallest file takes on a disk
 
 _Members = Iterator[tuple[str, int, IO[bytes] | None]]
 
 
 def unpack(archive: Path, target: Path, *, only: str = "") -> None:
-    """Unpack a tar (gzip or plain) or zip archive into a folder, or only one of its files."""
+    """Unpack a tar (gzipped or not) or zip archive into a folder, or only one of its files."""
     try:
         room = EXPANSION * archive.stat().st_size + EXPANSION_FREE
         members = _zip_members(archive) if archive.suffix == ".zip" else _tar_members(archive, room)
@@ -51,7 +51,7 @@ def unpack(archive: Path, target: Path, *, only: str = "") -> None:
 
 
 def _checked(name: str) -> PurePosixPath:
-    """Refuse a name that leads out of the folder, on any system."""
+    """Check that a name does not lead out of the folder, on any system."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts or set(name) & set("\\:\0"):
         raise InputError(f"refused: {name!r} would be written outside of the folder")
@@ -71,7 +71,7 @@ def _tar_members(path: Path, room: int) -> _Members:
 
 
 class _Bounded:
-    """A file that ends in an error before it has given too much; headers count too."""
+    """A file that raises an error before too much is read; headers count too."""
 
     def __init__(self, file: IO[bytes], room: int) -> None:
         self._file, self._room = file, room

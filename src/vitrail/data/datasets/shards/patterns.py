@@ -1,6 +1,6 @@
-"""Which shards a text such as `data/train-{000..146}.tar` stands for, and which split each is of.
+"""Expand patterns such as `data/train-{000..146}.tar` to shards, and tell the split of each.
 
-A shard is a path or an address, as text.
+A shard is a path or a URL, as text.
 """
 
 from __future__ import annotations
@@ -21,11 +21,23 @@ from vitrail.text import neighbors, show
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
 _SCHEME = re.compile(r"[A-Za-z][\w+.-]*://|pipe:")
-_MOST = 100_000  # shards that a text may stand for
+_SIGNS = re.compile(
+    r"x-amz-.*|x-goog-.*|x-oss-signature|sig|signature|(access_)?token|(aws|oss)accesskeyid"
+    r"|googleaccessid"
+)
+"""Names of query parameters that sign an address, in lower case."""
+_BESIDE = {
+    "expires", "policy", "key-pair-id", "hash-algorithm", "security-token", "x-oss-credential",
+    "x-oss-date", "x-oss-expires", "x-oss-signature-version", "x-oss-security-token",
+    "sv", "ss", "srt", "sr", "sp", "st", "se", "spr", "sip", "sdd", "scid",  # Azure's
+    "skoid", "sktid", "skt", "ske", "sks", "skv", "saoid", "suoid",
+}  # fmt: skip
+"""Parameters that belong to a signature, where an address has one."""
+_MOST = 100_000  # shards of one pattern
 
 
 def list_shards(text: str) -> list[str]:
-    """List the shards that a text names: paths, addresses or folders, with `::` between them.
+    """List the shards of a pattern: paths, URLs or folders, separated by `::`.
 
     `{000..146}` and `{a,b}` stand for several; in a path, so do `*`, `?` and `[…]`.
     """
@@ -40,19 +52,29 @@ def list_shards(text: str) -> list[str]:
 
 
 def is_address(shard: str) -> bool:
-    """Tell addresses from paths."""
+    """Tell URLs from paths."""
     return shard.startswith(("https://", "http://"))
 
 
 def place_of(shard: str) -> PurePosixPath:
-    """Give the path of a shard, on this machine or its server."""
+    """Return the path of a shard, on this machine or its server."""
     return PurePosixPath(urlsplit(shard).path if is_address(shard) else shard)
 
 
-def name_splits(shards: Sequence[str]) -> list[str | None]:
-    """Say which split each shard is of: a word of its name tells, or else its folder's name.
+def without_signature(address: str) -> str:
+    """Drop what signs an address, which changes from day to day while the file stays the same."""
+    parts = urlsplit(address)
+    fields = {field: field.partition("=")[0].lower() for field in parts.query.split("&")}
+    if not any(map(_SIGNS.fullmatch, fields.values())):
+        return address
+    kept = [f for f, name in fields.items() if not _SIGNS.fullmatch(name) and name not in _BESIDE]
+    return parts._replace(query="&".join(kept)).geturl()
 
-    Folders tell only where there are several.
+
+def name_splits(shards: Sequence[str]) -> list[str | None]:
+    """Tell the split of each shard by a word of its name, or else by its folder's name.
+
+    Folders count only if there are several.
     """
     places = [place_of(shard) for shard in shards]
     several = len({place.parent for place in places}) > 1
@@ -66,7 +88,7 @@ def _first_split(words: Iterable[str]) -> str | None:
 
 
 def _expand(text: str) -> Iterator[str]:
-    """Give the texts that one with braces stands for, in order."""
+    """Expand the braces of a text, in order."""
     match = _BRACES.search(text)
     before = text[: match.start()] if match else text
     if "{" in before or "}" in before:
@@ -88,11 +110,11 @@ def _choices(inner: str) -> Iterable[str]:
             return (f"{number:0{width}}" for number in range(first, last + 1))
     elif "," in inner:
         return inner.split(",")
-    raise InputError(f"{{{inner}}} is no range; expected {{000..146}} or {{a,b}}")
+    raise InputError(f"{{{inner}}} is not a range; expected {{000..146}} or {{a,b}}")
 
 
 def _find(place: str) -> list[str]:
-    """List the shards of a folder, a path with wildcards, a path or an address."""
+    """List the shards of a folder, a path with wildcards, a path or a URL."""
     if is_address(place):
         if not place_of(place).name.endswith(".tar"):
             raise InputError(f"expected an address that ends in .tar, got {place}")

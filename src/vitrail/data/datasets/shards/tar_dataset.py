@@ -1,8 +1,8 @@
-"""Images in tar files as webdataset writes them, each reached by its number.
+"""Images in tar files as webdataset writes them, each with its index.
 
 A sample is the files of one key, which is a name up to its first dot: `0001.jpg` with `0001.cls`.
-Headers say where each image lies, so that order, resume and sharing are as exact as with a
-folder. Shards behind an address are downloaded first.
+The tar headers say where each image is, so that order, resume and sharding are as exact as with a
+folder. Shards with a URL are downloaded first.
 """
 
 from __future__ import annotations
@@ -27,15 +27,21 @@ from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select, stat_files
 from vitrail.data.datasets.class_index import name_classes, number_labels
 from vitrail.data.datasets.filenames import Names
-from vitrail.data.datasets.shards.patterns import is_address, list_shards, name_splits, place_of
+from vitrail.data.datasets.shards.patterns import (
+    is_address,
+    list_shards,
+    name_splits,
+    place_of,
+    without_signature,
+)
 from vitrail.data.datasets.shards.tar_reader import Member, read_members
-from vitrail.data.split import SPLITS, choose, hold_out, spell
+from vitrail.data.split import SPLITS, choose_split, spell, split_indices
 from vitrail.download import MissingError, cache_folder, fetch
 from vitrail.text import printable, show
 
 _IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "avif", "npy")
-_LABELS = ("cls", "json", "txt")  # the first that has a label counts
-_KEYS = ("label", "class", "cls")  # a label's, in a JSON object
+_LABELS = ("cls", "json", "txt")  # the first one with a label counts
+_KEYS = ("label", "class", "cls")  # of a label in a JSON object
 _CLASSES = ("classes.txt", "dataset_info.json")  # beside the shards; either may name the classes
 _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)  # key and extension
 _OPEN = 64  # shards that a process holds open
@@ -59,7 +65,7 @@ class TarDataset(ImageDataset):
         self._places, self._names = places, names  # (shard, offset, size) of each image; its name
 
     def read(self, index: int) -> bytes:
-        """Read an image out of its shard."""
+        """Read an image from its shard."""
         shard, offset, size = self._places[index].tolist()
         content = _open(*self._shards[shard]).read(size, offset)
         if len(content) < size:
@@ -72,42 +78,42 @@ class TarDataset(ImageDataset):
         return printable(f"{title}:{os.fsdecode(self._names[index])}")
 
     def size(self, index: int) -> int:
-        """Count an image's bytes, as its header does."""
+        """Return the image's size from its tar header."""
         return int(self._places[index, 2])
 
     def storage(self) -> str:
-        """Name the shards, their sizes and times of change."""
+        """Name the shards, their sizes and modification times."""
         return stat_files([Path(path) for path, _ in self._shards])
 
 
 def open_shards(rest: str, split: str, *, seed: int = 0) -> ImageDataset:
-    """Open a split of what `wds:` names; `seed` draws the images held out where it has no splits.
+    """Open a split of `wds:PATTERN`; `seed` samples the images to hold out if it has no splits.
 
-    A shard whose name says nothing of a split is of `train`.
+    A shard whose name does not tell a split belongs to `train`.
     """
     shards = list_shards(rest)
     words = [word or "train" for word in name_splits(shards)]
     there = [word for word in SPLITS if word in words]
     alone = there == ["train"]
-    chosen = "all" if alone else choose(spell(split), there, f"wds:{rest}")
+    chosen = "all" if alone else choose_split(spell(split), there, f"wds:{rest}")
     ours = [s for s, word in zip(shards, words, strict=True) if chosen in (word, "all")]
     fetched = _download([shard for shard in ours if is_address(shard)])
     files = [fetched.get(shard) or Path(shard) for shard in ours]
     name = place_of(shards[0]).parent.name or rest
     if not alone:
         return _index(f"{name}/{chosen}", files)
-    source = _index(name, files)
-    return select(source, hold_out(source, spell(split), seed), f"{name} ({split})")
+    dataset = _index(name, files)
+    return select(dataset, split_indices(dataset, spell(split), seed), f"{name} ({split})")
 
 
 class _File:
-    """An open file, closed when the last thread that reads it has done so."""
+    """An open file, closed when no thread reads it any more."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, os.O_RDONLY)
 
     def read(self, size: int, offset: int) -> bytes:
-        """Read without moving anything, so that threads and forked processes may share the file."""
+        """Read without a file position, so that threads and forked processes can share the file."""
         return os.pread(self._descriptor, size, offset)
 
     def __del__(self) -> None:
@@ -117,12 +123,12 @@ class _File:
 
 @lru_cache(_OPEN)
 def _open(path: str, changed: int) -> _File:
-    """Open a shard, once a process and version of the file."""
+    """Open a shard, once per process and version of the file."""
     return _File(path)
 
 
 def _download(addresses: Sequence[str]) -> dict[str, Path]:
-    """Fetch shards that are not in the cache, and what names their classes."""
+    """Download shards that are not in the cache, and the files that name their classes."""
     targets = {address: _target(address) for address in addresses}
     missing = [address for address, target in targets.items() if not target.exists()]
     if missing:
@@ -138,15 +144,15 @@ def _download(addresses: Sequence[str]) -> dict[str, Path]:
 
 
 def _target(address: str) -> Path:
-    """Say where in the cache a shard is kept: in a folder for all of its kind."""
-    place, parts = place_of(address), urlsplit(address)
+    """Return a shard's place in the cache: one folder for all shards of a URL's folder."""
+    place, parts = place_of(address), urlsplit(without_signature(address))
     folder = parts._replace(path=place.parent.as_posix()).geturl()
     digest = hashlib.sha256(folder.encode()).hexdigest()
     return cache_folder() / "shards" / f"{parts.hostname}-{digest[:12]}" / place.name
 
 
 def _check_space(first: Path, more: int) -> None:
-    """Refuse a set that the disk has no room for, as its first shard lets expect."""
+    """Estimate from the first shard whether the disk has space for the others."""
     needed, free = first.stat().st_size * more, shutil.disk_usage(first.parent).free
     if needed > free:
         space = f"about {needed / 1e9:,.1f} GB needed, {free / 1e9:,.1f} GB free"
@@ -167,7 +173,7 @@ def _index(name: str, shards: Sequence[Path]) -> TarDataset:
         except OSError as error:
             raise InputError(f"cannot read {show(path)}: {error.strerror}") from None
         if len(names) == before:
-            raise InputError(f"{show(path)} holds no images; expected KEY.jpg with KEY.cls, say")
+            raise InputError(f"{show(path)} has no images; expected KEY.jpg with KEY.cls")
     classes = _read_classes(shards[0].parent) or name_classes(labels, name)
     table, titles = np.frombuffer(places, np.int64).reshape(-1, 3), _titles(shards)
     numbers = number_labels(
@@ -180,7 +186,7 @@ def _index(name: str, shards: Sequence[Path]) -> TarDataset:
 
 
 def _titles(shards: Sequence[Path]) -> list[str]:
-    """Name shards by their files' names where these differ."""
+    """Name shards by their file names, or by their paths if those are not unique."""
     names = [path.name for path in shards]
     return names if len(set(names)) == len(names) else [path.as_posix() for path in shards]
 
@@ -196,7 +202,7 @@ def _samples(path: Path) -> Iterator[_Sample]:
     for key, files in _groups(path):
         try:
             if key in seen:
-                raise InputError("it is there twice; files of one key belong together, once")
+                raise InputError("it appears twice; files of one key must be adjacent")
             seen.add(key)
             if sample := _find_sample(files):
                 yield sample
@@ -205,7 +211,7 @@ def _samples(path: Path) -> Iterator[_Sample]:
 
 
 def _find_sample(files: dict[str, Member]) -> _Sample | None:
-    """Find image and label among the files of a key; None if it has neither, as a README."""
+    """Find image and label among the files of a key; None if it has neither, like a README."""
     images = [extension for extension in files if extension in _IMAGES]
     labels = {extension: files[extension].content for extension in _LABELS if extension in files}
     if len(images) == 1:
@@ -219,7 +225,7 @@ def _find_sample(files: dict[str, Member]) -> _Sample | None:
 
 
 def _groups(path: Path) -> Iterator[tuple[str, dict[str, Member]]]:
-    """Give the files of each key by their extensions; a key ends where another begins."""
+    """Yield the files of each key by their extensions; a key ends where another starts."""
     key, files = "", dict[str, Member]()
     endings = tuple(f".{extension}" for extension in _LABELS)
     for member in read_members(path, lambda name: name.lower().endswith(endings)):
@@ -231,14 +237,14 @@ def _groups(path: Path) -> Iterator[tuple[str, dict[str, Member]]]:
             key, files = match[1], {}
         extension = match[2].lower()
         if extension in files:
-            raise InputError(f"{show(path)}: {printable(member.name)} is there twice")
+            raise InputError(f"{show(path)}: {printable(member.name)} appears twice")
         files[extension] = member
     if files:
         yield key, files
 
 
 def _read_label(contents: dict[str, bytes | None]) -> Any:
-    """Read a sample's label: a number, a name or a list of them."""
+    """Read a sample's label: a number, a name, or a list of them."""
     for extension, content in contents.items():
         try:
             text = (content or b"").decode("utf-8-sig").strip()
@@ -258,12 +264,12 @@ def _number_or_name(value: Any) -> int | str:
     if isinstance(value, str) and len(value.splitlines()) == 1:
         return int(value) if re.fullmatch("-?[0-9]{1,18}", value) else value
     if type(value) is not int:
-        raise InputError(f"expected a class's number or name, got {value!r}")
+        raise InputError(f"expected a class index or name, got {value!r}")
     return value
 
 
 def _read_classes(folder: Path) -> list[str] | None:
-    """Read the classes' names from a file beside the shards, if there is one."""
+    """Read the class names from a file beside the shards, if there is one."""
     for path in (folder / file for file in _CLASSES):
         try:
             text = path.read_text(encoding="utf-8-sig")
@@ -272,15 +278,15 @@ def _read_classes(folder: Path) -> list[str] | None:
         except FileNotFoundError:
             continue
         except (OSError, ValueError, LookupError, AttributeError, TypeError):
-            raise InputError(f"{show(path)}: expected the classes' names") from None
+            raise InputError(f"{show(path)}: expected class names") from None
         if len(set(names)) < len(names):
-            raise InputError(f"{show(path)}: expected the classes' names, each once")
+            raise InputError(f"{show(path)}: expected unique class names")
         if names:
             return names
     return None
 
 
 def _names_in(information: Any) -> list[str]:
-    """Take the classes from what the `datasets` library says of a set; none where it has none."""
+    """Read the class names from a dataset_info.json; empty if it has none."""
     labels = [f for f in information["features"].values() if f.get("_type") == "ClassLabel"]
     return labels[0]["names"] if len(labels) == 1 else []

@@ -1,7 +1,7 @@
-"""What lies where in a tar file, from its headers alone: the files in it are not read.
+"""Locate the files in a tar file by its headers, without reading them.
 
-Written out because the standard library's reader ends in silence where a header is damaged, and
-takes three times as long. Long names are read as GNU tar and POSIX (PAX) write them.
+The standard library's reader stops silently at a damaged header and takes three times as long. Long
+names are read as GNU tar and POSIX (PAX) write them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from vitrail.config import InputError
 from vitrail.text import printable, show
 
 _BLOCK = 512
-_WINDOW = 4096  # bytes read at once: a header, and maybe small files and headers behind it
-_LARGEST = 1 << 20  # bytes of what is read whole: extended headers, wanted files
+_WINDOW = 4096  # bytes read at once: a header, and maybe small files and headers after it
+_LARGEST = 1 << 20  # bytes of extended headers and wanted files
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _FILE, _EMPTY, _EXTENDED = b"07\0", b"3456", b"xgLK"  # types of entries
 _AGAIN = "download or write it again"
@@ -29,11 +29,11 @@ class Member(NamedTuple):
     offset: int
     size: int
     content: bytes | None
-    """What is in it, if that was wanted and is no more than a mebibyte."""
+    """Its content, if wanted and at most one mebibyte."""
 
 
 def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[Member]:
-    """Find the files in a tar file, with the content of those whose names are wanted."""
+    """List the files in a tar file, with the content of those whose names are wanted."""
     with path.open("rb", buffering=0) as file:
         yield from _Reader(path, file.fileno()).members(wanted)
 
@@ -72,7 +72,7 @@ class _Reader:
             at += -(-size // _BLOCK) * _BLOCK
         if any(os.pread(self._descriptor, _LARGEST, at)):
             raise InputError(
-                f"{show(self._path)} goes on behind its end mark at byte {at:,}: "
+                f"{show(self._path)} continues after its end mark at byte {at:,}: "
                 "several tars in one file? write them as files of their own"
             )
 
@@ -83,12 +83,12 @@ class _Reader:
         for magic, compression in _COMPRESSED.items():
             if start.startswith(magic):
                 raise InputError(
-                    f"{show(self._path)} is compressed ({compression}), so that no image can be "
-                    "reached without those before it; unpack it to a .tar"
+                    f"{show(self._path)} is compressed ({compression}), so that images "
+                    "can't be read by index; unpack it to a .tar"
                 )
 
     def _read(self, at: int, size: int, what: str) -> bytes:
-        """Read a few bytes, most often without asking the disk."""
+        """Read a few bytes, usually from the buffer."""
         if not self._start <= at <= at + size <= self._start + len(self._window):
             if size > _LARGEST:
                 self._refuse_damaged(f"{what} of {size:,} bytes", at)
@@ -113,7 +113,7 @@ class _Reader:
         return header[156:157], name, number
 
     def _extend(self, kind: bytes, content: bytes, at: int) -> dict[bytes, bytes]:
-        """Read what an extended header says of the entry behind it."""
+        """Read what an extended header says about the entry after it."""
         if kind == b"L":
             return {b"path": content.split(b"\0", 1)[0]}
         records: dict[bytes, bytes] = {}
@@ -132,7 +132,7 @@ class _Reader:
         raise InputError(f"{show(self._path)} is cut off: {where}; {_AGAIN}")
 
     def _refuse_damaged(self, what: str, at: int) -> NoReturn:
-        raise InputError(f"{show(self._path)} is damaged, or no tar: {what} at {at:,}; {_AGAIN}")
+        raise InputError(f"{show(self._path)} is damaged or not a tar: {what} at {at:,}; {_AGAIN}")
 
 
 def _octal(field: bytes) -> int:

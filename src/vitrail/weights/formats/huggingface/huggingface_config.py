@@ -10,12 +10,18 @@ from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Interpolation, Preprocess
 from vitrail.models.spec import Size, Spec, ViTSpec
 from vitrail.weights.formats.huggingface.huggingface import (
-    ACTIVATIONS,
     HF_CLIP,
+    HF_DEIT,
     HF_DINOV2,
+    HF_IJEPA,
     HF_SIGLIP,
     format_for,
 )
+from vitrail.weights.formats.huggingface.huggingface_aimv2 import HF_AIMV2, aimv2_config
+from vitrail.weights.formats.huggingface.huggingface_beit import HF_BEIT, beit_config
+from vitrail.weights.formats.huggingface.huggingface_dinov3 import HF_DINOV3, dinov3_config
+from vitrail.weights.formats.huggingface.huggingface_inference import ACTIVATIONS
+from vitrail.weights.formats.huggingface.huggingface_yolos import HF_YOLOS, yolos_config
 
 _RESAMPLE: dict[int, Interpolation] = {
     0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "area",
@@ -23,7 +29,7 @@ _RESAMPLE: dict[int, Interpolation] = {
 """Pillow's numbers."""
 
 
-def read_classes(config: Mapping[str, Any]) -> tuple[str, ...] | None:
+def read_hf_classes(config: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Give the class names of a config.json; None where it has none but LABEL_0 and so on."""
     labels = config.get("id2label") or {}
     if not isinstance(labels, Mapping):
@@ -40,17 +46,19 @@ def _made_up(count: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{number}" for number in range(count))
 
 
-def write_config(spec: Spec, classes: Sequence[str] | None = None) -> dict[str, Any]:
+def write_hf_config(spec: Spec, classes: Sequence[str] | None = None) -> dict[str, Any]:
     """Give the config.json with which transformers builds this model."""
     family = format_for(spec)
-    family.table(spec)  # refuses what the family has no place for
+    family.table(spec)  # refuses what the family does not support
     assert isinstance(spec, ViTSpec), "only ViTs have a table"
     if classes is not None and len(classes) != spec.classes:
         raise InputError(f"{len(classes)} class names for a model of {spec.classes} classes")
     config = _encoder(spec)
-    if family is HF_DINOV2:
-        return config | _dino(spec)
-    if family is HF_CLIP:
+    if family is HF_AIMV2:
+        return config | aimv2_config(spec)
+    if family is HF_DINOV3:
+        return config | dinov3_config(spec)
+    if family is HF_CLIP and spec.pool == "token":
         name = "CLIPVisionModelWithProjection" if spec.classes else "CLIPVisionModel"
         config |= {"projection_dim": spec.classes} if spec.classes else {}
         return _named("clip_vision_model", name) | config
@@ -59,15 +67,30 @@ def write_config(spec: Spec, classes: Sequence[str] | None = None) -> dict[str, 
     if labels:
         heads["id2label"] = {str(number): name for number, name in enumerate(labels)}
         heads["label2id"] = {name: number for number, name in enumerate(labels)}
+    if family is HF_YOLOS:
+        return config | yolos_config(spec)
+    if family is HF_BEIT:
+        return config | beit_config(spec) | heads
+    if family is HF_DINOV2:
+        return config | _dino(spec) | heads
+    if family is HF_CLIP:
+        nested = {"vision_config": {"model_type": "clip_vision_model", **config}}
+        return _named("clip", "CLIPForImageClassification") | nested | heads
     if family is HF_SIGLIP:
+        second = spec.position_resize == "siglip2"
+        kind, model = ("siglip2", "Siglip2") if second else ("siglip", "Siglip")
         config["vision_use_head"] = spec.pool == "map"
+        if second:
+            config["num_patches"] = spec.grid[0] * spec.grid[1]
+            del config["image_size"]
         if not spec.classes:
-            return _named("siglip_vision_model", "SiglipVisionModel") | config
-        nested = {"vision_config": {"model_type": "siglip_vision_model", **config}}
-        return _named("siglip", "SiglipForImageClassification") | nested | heads
+            return _named(f"{kind}_vision_model", f"{model}VisionModel") | config
+        nested = {"vision_config": {"model_type": f"{kind}_vision_model", **config}}
+        return _named(kind, f"{model}ForImageClassification") | nested | heads
     if spec.representation:
         config |= {"pooler_output_size": spec.representation, "pooler_act": "tanh"}
-    kind, model = ("deit", "DeiT") if spec.distilled else ("vit", "ViT")
+    families = {HF_DEIT.name: ("deit", "DeiT"), HF_IJEPA.name: ("ijepa", "IJepa")}
+    kind, model = families.get(family.name, ("vit", "ViT"))
     teacher = "WithTeacher" if spec.distilled else ""
     task = f"ForImageClassification{teacher}" if spec.classes else "Model"
     return _named(kind, model + task) | config | heads
@@ -80,7 +103,7 @@ def _named(kind: str, model: str) -> dict[str, Any]:
 def _encoder(spec: ViTSpec) -> dict[str, Any]:
     names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
     square = spec.patch[0] == spec.patch[1] and spec.image[0] == spec.image[1]
-    if not square and format_for(spec) in (HF_CLIP, HF_SIGLIP):
+    if not square and format_for(spec) in (HF_CLIP, HF_SIGLIP, HF_AIMV2):
         raise InputError(f"transformers' {format_for(spec).name.split()[1]} is square, not {spec}")
     return {
         "hidden_size": spec.width,
@@ -113,13 +136,14 @@ def _dino(spec: ViTSpec) -> dict[str, Any]:
     if ratio is None:
         raise InputError(f"transformers' DINOv2 has no whole mlp_ratio for {spec.mlp=}, of {spec}")
     config = {"mlp_ratio": ratio, "use_swiglu_ffn": gated, "layerscale_value": spec.layer_scale}
+    task = "ForImageClassification" if spec.classes else "Model"
     if not spec.registers:
-        return _named("dinov2", "Dinov2Model") | config | {"use_mask_token": False}
-    named = _named("dinov2_with_registers", "Dinov2WithRegistersModel")
+        return _named("dinov2", f"Dinov2{task}") | config | {"use_mask_token": False}
+    named = _named("dinov2_with_registers", f"Dinov2WithRegisters{task}")
     return named | config | {"num_register_tokens": spec.registers}
 
 
-def read_preprocess(config: Mapping[str, Any]) -> Preprocess:
+def read_hf_preprocess(config: Mapping[str, Any]) -> Preprocess:
     """Read a preprocessor_config.json; what it does not say is not guessed.
 
     DeiT's processor stretches to 256x256 and then cuts 224x224: that is `stretch` with a `crop`
@@ -131,23 +155,23 @@ def read_preprocess(config: Mapping[str, Any]) -> Preprocess:
     missing = [key for key in needed if config.get(key) is None]
     if missing or not _does(config, "do_resize"):
         what = f"no {', '.join(missing)}" if missing else "do_resize is off"
-        raise InputError(f"preprocessor_config.json: {what}; mend it, or remove it to do without")
+        raise InputError(f"{what}; mend it, or remove it to do without")
     if config["resample"] not in list(_RESAMPLE):
-        raise InputError(f"preprocessor_config.json: unknown resample {config['resample']!r}; "
+        raise InputError(f"unknown resample {config['resample']!r}; "
                          f"there are: {_RESAMPLE}")  # fmt: skip
     resized, short = _size(config, "size"), _resizes_short_side(config)
     size = _size(config, "crop_size") if _does(config, "do_center_crop", False) else resized
     crop = min(size) / min(resized)
     if not short and size[0] * resized[1] != size[1] * resized[0]:
-        raise InputError(f"preprocessor_config.json cuts {size} from {resized}, of another shape")
+        raise InputError(f"it cuts {size} from {resized}, of another shape")
     if short and not _does(config, "do_center_crop", False):
         raise InputError(
-            "preprocessor_config.json resizes the short side and cuts nothing, so that images "
+            "it resizes the short side and cuts nothing, so that images "
             "keep their shapes: expected do_center_crop with a crop_size"
         )
     if short and size[0] != size[1]:
         raise InputError(
-            f"preprocessor_config.json cuts {size[0]}x{size[1]} from the short side's square; "
+            f"it cuts {size[0]}x{size[1]} from the short side's square; "
             "vitrail cuts a shape from what covers it: expected a square crop_size"
         )
     mean, std = _normalization(config)
@@ -185,8 +209,7 @@ def _size(config: Mapping[str, Any], key: str) -> Size:
         case (int(height), int(width)) | [int(height), int(width)] if min(height, width) > 0:
             return height, width
     raise InputError(
-        f"preprocessor_config.json: {key} is {size!r}, expected a number, height and width, or "
-        "shortest_edge"
+        f"{key} is {str(size)[:80]!r}, expected a number, height and width, or shortest_edge"
     )
 
 
@@ -201,9 +224,7 @@ def _normalization(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[
         ("image_std", config["image_std"]),
     ):
         if not isinstance(numbers, list) or not all(isinstance(x, int | float) for x in numbers):
-            raise InputError(
-                f"preprocessor_config.json: expected numbers in {key}, got {numbers!r}"
-            )
+            raise InputError(f"expected numbers in {key}, got {str(numbers)[:80]!r}")
     scale = 255 * factor if _does(config, "do_rescale") else 255
     scale = 1 if abs(scale - 1) < 1e-6 else scale
     mean, std = (
@@ -218,7 +239,7 @@ def _enlarge(side: int, preprocess: Preprocess) -> int:
     return math.floor(large) if preprocess.fit == "crop" else round(large)
 
 
-def write_preprocess(preprocess: Preprocess) -> dict[str, Any]:
+def write_hf_preprocess(preprocess: Preprocess) -> dict[str, Any]:
     """Give the preprocessor_config.json whose processor does the same."""
     number = {name: number for number, name in _RESAMPLE.items()}[preprocess.interpolation]
     height, width = preprocess.size

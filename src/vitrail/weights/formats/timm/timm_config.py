@@ -12,6 +12,12 @@ from vitrail.data.transforms.preprocess import Interpolation, Preprocess
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec
 from vitrail.models.spec import Activation, Size
 from vitrail.weights.formats.conventions import section
+from vitrail.weights.formats.timm.timm_eva import (
+    has_split_gate,
+    is_eva,
+    shape_arguments,
+    write_eva_arguments,
+)
 
 _ARCHITECTURES = {  # by our names; with {} for timm's two sizes, which are @224 and @384
     "ViT-Ti/16": "vit_tiny_patch16_{}",
@@ -75,7 +81,7 @@ def architecture_of(spec: Spec) -> str | None:
     return found.format(spec.image[0])
 
 
-def write_config(
+def write_timm_config(
     spec: Spec, preprocess: Preprocess | None, classes: Sequence[str] | None
 ) -> dict[str, Any]:
     """Write what timm needs to build a model of these weights, as its hub folders say it.
@@ -86,7 +92,8 @@ def write_config(
     named = architecture_of(spec)
     arguments: dict[str, Any] = {} if spec.channels == 3 else {"in_chans": spec.channels}
     if named is None and type(spec) is ViTSpec:
-        named, arguments = _nearest(spec), _arguments(spec)
+        eva = is_eva(spec)
+        named, arguments = write_eva_arguments(spec) if eva else (_nearest(spec), _arguments(spec))
     config: dict[str, Any] = {"architecture": named} if named else {}
     config |= {"num_classes": spec.classes, "num_features": spec.pooled}
     config["global_pool"] = "avg" if isinstance(spec, BiTSpec) else _pool(spec)
@@ -119,24 +126,35 @@ def _ends(spec: Spec) -> dict[str, Any]:
 
 def _nearest(spec: ViTSpec) -> str:
     """Choose the architecture that has what no argument can say: gate, epsilon, second token."""
+    differential = spec.attention == "differential"
+    if spec.block == "parallel":
+        plain = "vit_base_patch16_xp_224" if spec.norm == "rms" else "vit_pwee_patch16_reg1_gap_256"
+        return "vit_dpwee_patch16_reg1_gap_256" if differential else plain
+    if differential or spec.branches > 1:
+        return "vit_dwee_patch16_reg1_gap_256" if differential else "vit_small_patch16_18x2_224"
+    if spec.patch_norm:
+        return "aimv2_large_patch14_224"
     if spec.activation == "swiglu":
         return "vit_giant_patch14_dinov2"
     if spec.pre_norm:
         return "vit_base_patch16_clip_224"
+    if spec.norm == "rms":
+        return "test_vit4"
+    if spec.norm_place == "post":
+        return "vit_base_patch16_rpn_224"
+    if spec.norm_eps == 1e-5:
+        return "beit3_base_patch16_224"
     return "deit_tiny_distilled_patch16_224" if spec.distilled else "vit_tiny_patch16_224"
 
 
 def _arguments(spec: ViTSpec) -> dict[str, Any]:
     gated = spec.activation == "swiglu"
     arguments: dict[str, Any] = {
-        "img_size": list(spec.image),
-        "patch_size": list(spec.patch),
-        "in_chans": spec.channels,
-        "embed_dim": spec.width,
-        "depth": spec.depth,
-        "num_heads": spec.heads,
+        **shape_arguments(spec),
         # Half a unit more than the hidden size, because timm rounds the product down.
-        "mlp_ratio": (spec.mlp * (2 if gated else 1) + 0.5) / spec.width,
+        "mlp_ratio": (spec.mlp * (2 if gated and not has_split_gate(spec) else 1) + 0.5)
+        / spec.width,
+        "proj_bias": spec.dense_bias,
         "qkv_bias": spec.qkv_bias,
         "qk_norm": spec.qk_norm,
         "init_values": spec.layer_scale or None,
@@ -146,10 +164,14 @@ def _arguments(spec: ViTSpec) -> dict[str, Any]:
     if not spec.distilled:  # whose class fixes the rest
         arguments |= {
             "global_pool": _pool(spec),
-            "class_token": spec.pool == "token",
-            "no_embed_class": bool(spec.registers) or not spec.class_position,
+            "class_token": spec.class_tokens > 0,
+            "no_embed_class": spec.positioned < spec.prefix,
             "reg_tokens": spec.registers,
-            "fc_norm": False,
+            "fc_norm": spec.last_norm == "pooled",
+            "final_norm": spec.last_norm != "none",
+            "pool_include_prefix": spec.pool_prefix,
+            "scale_attn_norm": spec.sub_norm == "both",
+            "scale_mlp_norm": spec.sub_norm != "none",
         }
     if not gated:
         theirs = {ours: name for name, ours in ACTIVATIONS.items()}
@@ -166,7 +188,7 @@ def _write_preprocess(preprocess: Preprocess) -> dict[str, Any]:
             theirs, ours = _stretched(side, preprocess.crop)
             if theirs != ours:
                 what = f"timm stretches to {theirs[0]} and cuts {side}, not from {ours[0]}"
-                raise InputError(f"{what}: it has no place for crop={preprocess.crop}")
+                raise InputError(f"{what}: it does not support crop={preprocess.crop}")
     return {
         "input_size": [len(preprocess.mean), *preprocess.size],
         "interpolation": preprocess.interpolation,
@@ -186,7 +208,7 @@ def _stretched(side: int, crop: float) -> tuple[tuple[int, int], tuple[int, int]
     return (theirs, round((theirs - side) / 2)), (ours, (ours - side) // 2)
 
 
-def read_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
+def read_timm_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
     """Read the evaluation transform; None where the config says none that we have.
 
     We have neither borders (`crop_mode` "border"), nor timm's rounding of a crop after squashing.
@@ -199,25 +221,20 @@ def read_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
     interpolation = _INTERPOLATIONS.get(str(published["interpolation"]))
     if interpolation is None or not (mode == "center" or squashed):
         return None
-    try:
-        _, height, width = map(int, published["input_size"])
-        for side in (height, width) if squashed else ():
-            theirs, ours = _stretched(side, float(crop))
-            if theirs != ours:
-                return None
-        return Preprocess(
-            size=(height, width),
-            mean=tuple(map(float, published["mean"])),
-            std=tuple(map(float, published["std"])),
-            interpolation=interpolation,
-            fit="stretch" if squashed else "crop",
-            crop=float(crop),
-        )
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"config.json: no such preprocessing: {error}") from None
+    _, height, width = map(int, published["input_size"])
+    preprocess = Preprocess(
+        size=(height, width),
+        mean=tuple(map(float, published["mean"])),
+        std=tuple(map(float, published["std"])),
+        interpolation=interpolation,
+        fit="stretch" if squashed else "crop",
+        crop=float(crop),
+    )
+    pairs = [_stretched(side, preprocess.crop) for side in preprocess.size if squashed]
+    return None if any(theirs != ours for theirs, ours in pairs) else preprocess
 
 
-def read_classes(config: Mapping[str, Any]) -> tuple[str, ...] | None:
+def read_timm_classes(config: Mapping[str, Any]) -> tuple[str, ...] | None:
     """Read the names of the classes, where a config has one for each."""
     names = config.get("label_names") or section(config, "pretrained_cfg").get("label_names")
     if isinstance(names, Mapping):  # by number, where JSON has made text of it
@@ -240,7 +257,7 @@ def image_of(config: Mapping[str, Any]) -> Size | None:
         return None
     sides = (size, size) if isinstance(size, int) else size[-2:] if isinstance(size, list) else ()
     if len(sides) != 2 or not all(isinstance(side, int) for side in sides):
-        raise InputError(f"config.json: {size!r} is no size; write [channels, height, width]")
+        raise InputError(f"config.json: {size!r} is not a size; write [channels, height, width]")
     return sides[0], sides[1]
 
 

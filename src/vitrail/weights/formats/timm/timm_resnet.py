@@ -9,35 +9,35 @@ from vitrail.config import InputError
 from vitrail.models import BiTSpec, HybridSpec
 from vitrail.models.spec import Size
 from vitrail.weights.formats.format import Shapes, blocks_of, count_stages
-from vitrail.weights.formats.keymap import Part, Row, dense
+from vitrail.weights.formats.keymap import Part, Row, linear_rows
 
 _STEM = "patch_embed.backbone"
 
 
-def stem_rows(spec: HybridSpec) -> Iterator[Row]:
+def timm_stem_rows(spec: HybridSpec) -> Iterator[Row]:
     """Give the rows of a hybrid's ResNet."""
     root = f"{_STEM}.stem" if spec.stages else _STEM  # timm wraps a root alone less deeply
     yield "stem.conv.weight", f"{root}.conv.weight"
-    yield from dense("stem.norm", f"{root}.norm")
+    yield from linear_rows("stem.norm", f"{root}.norm")
     for number, (stage, unit) in enumerate(blocks_of(spec.stages)):
         ours, theirs = f"stem.blocks.{number}", f"{_STEM}.stages.{stage}.blocks.{unit}"
         for layer in (1, 2, 3):
             yield f"{ours}.conv{layer}.weight", f"{theirs}.conv{layer}.weight"
-            yield from dense(f"{ours}.norm{layer}", f"{theirs}.norm{layer}")
+            yield from linear_rows(f"{ours}.norm{layer}", f"{theirs}.norm{layer}")
         yield f"{ours}.shortcut.0.weight", f"{theirs}.downsample.conv.weight"
-        yield from dense(f"{ours}.shortcut.1", f"{theirs}.downsample.norm")
+        yield from linear_rows(f"{ours}.shortcut.1", f"{theirs}.downsample.norm")
 
 
-def bit_rows(spec: BiTSpec) -> Iterator[Row]:
+def timm_bit_rows(spec: BiTSpec) -> Iterator[Row]:
     """Give the rows of a BiT."""
     yield "root.weight", "stem.conv.weight"
     for number, (stage, unit) in enumerate(blocks_of(spec.stages)):
         ours, theirs = f"blocks.{number}", f"stages.{stage}.blocks.{unit}"
         for layer in (1, 2, 3):
-            yield from dense(f"{ours}.norm{layer}", f"{theirs}.norm{layer}")
+            yield from linear_rows(f"{ours}.norm{layer}", f"{theirs}.norm{layer}")
             yield f"{ours}.conv{layer}.weight", f"{theirs}.conv{layer}.weight"
         yield f"{ours}.shortcut.weight", f"{theirs}.downsample.conv.weight"
-    yield from dense("norm", "norm")
+    yield from linear_rows("norm", "norm")
     yield "head.output.weight", Part("head.fc.weight", (spec.classes, spec.pooled, 1, 1))
     yield "head.output.bias", "head.fc.bias"
 

@@ -1,0 +1,1 @@
+"""Which backbone suits a dataset and this machine."""

@@ -1,0 +1,169 @@
+"""Rank backbones for a dataset: accuracy of their frozen features, speed here, size."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+
+from vitrail.config import InputError
+from vitrail.console import log_line
+from vitrail.data.datasets.open import Data
+from vitrail.distributed import choose_device
+from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
+from vitrail.evaluation.inputs import name_data, name_model, preprocess_of
+from vitrail.evaluation.metrics.intervals import Estimate, wilson
+from vitrail.evaluation.probes.fewshot import SHOTS, fit_shots
+from vitrail.evaluation.probes.linear_probe import probe_lbfgs
+from vitrail.models.cost.total import cost_of
+from vitrail.result import Result, ResultTable
+from vitrail.weights.load import as_loaded
+from vitrail.weights.loaded import AnyModel, LoadedModel
+
+_ROUNDS, _IMAGES = 5, 8  # forward passes that speed is the median of, and images in each
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedBackbone:
+    """What one backbone's frozen features are worth, and what they cost here."""
+
+    model: str
+    """What it was asked for by."""
+    name: str
+    """The architecture."""
+    top1: Estimate
+    """Accuracy of a linear probe on the test images, with its 95 % interval."""
+    few_shot: float
+    """Accuracy of least squares with `shots` images per class."""
+    speed: float
+    """Images per second on this machine, features only."""
+    parameters: int
+    on_front: bool = False
+    """Whether no other is both faster and more accurate."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneRanking(Result):
+    """Backbones for a dataset, the most accurate first."""
+
+    data: str
+    shots: int
+    """Images per class of the few-shot accuracy."""
+    images: int
+    """Test images."""
+    ranked: tuple[RankedBackbone, ...]
+    page: str | None = field(default=None, kw_only=True)
+    """The page that was written, if one was asked for."""
+
+    @property
+    def recommended(self) -> RankedBackbone:
+        """The fastest of those that the best one's interval does not exclude."""
+        good = [each for each in self.ranked if each.top1.value >= self.ranked[0].top1.low]
+        return max(good, key=lambda each: each.speed)
+
+    @property
+    def recommendation(self) -> str:
+        """The choice and its reason in one sentence, with the next command."""
+        best, first = self.recommended, self.ranked[0]
+        why = "the most accurate"
+        if best is not first:
+            why = f"{best.speed / first.speed:.1f} times as fast as the most accurate, within error"
+        only = " (the only one at hand)" if len(self.ranked) == 1 else f": {why}"
+        command = f"vitrail finetune {self.data} --weights {best.model}"
+        return f"take {best.model}{only}; next: {command}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        keys = ("model", "name", "few_shot", "speed", "parameters", "on_front")
+        rows = [
+            {**{key: getattr(each, key) for key in keys}, "top1": each.top1._asdict()}
+            for each in self.ranked
+        ]
+        head = {"data": self.data, "shots": self.shots, "images": self.images}
+        said = {"recommended": self.recommended.model, "recommendation": self.recommendation}
+        return {**head, "models": rows, **said, "page": self.page}
+
+    def summary(self) -> Iterator[ResultTable | str]:
+        """Give one row per backbone, then the recommendation."""
+        rows = [
+            (
+                each.model,
+                f"{each.top1.value:.1%}",
+                f"{each.top1.low:.1%} to {each.top1.high:.1%}",
+                f"{each.few_shot:.1%}",
+                f"{each.speed:,.1f}",
+                f"{each.parameters / 1e6:,.1f} M",
+                "yes" if each.on_front else "",
+            )
+            for each in self.ranked
+        ]
+        few = f"{self.shots}-shot"
+        columns = ("backbone", "probe", "95 %", few, "images/s", "parameters", "Pareto")
+        yield ResultTable(columns, rows)
+        yield self.recommendation
+        if self.page is not None:
+            yield f"page written to {self.page}"
+
+
+def rank_backbones(
+    models: Sequence[AnyModel],
+    data: Data,
+    *,
+    test: str | None = None,
+    **options: Unpack[FeatureOptions],
+) -> BackboneRanking:
+    """Rank backbones by the accuracy of a linear probe; features come from the cache."""
+    if not models:
+        raise InputError("no backbones to choose from; give --among MODEL …")
+    found: list[RankedBackbone] = []
+    shots = images = 0
+    for model in models:
+        log_line(f"trying {name_model(model)}")
+        loaded = as_loaded(model)
+        train, evaluated = features_of_pair(loaded, data, test, **options)
+        images = len(evaluated)
+        least = int(np.bincount(train.labels, minlength=len(train.classes)).min())
+        shots = max([count for count in SHOTS if count <= least] or [1])
+        few = fit_shots(train, evaluated, shots=[shots])[0].accuracy.mean()
+        accuracy = probe_lbfgs(train, evaluated).accuracy
+        found.append(
+            RankedBackbone(
+                model=name_model(model),
+                name=loaded.model.spec.name,
+                top1=wilson(round(accuracy * images), images),
+                few_shot=float(few),
+                speed=_measure_speed(loaded, options.get("device")),
+                parameters=cost_of(loaded.model.spec).parameters,
+            )
+        )
+    ranked = sorted(found, key=lambda each: (-each.top1.value, -each.speed))
+    return BackboneRanking(
+        data=name_data(data), shots=shots, images=images, ranked=tuple(mark_front(ranked))
+    )
+
+
+def mark_front(ranked: Sequence[RankedBackbone]) -> Iterator[RankedBackbone]:
+    """Mark those of the Pareto front: each is faster than all that are more accurate."""
+    fastest = 0.0
+    for each in ranked:  # the most accurate first
+        yield replace(each, on_front=each.speed > fastest)
+        fastest = max(fastest, each.speed)
+
+
+@torch.inference_mode()
+def _measure_speed(loaded: LoadedModel, device: str | None) -> float:
+    """Measure images per second of the features; the first pass is a warm-up."""
+    place = choose_device(device)
+    model, size = loaded.model.to(place).eval(), preprocess_of(loaded).size
+    images = torch.randn(_IMAGES, model.spec.channels, *size, device=place)
+    seconds = []
+    for _ in range(_ROUNDS + 1):
+        start = time.perf_counter()
+        model.features(images).sum().item()  # which waits for a GPU
+        seconds.append(time.perf_counter() - start)
+    return _IMAGES / statistics.median(seconds[1:])

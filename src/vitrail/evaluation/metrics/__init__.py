@@ -1,0 +1,1 @@
+"""Metrics of predictions, with their confidence intervals."""

@@ -1,0 +1,143 @@
+"""A probe as a model: the frozen backbone with the probe's linear head, in a model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.data.split import sample_order
+from vitrail.evaluation.features.extract import Features
+from vitrail.evaluation.inputs import preprocess_of
+from vitrail.evaluation.uncertainty.temperature import fit_temperature
+from vitrail.files import check_writable
+from vitrail.models import ViTSpec
+from vitrail.weights.checkpoint import Provenance, check_replaceable, save_folder
+from vitrail.weights.load import as_loaded
+from vitrail.weights.loaded import AnyModel, as_checkpoint
+
+_FOLDS = 5
+_MOST = 20_000  # images, above which one fold is enough to calibrate on
+
+
+@dataclass(frozen=True)
+class LinearHead:
+    """A linear classifier of features as the model computes them; float64."""
+
+    weight: Tensor
+    """(classes, width)."""
+    bias: Tensor
+    """(classes)."""
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Score images (n, width): (n, classes)."""
+        return features.double() @ self.weight.T + self.bias
+
+    def scaled(self, scale: float) -> LinearHead:
+        """Multiply the logits by a number."""
+        return LinearHead(self.weight * scale, self.bias * scale)
+
+
+def unstandardize(weight: Tensor, bias: Tensor, mean: Tensor, std: Tensor) -> LinearHead:
+    """Make a head for features as they are from one (width, classes) for standardized ones."""
+    weight = weight.double() / std[:, None]
+    return LinearHead(weight.T, bias.double() - mean @ weight)
+
+
+FitHead = Callable[[Tensor, Tensor], LinearHead]
+"""Fits a head to features (n, width) and class numbers (n)."""
+
+
+def folds(labels: np.ndarray, classes: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Split positions into the rest and a held-out fifth of each class, five times.
+
+    A class's only image is never held out. Of many images only one fold is given.
+    """
+    fold_of = np.full(len(labels), -1)
+    for order in sample_order(labels, classes, seed):
+        if len(order) > 1:
+            fold_of[order] = np.arange(len(order)) % _FOLDS
+    for fold in range(_FOLDS if len(labels) <= _MOST else 1):
+        held = np.flatnonzero(fold_of == fold)
+        if len(held):
+            yield torch.from_numpy(np.flatnonzero(fold_of != fold)), torch.from_numpy(held)
+
+
+def check_probe_out(out: str | Path | None, features: str) -> None:
+    """Refuse a model folder that can't be written, before the work begins."""
+    if out is None:
+        return
+    if features != "pre-logits":
+        raise InputError(
+            f"--out requires --features pre-logits, which a model's head reads; got {features}"
+        )
+    check_writable(Path(out), folder=True)
+    check_replaceable(Path(out))
+
+
+def calibrate_head(
+    head: LinearHead, train: Features, rows: Tensor | None, fit: FitHead, seed: int
+) -> tuple[LinearHead, float | None]:
+    """Scale a head so that its probabilities are as often right as they say: temperature 1.
+
+    Heads fitted to four fifths of its images (`rows` of `train`, or all) score the others. Give
+    also the temperature that is in the head now, None where no image could be held out.
+    """
+    x, y = torch.from_numpy(train.values), torch.from_numpy(train.labels)
+    if rows is not None:
+        x, y = x[rows], y[rows]
+    parts = [
+        (fit(x[rest], y[rest]).logits(x[held]), y[held])
+        for rest, held in folds(y.numpy(), len(train.classes), seed)
+    ]
+    if not parts:
+        return head, None
+    logits, labels = (torch.cat(each) for each in zip(*parts, strict=True))
+    temperature = fit_temperature(logits, labels)
+    return head.scaled(1 / temperature), temperature
+
+
+def write_probe(
+    model: AnyModel, head: LinearHead, train: Features, out: str | Path, said: str
+) -> Path:
+    """Write a model folder of the frozen backbone and the head; `said` is how it was fitted."""
+    loaded = as_loaded(model)
+    checkpoint = as_checkpoint(loaded)
+    spec, classes = checkpoint.spec, len(train.classes)
+    dtype = next(iter(checkpoint.tensors.values())).dtype
+    tensors = {k: t for k, t in checkpoint.tensors.items() if not k.startswith(_HEADS)}
+    weight, bias = head.weight.to(dtype), head.bias.to(dtype)
+    if isinstance(spec, ViTSpec):
+        spec = replace(spec, head_bias=True)
+        if spec.distilled:  # the two heads' mean: features are the class token's
+            second = torch.zeros_like(weight), torch.zeros_like(bias)
+            tensors |= _name("distillation_head.output", *second)
+            weight, bias = 2 * weight, 2 * bias
+    tensors |= _name("head.output", weight, bias)
+    before = checkpoint.provenance or Provenance(source=str(spec), sha256="", format="vitrail")
+    save_folder(
+        replace(
+            checkpoint,
+            spec=replace(spec, classes=classes),
+            tensors=tensors,
+            classes=train.classes,
+            preprocess=preprocess_of(loaded),
+            activation="softmax",
+            thresholds=None,
+            provenance=replace(before, changes=(*before.changes, said)),
+        ),
+        Path(out),
+    )
+    return Path(out)
+
+
+_HEADS = ("head.output.", "distillation_head.output.")
+
+
+def _name(layer: str, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
+    return {f"{layer}.weight": weight, f"{layer}.bias": bias}

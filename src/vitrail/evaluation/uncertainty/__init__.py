@@ -1,0 +1,1 @@
+"""What a model doesn't know: temperature, answers withheld, images unlike the training images."""

@@ -1,0 +1,1 @@
+"""Positions: absolute tables, relative biases, rotary positions, and their resizing."""

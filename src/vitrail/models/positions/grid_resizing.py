@@ -1,0 +1,105 @@
+"""Resizing of position embeddings to another grid, and of patch embeddings to another size."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitrail.models.spec import ResizeRule, Size
+
+_RULES: dict[ResizeRule, tuple[str, bool, bool]] = {  # mode, aligned corners, antialias
+    "google": ("bilinear", True, False),  # scipy.ndimage.zoom(order=1)
+    "timm": ("bicubic", False, True),
+    "huggingface": ("bicubic", False, False),
+    "torchvision": ("bicubic", True, False),
+    "siglip2": ("bilinear", False, True),
+}
+
+
+def resize_grid(table: Tensor, old: Size, new: Size, rule: ResizeRule = "google") -> Tensor:
+    """Resize a table (old rows x columns, width) to a new grid, by a project's rule."""
+    return table if old == new else _interpolate(table, old, new, *_RULES[rule])
+
+
+def _interpolate(
+    table: Tensor, old: Size, new: Size, mode: str, corners: bool, antialias: bool
+) -> Tensor:
+    # A copy, because torch 2.13 resizes channels-last grids to one column incorrectly.
+    grid = table.unflatten(0, old).permute(2, 0, 1)[None].contiguous()
+    if grid.dtype in (torch.float16, torch.bfloat16):
+        grid = grid.float()  # as these projects do
+    grid = F.interpolate(grid, new, mode=mode, align_corners=corners, antialias=antialias)
+    return grid[0].flatten(1).T.to(table.dtype)
+
+
+def resize_positions(
+    table: Tensor, old: Size, new: Size, rule: ResizeRule = "google", prefix: int = 0
+) -> Tensor:
+    """Resize a table to a new grid, except for its first `prefix` rows (the class token)."""
+    if old == new:
+        return table
+    return torch.cat([table[:prefix], resize_grid(table[prefix:], old, new, rule)])
+
+
+def resize_offsets(table: Tensor, old: Size, new: Size, rule: ResizeRule) -> Tensor:
+    """Resize a table of 2-D offsets to those of a new grid; the class token's rows stay.
+
+    timm and transformers have other rules for offsets than for positions.
+    """
+    if old == new:
+        return table
+    before, after = ((2 * rows - 1, 2 * columns - 1) for rows, columns in (old, new))
+    count = before[0] * before[1]
+    if rule == "timm":
+        resized = _resize_by_distance(table[:count], before, after)
+    elif rule == "huggingface":
+        resized = _interpolate(table[:count], before, after, "bilinear", False, False)
+    else:
+        resized = resize_grid(table[:count], before, after, rule)
+    return torch.cat([resized, table[count:]])
+
+
+def _resize_by_distance(table: Tensor, old: Size, new: Size) -> Tensor:
+    """Resize offsets by BEiT's own rule, linear between old offsets that are spread apart.
+
+    Near offsets keep their distance and far ones are stretched, in a geometric progression.
+    """
+    down, across = (_distance_weights(*sides).to(table) for sides in zip(old, new, strict=True))
+    grid = torch.einsum("yi,ijh,xj->yxh", down, table.unflatten(0, old), across)
+    return grid.flatten(0, 1)
+
+
+def _distance_weights(old: int, new: int) -> Tensor:
+    """Return the weights (new, old) of a side's old offsets in its new ones."""
+    if old == 1:
+        return torch.ones(new, 1)
+    low, high, ratio = 1.01, 1.5, 1.01
+    while high - low > 1e-6:
+        ratio = (low + high) / 2
+        reached = (1 - ratio ** (old // 2)) / (1 - ratio)
+        low, high = (low, ratio) if reached > new // 2 else (ratio, high)
+    far = torch.tensor([ratio**step for step in range(old // 2)], dtype=torch.float64).cumsum(0)
+    places = torch.cat([-far.flip(0), far.new_zeros(1), far])
+    wanted = torch.arange(-(new // 2), new // 2 + 1, dtype=torch.float64)
+    right = torch.bucketize(wanted, places).clamp(1, old - 1)
+    part = ((wanted - places[right - 1]) / (places[right] - places[right - 1])).clamp(0, 1)
+    weights = torch.zeros(new, old, dtype=torch.float64)
+    weights.scatter_(1, (right - 1)[:, None], 1 - part[:, None])
+    return weights.scatter_(1, right[:, None], part[:, None])
+
+
+def resize_patches(weight: Tensor, new: Size) -> Tensor:
+    """Resize patch-embedding filters (width, channels, P, Q) by the pseudo-inverse (FlexiViT).
+
+    A bilinearly resized patch then has the same embedding as before (arXiv 2212.08013, section
+    3.4).
+    """
+    old: Size = (weight.shape[2], weight.shape[3])
+    if old == tuple(new):
+        return weight
+    basis = torch.eye(old[0] * old[1], dtype=torch.float64, device=weight.device)
+    images = basis.view(-1, 1, *old)
+    shrunk = F.interpolate(images, new, mode="bilinear", align_corners=False, antialias=True)
+    inverse = torch.linalg.pinv(shrunk.flatten(1))  # (new pixels, old pixels)
+    return (weight.double().flatten(2) @ inverse.T).unflatten(2, new).to(weight.dtype)

@@ -1,0 +1,67 @@
+"""Relative positions: a bias of the attention logits."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitrail.models.positions.grid_resizing import resize_grid, resize_offsets
+from vitrail.models.positions.mixed_grids import MixedGrids
+from vitrail.models.spec import ResizeRule, Size, ViTSpec
+
+
+class RelativeBias(nn.Module):
+    """BEiT's 2-D relative positions: a bias of each head for the offset between two patches.
+
+    Three more rows are the biases from the class token, to it, and of it with itself.
+    """
+
+    def __init__(self, spec: ViTSpec) -> None:
+        super().__init__()
+        self.grid = spec.grid
+        self.rule: ResizeRule = spec.position_resize
+        self.token = spec.class_tokens > 0
+        rows, columns = spec.grid
+        offsets = (2 * rows - 1) * (2 * columns - 1)
+        self.table = nn.Parameter(torch.empty(offsets + 3 * self.token, spec.heads))
+
+    def forward(self, query: Tensor, grid: Size | MixedGrids) -> Tensor:
+        """Return the logits' bias (images or 1, heads, tokens, tokens) for images' grids."""
+        if isinstance(grid, MixedGrids):
+            return grid.gather_pairs(lambda size: self(query, size)[0], int(self.token))
+        table = resize_offsets(self.table, self.grid, grid, self.rule)
+        y, x = (torch.arange(side, device=query.device) for side in grid)
+        down, across = y[:, None] - y + grid[0] - 1, x[:, None] - x + grid[1] - 1
+        index = down[:, None, :, None] * (2 * grid[1] - 1) + across[:, None]
+        index = index.flatten(2).flatten(0, 1)
+        if self.token:
+            last = table.shape[0] - 1
+            index = F.pad(F.pad(index, (1, 0), value=last - 1), (0, 0, 1, 0), value=last - 2)
+            index = torch.cat([F.pad(index[:1, 1:], (1, 0), value=last), index[1:]])
+        return table[index].permute(2, 0, 1)[None].to(query.dtype)
+
+
+class RelativePositions(nn.Module):
+    """The paper's 1-D relative attention: queries against an embedding of the offset p_q - p_k."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(2 * tokens - 1, width))
+
+    def forward(self, query: Tensor) -> Tensor:
+        """Return the logits' bias (lines, heads, tokens, tokens) for queries (…, head size).
+
+        Row i of the table is the offset i - (tokens - 1). For another number of tokens than trained
+        the table is resized.
+        """
+        _, heads, tokens, size = query.shape
+        offsets = 2 * tokens - 1
+        table = resize_grid(self.table, (len(self.table), 1), (offsets, 1)).to(query.dtype)
+        keys = table.view(offsets, heads, size)
+        logits = torch.einsum("bhtd,ohd->bhto", query * size**-0.5, keys)
+        # Query q needs offsets q - k for k = 0, 1, …: columns q + tokens - 1 downwards. Reversed,
+        # row q starts tokens - 1 - q columns in, a shear that one reshape of the padded rows does.
+        sheared = F.pad(logits.flip(-1), (0, 1)).flatten(-2)
+        sheared = sheared[..., tokens - 1 : tokens - 1 + tokens * offsets]
+        return sheared.unflatten(-1, (tokens, offsets))[..., :tokens]

@@ -1,0 +1,1 @@
+"""The text towers of models of images and text."""

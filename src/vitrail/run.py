@@ -1,0 +1,506 @@
+"""The one job: a configuration becomes a trained model in a folder that explains itself.
+
+`train` is the way in; `TrainingRun` is what happens, in order: open the data, build the model, set
+up the optimizer, resume, take the steps (training/loop.py), save the model folder.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from copy import deepcopy
+from dataclasses import asdict, astuple, replace
+from typing import Any, Literal, Unpack
+
+import torch
+from safetensors.torch import save as serialize
+
+from vitrail.config import OBJECT, Duration, InputError, merge, to_dict
+from vitrail.data.batches import Batch, UnreadableImage
+from vitrail.data.cache import keep_decoded
+from vitrail.data.class_balance import balance_notes
+from vitrail.data.dataset import ImageDataset, ImageStream
+from vitrail.data.datasets.open import Data, check_trainable, notes
+from vitrail.data.streaming import Cursor
+from vitrail.data.unreadable import UnreadableImages
+from vitrail.distributed import Processes, process_group
+from vitrail.files import write_whole
+from vitrail.models import BiT, ViT
+from vitrail.models.model import Model
+from vitrail.recipes import paper_protocol
+from vitrail.recipes.protocol import ProtocolResult, run_protocol
+from vitrail.report import leave_report
+from vitrail.run_settings import RunWords, configure_finetuning, data_text, resolve_settings
+from vitrail.signals import Stopped, listen
+from vitrail.tasks import make_task
+from vitrail.text import printable, show
+from vitrail.training.best_tracker import BestTracker
+from vitrail.training.callbacks import Callback
+from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, SaveError
+from vitrail.training.checkpoints.resume import find_checkpoint, load_checkpoint, save_checkpoint
+from vitrail.training.checkpoints.run_folder import (
+    BAD_BATCH,
+    MIM_HEAD,
+    MODEL,
+    RECONSTRUCTIONS,
+    RESULT,
+    check_folder,
+    identify_run,
+    prepare_folder,
+)
+from vitrail.training.checkpoints.run_lock import run_lock
+from vitrail.training.checkpoints.sharding import full_state_dict
+from vitrail.training.logging.loggers import LoggerFactory
+from vitrail.training.logging.metrics_logger import MetricsLogger
+from vitrail.training.logging.run_facts import CostMeter
+from vitrail.training.loop import StepResult, fit
+from vitrail.training.parts import (
+    ModelChange,
+    OptimizerFactory,
+    Parts,
+    Schedule,
+    Transform,
+    gather_parts,
+    split_model,
+    split_task,
+)
+from vitrail.training.peft import adapt
+from vitrail.training.run_data import hold_out_for_choosing, open_datasets
+from vitrail.training.run_result import Ending, Run, make_run
+from vitrail.training.task import Metric, Task, TaskFactory
+from vitrail.training.train_config import TrainConfig
+from vitrail.training.train_iterator import count_images, open_iterator
+from vitrail.training.trainer_setup import check_losses, make_trainer, plan_intervals
+from vitrail.training.validation import Validator
+from vitrail.weights.checkpoint import save_folder
+from vitrail.weights.loaded import LoadedModel, as_checkpoint
+
+log = logging.getLogger("vitrail")
+
+
+def train(
+    config: TrainConfig | Data,
+    *,
+    data: Data | None = None,
+    model: str | ModelChange | LoadedModel | ViT | BiT | None = None,
+    task: str | TaskFactory | None = None,
+    weights: str | None = None,
+    optimizer: str | OptimizerFactory | None = None,
+    schedule: str | Schedule | None = None,
+    transform: str | Transform | None = None,
+    metrics: Mapping[str, str | Metric] | Sequence[str | Metric] = (),
+    callbacks: Sequence[str | Callback | type[Callback]] = (),
+    loggers: Sequence[str | LoggerFactory] = (),
+    restart: bool = False,
+    report: bool = True,
+    **words: Unpack[RunWords],
+) -> Run:
+    """Train a model, from where an earlier call stopped; `restart` begins again.
+
+    Give a TrainConfig, or DATA and the command's words: `train("photos/", model="ViT-S/16",
+    recipe="small-data", epochs=20, out="runs/photos")`. Data, task, optimizer, schedule, transform,
+    metrics, callbacks and loggers may be objects of your own or their import paths, `model` also a
+    function that changes the model (docs/own-parts.md); an object without a path has to be given
+    again to resume.
+    """
+    named, changes = split_model(model)
+    kind, own_task = split_task(task)
+    checkpoint = None
+    if isinstance(changes, LoadedModel | ViT | BiT):
+        checkpoint, changes = as_checkpoint(deepcopy(changes)), None  # which stays as it is
+        named, weights = checkpoint.spec.name, f"{OBJECT}{checkpoint.spec.name}"
+    if isinstance(config, TrainConfig):
+        if words:
+            raise InputError(f"{', '.join(words)}: change the TrainConfig instead, or give DATA")
+        own = None if data is None else data_text(data)
+        given = {"model": named, "task": kind, "data": own, "weights": weights}
+        config = merge(config, {name: text for name, text in given.items() if text is not None})
+    else:
+        data = config if data is None else data
+        found = resolve_settings(data, model=named, task=kind, weights=weights, **words)
+        config, checkpoint = found.config, checkpoint or found.checkpoint
+    config, parts = gather_parts(
+        config,
+        data=data,
+        checkpoint=checkpoint,
+        task=own_task,
+        model=changes,
+        optimizer=optimizer,
+        schedule=schedule,
+        transform=transform,
+        metrics=metrics,
+        callbacks=callbacks,
+        loggers=loggers,
+    )
+    return _train(config, parts, restart=restart, report=report)
+
+
+def finetune(
+    data: Data,
+    *,
+    weights: str | None = None,
+    model: str | None = None,
+    tune: Literal["all", "head", "last", "lora"] | None = None,
+    protocol: Literal["paper"] | None = None,
+    rates: Sequence[float] = (),
+    seeds: int = 3,
+    restart: bool = False,
+    report: bool = True,
+    **words: Unpack[RunWords],
+) -> Run | ProtocolResult:
+    """Train a pre-trained model on other images, with a new head.
+
+    `tune` says which weights are trained. The paper's `protocol` chooses the learning rate among
+    `rates` on held-out images, then trains on all of them with several `seeds`.
+    """
+    found = configure_finetuning(
+        data, weights=weights, model=model, tune=tune, protocol=protocol, rates=rates, **words
+    )
+    config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
+    if protocol is None:
+        return _train(config, parts, restart=restart, report=report)
+    if parts.data is not None:
+        raise InputError(
+            "the protocol opens its data for each run: give text, such as py:module:name"
+        )
+    plan = paper_protocol(found.config, found.row, rates=tuple(rates) or None, seeds=seeds)
+    return run_protocol(plan, train_among, restart=restart)
+
+
+def _train(config: TrainConfig, parts: Parts, *, restart: bool, report: bool) -> Run:
+    """Train in all processes; leave the report in the folder."""
+    with process_group(config.device) as processes:
+        run = train_among(processes, config, parts, restart=restart)
+        if report and processes.is_main:
+            leave_report(run.folder)
+    return run
+
+
+def train_among(
+    processes: Processes,
+    config: TrainConfig,
+    parts: Parts | None = None,
+    *,
+    restart: bool = False,
+    pause: Duration | None = None,
+) -> Run:
+    """Train in processes that have met; pause after `pause` if that is given.
+
+    A run that pauses is evaluated and saved, and the next call resumes it.
+    """
+    parts = parts or gather_parts(config)[1]
+    config = hold_out_for_choosing(config, parts.data)
+    with ExitStack() as stack:
+
+        def look() -> dict[str, Any] | None:
+            stack.enter_context(run_lock(config.out))
+            return check_folder(config, restart=restart)
+
+        reached = processes.on_main(look)
+        if reached is not None:
+            run = Run.load(config.out, reached)
+            log.info("%s: %s", show(config.out), run)
+            return run
+        # What can't be run is refused here, before anything of an older run is touched.
+        training = TrainingRun(config, processes, parts, pause=pause)
+        processes.on_main(lambda: prepare_folder(config, restart=restart))
+        return training.run()
+
+
+class TrainingRun:
+    """One process's part of a run, from opening the data to the model folder."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        processes: Processes,
+        parts: Parts | None = None,
+        *,
+        pause: Duration | None = None,
+    ) -> None:
+        self.config, self.processes = config, processes
+        self.parts = parts or gather_parts(config)[1]
+        self.saved = 0  # the step of the newest checkpoint
+        self.unsaved: InputError | None = None  # why the last save failed
+        self.best = BestTracker()
+        self._open_data()
+        self._build_model()
+        self.trainer = make_trainer(
+            config, self.model, self.task, self.images or 0, processes, self.parts
+        )
+        val_images = len(self.val_set) if self.val_set else 0
+        self.intervals = plan_intervals(config, self.images or 0, val_images, pause)
+        self.iterator = open_iterator(
+            self.train_set,
+            config,
+            self.task.preprocess,
+            self.parts.transform,
+            together=self.task.needs_whole_batch,
+        )
+
+    def _open_data(self) -> None:
+        config, make = self.config, self.parts.task or make_task
+        labels = self.parts.need_labels(config)
+        self.train_set, self.val_set = open_datasets(config, self.parts.data, labels=labels)
+        self.data_notes = check_trainable(self.train_set, self.val_set, labels=labels)
+        self.data_notes += balance_notes(config.balance, self.train_set)
+        self.identity = {
+            split: _identify(each)
+            for split, each in (("train", self.train_set), ("val", self.val_set))
+            if each is not None
+        }
+        self.processes.check_same({"settings": to_dict(config), "data": self.identity})
+        self.images = count_images(self.train_set)
+        """Images of an epoch; None where a stream does not say."""
+        self.unreadable = UnreadableImages(self.train_set.name, self.images, config.max_unreadable)
+        self.task: Task = make(config, self.train_set)
+        if not isinstance(self.task, Task):
+            raise InputError(f"the task must be a vitrail.Task, got {type(self.task).__name__}")
+        if self.parts.metrics and self.val_set is None:
+            raise InputError("metrics need validation images; give val_split, val_data or hold_out")
+        self.task.metrics = self.parts.metrics
+
+    def _build_model(self) -> None:
+        config, task = self.config, self.task
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(config.seed)
+            start = task.start(self.parts.checkpoint)
+            model = task.build(start)
+            if self.parts.model is not None:
+                model = self.parts.model(model)
+                if not isinstance(model, Model):
+                    kind = type(model).__name__
+                    raise InputError(f"the model's function must return the model, got {kind}")
+            adapt(model, config.tune)
+        assert start.preprocess is not None
+        self.provenance = start.provenance
+        if isinstance(self.train_set, ImageDataset):
+            self.train_set = keep_decoded(self.train_set, start.preprocess, config.cache)
+        for module in model.modules():  # a model may have another in it
+            if isinstance(module, Model):
+                module.checkpointing = config.checkpointing
+        self.model = model.to(self.processes.device)
+        task.setup(start.preprocess, self.processes.device)
+        if self.parts.task is not None or self.parts.model is not None:
+            check_losses(self.model, task)
+        self.validator = (
+            Validator(self.val_set, task, config, self.processes) if self.val_set else None
+        )
+
+    def run(self) -> Run:
+        """Train to the end."""
+        config, total = self.config, self.intervals.total
+        saved = self.processes.on_main(lambda: find_checkpoint(config, self.identity))
+        start = saved.step if saved else 0
+        self.cost = CostMeter(config.out, self.processes, resumes=saved is not None)
+        with (
+            MetricsLogger(
+                config.out,
+                total=total,
+                step=start,
+                every=config.log_every,
+                loggers=self.parts.loggers,
+                quiet=not self.processes.is_main,
+                saved=saved.metadata["metrics"] if saved else None,
+            ) as self.metrics,
+            listen() as self.signals,
+        ):
+            for note in self._notes(start):
+                self.metrics.note(note)
+            if saved:
+                self._resume(saved)
+            self._call("on_start", start)
+            self.loader = self.iterator.open(total, self.processes.shard)
+            self.waited = 0.0
+            with closing(batch for batch in self.loader) as made:  # and so its workers, at any end
+                ending, step = fit(
+                    self.trainer,
+                    made,
+                    self.intervals,
+                    self.signals,
+                    start=start,
+                    ahead=0 if self.parts.callbacks else 1,  # they see each step when it is taken
+                    record=self._record,
+                    evaluate=self._evaluate,
+                    save=self._save,
+                    blame=self._blame,
+                )
+            if ending != "stopped":
+                return self._finish(ending, step)
+            if self.unsaved is not None:
+                raise self.unsaved
+            self.metrics.note(
+                f"stopped at step {step:,} of {total:,}; run the same command again to resume"
+            )
+        raise Stopped(self.signals.number or signal.SIGTERM, step)  # not an error, to the log
+
+    def _notes(self, start: int) -> list[str]:
+        config, total = self.config, self.intervals.total
+        found = [*notes(self.train_set), *self.data_notes]
+        if start:
+            found.append(f"resuming {show(config.out)} at step {start:,} of {total:,}")
+        elif self.provenance is not None:
+            before = self.provenance.changes[:-1]  # the last says what this run trains on
+            older = [each.startswith("trained on") for each in before]
+            found += before[len(older) - older[::-1].index(True) if any(older) else 0 :]
+        parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+        count = "unknown" if self.images is None else f"{self.images:,}"
+        found.append(
+            f"{self.model.spec}: {parameters:,} trained parameters, {count} "
+            f"images of {len(self.train_set.classes):,} classes, {total:,} steps of "
+            f"{config.batch} ({self.trainer.micro_batch} at a time)"
+        )
+        if (old := config.ema**total) > 0.5:
+            found.append(
+                f"an EMA decay of {config.ema} is still {old:.0%} the starting weights after "
+                f"{total:,} steps; a smaller one forgets sooner"
+            )
+        return found
+
+    def _call(self, event: str, *arguments: Any) -> None:
+        """Tell the callbacks."""
+        for callback in self.parts.callbacks:
+            getattr(callback, event)(self, *arguments)
+
+    def _resume(self, saved: SavedCheckpoint) -> None:
+        load_checkpoint(saved, self.trainer, micro_batch=self.config.micro_batch)
+        self.saved = saved.step
+        self.iterator.cursor = Cursor(*saved.metadata.get("cursor", (saved.step,)))
+        self.best = BestTracker.load(saved.metadata["best"])
+        self.unreadable.note(UnreadableImage(*each) for each in saved.metadata["unreadable"])
+
+    def _save(self, step: int) -> None:
+        """Save the run; where that fails, it is remembered, and training goes on."""
+        self.metrics.sync()
+
+        def metadata() -> dict[str, Any]:
+            return {
+                **identify_run(self.config),
+                "data": self.identity,
+                "total": self.intervals.total,
+                "best": asdict(self.best),
+                "unreadable": [astuple(image) for image in self.unreadable.bad.values()],
+                "metrics": self.metrics.metrics_state(),
+                "cursor": astuple(self.iterator.cursor),
+            }
+
+        try:
+            save_checkpoint(self.config.out, step, self.trainer, metadata, self.processes)
+            self.cost.write()
+            if self.config.keep == "last" or self.best.best is None:
+                with self._averaged():
+                    self._write_model()  # so that a run that is stopped has one
+        except InputError as error:
+            self.unsaved = error
+            log.warning("%s; the last good one is of step %d", error, self.saved)
+        else:
+            self.unsaved, self.saved = None, step
+            self._call("on_save", step)
+
+    def _record(self, taken: StepResult, batch: Batch) -> None:
+        self.iterator.advance()
+        if taken.bad:  # every process learns what all of them met, so that they refuse together
+            self.unreadable.note(
+                image for each in self.processes.gather(batch.bad) for image in each
+            )
+        values = {"train/loss": taken.loss, "lr": taken.lr, "norm": taken.norm}
+        if isinstance(self.train_set, ImageDataset):  # a stream may know its length one day only
+            epoch = taken.step * self.config.batch / len(self.train_set)
+            values = {"epoch": epoch, **values}
+        waited, self.waited = self.loader.waited - self.waited, self.loader.waited
+        self.metrics.train(taken.step, values, images=self.config.batch, waited=waited)
+        self._call("on_step", taken)
+
+    def _evaluate(self, step: int) -> bool:
+        """Evaluate on the validation images, once a step; tell whether the run gets no better."""
+        if self.validator is None:
+            return False
+        if self.best.evaluated != step:
+            with self._averaged():
+                found = self.validator.evaluate(
+                    self.model, self.signals, micro_batch=self.trainer.micro_batch
+                )
+                self.best = self.best.after(step, found)
+                drawn = self.validator.draw(self.model, self.config.out / RECONSTRUCTIONS)
+                if drawn is not None:
+                    self.metrics.image(step, "val/predictions", drawn)
+                if self.config.keep == "best" and self.best.worse == 0:
+                    self._write_model()
+            self.metrics.evaluation(
+                step, {f"val/{name}": value for name, value in found.values.items()}
+            )
+            self._call("on_evaluation", step, found.values)
+        return 0 < self.config.patience <= self.best.worse
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """Put the averaged weights into the model, where there are any."""
+        ema = self.trainer.ema
+        return ema.applied(self.model) if ema is not None else nullcontext()
+
+    def _blame(self, step: int) -> str:
+        """List the images of a global batch in a file, and say where."""
+        path = self.config.out / f"{BAD_BATCH}{step + 1}.txt"
+
+        def write() -> None:
+            names = dict.fromkeys(self.iterator.names())
+            write_whole(path, "".join(f"{printable(name)}\n" for name in names))
+
+        try:
+            self.processes.on_main(write)
+        except InputError as error:
+            return str(error)
+        return f"its images are listed in {show(path)}"
+
+    def _finish(self, ending: Ending, step: int) -> Run:
+        """Write the model folder and the result, unless the run only pauses."""
+        config, best, folder = self.config, self.best, self.config.out
+        chooses = config.keep == "best" or config.patience > 0
+        chosen_on = self.val_set.name if chooses and self.val_set else None
+        if ending == "paused":
+            if self.unsaved is not None:
+                raise self.unsaved
+            run = make_run(folder, ending, step, best.last)
+            self.metrics.note(str(run))
+            return run
+        self._call("on_end", step)
+        kept = best.last
+        if config.keep == "best" and best.best is not None:
+            kept = best.best  # and its model was written when it was found
+        else:
+            with self._averaged():
+                self._write_model()
+        for unreadable in (self.unreadable, self.validator and self.validator.unreadable):
+            if unreadable and unreadable.bad:
+                log.warning("%s", unreadable.summary())
+        if self.unsaved is not None:
+            raise SaveError(f"{self.unsaved}; the model is in {folder / MODEL}")
+        run = make_run(folder, ending, step, kept, chosen_on, **self.cost.tell(self, step))
+        text = json.dumps({**asdict(run), "folder": "."}, indent=1) + "\n"
+        self.processes.on_main(lambda: write_whole(folder / RESULT, text))
+        self.metrics.note(str(run))
+        return run
+
+    def _write_model(self) -> None:
+        tensors = full_state_dict(self.model)
+        evaluated = self.best.best if self.config.keep == "best" else self.best.last
+
+        def write() -> None:
+            task, out = self.task, self.config.out
+            kept = task.to_checkpoint(self.model, tensors, self.provenance, evaluated)
+            if self.parts.model is not None:
+                kept = replace(kept, changed_by=self.config.parts.model)
+            save_folder(kept, out / MODEL)
+            if extra := task.extra_tensors(tensors):
+                write_whole(out / MIM_HEAD, serialize(extra))
+
+        self.processes.on_main(write)
+
+
+def _identify(data: ImageDataset | ImageStream) -> dict[str, Any]:
+    """Say by what a resumed run knows its images again; a stream, by name and classes."""
+    if isinstance(data, ImageDataset):
+        return {"name": data.name, "images": len(data), "hash": data.fingerprint()}
+    return {"name": data.name, "images": 0, "hash": repr(data.classes)}

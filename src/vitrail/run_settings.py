@@ -1,0 +1,198 @@
+"""A run's settings from the words that a person gives: defaults, recipe, file, then the words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from vitrail.config import InputError, from_flags, merge, read_file, suggest, to_dict
+from vitrail.data.datasets.open import Data, open_data
+from vitrail.data.transforms.augment import parse_augment
+from vitrail.models.names import at_size, parse_size
+from vitrail.recipes import apply_recipe, shorten_warmup, transfer_of
+from vitrail.training.train_config import TrainConfig
+from vitrail.training.train_iterator import count_images
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.load import read_checkpoint
+
+
+class RunWords(TypedDict, total=False):
+    """The words of `vitrail train` and `finetune`; where none is given, the recipe decides."""
+
+    out: str | Path
+    """The run's folder."""
+    recipe: str | None
+    """Settings to begin with, such as small-data or finetune:pets."""
+    steps: int | None
+    epochs: float | None
+    batch: int | None
+    """Images per step, over all processes."""
+    lr: float | None
+    seed: int | None
+    image: str | int | None
+    """Image size: 384, or "384x512"."""
+    config_file: str | Path | None
+    """Settings as YAML, TOML or JSON."""
+    settings: Mapping[str, Any]
+    """Other settings by dotted path: {"optim.momentum": 0.95}; text is read as their type says."""
+
+
+@dataclass(frozen=True)
+class Configured:
+    """Settings, and what was read to find them."""
+
+    config: TrainConfig
+    checkpoint: Checkpoint | None = None
+    """The weights, where the model's name was taken from them."""
+    row: str | None = None
+    """The row of the paper's Table 4 that the protocol goes by."""
+
+
+def configure(
+    data: Data,
+    *,
+    model: str | None = None,
+    task: str | None = None,
+    weights: str | None = None,
+    **words: Unpack[RunWords],
+) -> TrainConfig:
+    """Gather a run's settings: defaults, then the recipe, then the file, then the words.
+
+    Without a model's name, the model is that of the weights.
+    """
+    return resolve_settings(data, model=model, task=task, weights=weights, **words).config
+
+
+def resolve_settings(
+    data: Data,
+    *,
+    model: str | None = None,
+    task: str | None = None,
+    weights: str | None = None,
+    **words: Unpack[RunWords],
+) -> Configured:
+    """Gather settings as `configure` does; keep the weights that had to be read for it."""
+    if "out" not in words:
+        raise InputError("no folder for the run; give out, such as runs/photos")
+    out, path = Path(words["out"]), words.get("config_file")
+    file = dict(read_file(path)) if path else {}
+    said = _check_file(TrainConfig(data="", model="", out=out), file, path)
+    data, weights = data or said.data, weights or said.weights
+    if not data:
+        raise InputError("no data; give DATA, such as a folder of images, or a --config with data")
+    text = data_text(data)
+    name, checkpoint = _name_model(model or said.model, weights, words.get("image"))
+    config = TrainConfig(data=text, model=name, out=out, weights=weights)
+    recipe = words.get("recipe") or (task if task in ("masked-patches", "mae") else None)
+    given = (_daily_settings(task, words), _more_settings(words))
+    if recipe is not None:
+        config = apply_recipe(config, recipe, file, *given)
+    planned = config.schedule.warmup
+    file |= {"data": text, "model": config.model, "out": str(out), "weights": weights}
+    config = merge(config, file, *given)
+    if config.schedule.warmup == planned:
+        config = _fit_warmup(config, data)
+    return Configured(config, checkpoint)
+
+
+def configure_finetuning(
+    data: Data,
+    *,
+    weights: str | None = None,
+    model: str | None = None,
+    tune: str | None = None,
+    protocol: str | None = None,
+    rates: Sequence[float] = (),
+    **words: Unpack[RunWords],
+) -> Configured:
+    """Gather the settings of a fine-tuning run, or of the runs of a protocol."""
+    recipe, settings, row = words.get("recipe"), {**words.get("settings", {})}, None
+    if protocol is not None:
+        row = transfer_of(recipe.partition(":")[2] if recipe else data_text(data))
+        if words.get("lr") is not None or "optim.lr" in settings:
+            raise InputError("the protocol chooses the learning rate: give --rates instead of --lr")
+    elif rates:
+        raise InputError("--rates requires --protocol paper; without it, give one --lr")
+    if tune is not None:
+        settings = {"tune.mode": tune, **settings}
+    words["recipe"] = recipe or (f"finetune:{row}" if row else "finetune-default")
+    words["settings"] = settings
+    missing = InputError("no weights to start from; give --weights, such as timm:… or a path")
+    if weights is None and words.get("config_file") is None:
+        raise missing
+    found = resolve_settings(data, model=model, weights=weights, **words)
+    if found.config.weights is None:
+        raise missing
+    return replace(found, row=row)
+
+
+def data_text(data: Data) -> str:
+    """Return data as the settings note it: its text, or `object:` and its type."""
+    if isinstance(data, str | os.PathLike):
+        return os.fspath(data)
+    return f"object:{getattr(data, 'name', type(data).__name__)}"
+
+
+def _check_file(config: TrainConfig, file: dict[str, Any], path: str | Path | None) -> TrainConfig:
+    """Read a file's settings; what is wrong in it is told with its name."""
+    try:
+        return merge(config, file)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _name_model(
+    model: str, weights: str | None, image: str | int | None
+) -> tuple[str, Checkpoint | None]:
+    """Say which model is trained at which resolution, and what was read to know it."""
+    checkpoint = None
+    if not model:
+        if weights is None:
+            raise InputError(
+                "no model; give --model, such as ViT-S/16, or a --config that names one"
+            )
+        checkpoint = read_checkpoint(weights)
+        model = checkpoint.spec.name
+    return at_size(model, parse_size(str(image))) if image else model, checkpoint
+
+
+def _daily_settings(task: str | None, words: RunWords) -> dict[str, Any]:
+    steps, epochs, lr = words.get("steps"), words.get("epochs"), words.get("lr")
+    if steps is not None and epochs is not None:
+        raise InputError("give --steps or --epochs, not both")
+    length = None if steps is None else f"{steps} steps"
+    found: dict[str, Any] = {
+        "task": task,
+        "batch": words.get("batch"),
+        "seed": words.get("seed"),
+        "length": length if epochs is None else f"{epochs} epochs",
+        "optim": None if lr is None else {"lr": lr},
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _more_settings(words: RunWords) -> dict[str, Any]:
+    """Nest the settings that are given by dotted path; refuse those that there are not."""
+    settings = dict(words.get("settings") or {})
+    known = {field.name for field in fields(TrainConfig)}
+    for path in settings:
+        if path.partition(".")[0] not in known:
+            flags = known | RunWords.__annotations__.keys() - {"settings", "config_file"}
+            hint = suggest(f"--{path}", (f"--{name.replace('_', '-')}" for name in flags))
+            raise InputError(f"unknown option --{path}{hint} (see --help)")
+    if isinstance(augment := settings.get("augment"), str):
+        settings["augment"] = to_dict(parse_augment(augment))
+    return from_flags(settings.items())
+
+
+def _fit_warmup(config: TrainConfig, data: Data) -> TrainConfig:
+    """Shorten a recipe's warm-up where the run is far shorter than the recipe's."""
+    images: int | None = 0
+    if config.schedule.warmup.unit == "%":
+        return config
+    if "epochs" in (config.length.unit, config.schedule.warmup.unit):
+        images = count_images(open_data(data, split="train", labels=False))
+    return config if images is None else shorten_warmup(config, images=images)

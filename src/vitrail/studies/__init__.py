@@ -1,0 +1,1 @@
+"""Studies: many runs by one plan, and what they show together."""

@@ -1,0 +1,69 @@
+"""From a table to what is drawn and shown of it: means over seeds with their intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from vitrail.evaluation.metrics.intervals import student_t
+from vitrail.result import ResultTable
+from vitrail.studies.claims import Rows, as_number
+
+Points = list[tuple[float, float, float, float]]
+"""x, mean, and the ends of its interval over seeds."""
+
+
+def curves(rows: Rows, *, x: str, y: str, by: str | None) -> dict[str, Points]:
+    """Average a column over seeds for each x, one curve for each value of `by`."""
+    found: dict[str, dict[float, list[float]]] = {}
+    for row in rows:
+        place, value = as_number(row.get(x)), as_number(row.get(y))
+        if place is not None and value is not None:
+            found.setdefault(str(row[by]) if by else "", {}).setdefault(place, []).append(value)
+    return {name: [_point(at, of[at]) for at in sorted(of)] for name, of in found.items()}
+
+
+def groups(rows: Rows, *, y: str, by: str) -> dict[str, tuple[float, float, float]]:
+    """Average a column over seeds for each value of `by`: mean and the ends of its interval."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if (value := as_number(row.get(y))) is not None:
+            found.setdefault(str(row[by]), []).append(value)
+    return {name: _point(0.0, values)[1:] for name, values in found.items()}
+
+
+def _point(at: float, values: list[float]) -> tuple[float, float, float, float]:
+    mean, low, high = student_t(np.array(values))
+    return (at, mean, low, high) if math.isfinite(low) else (at, mean, mean, mean)
+
+
+def group_table(rows: Rows, by: Sequence[str], measures: Mapping[str, str]) -> ResultTable:
+    """Write a table of means and standard deviations over seeds."""
+    found: dict[tuple[object, ...], list[Mapping[str, object]]] = {}
+    for row in rows:
+        found.setdefault(tuple(row.get(name) for name in by), []).append(row)
+    shown = [name for name in measures if any(as_number(row.get(name)) is not None for row in rows)]
+    lines = []
+    for key, cells in found.items():
+        columns = [[as_number(row.get(name)) for row in cells] for name in shown]
+        values = [[each for each in column if each is not None] for column in columns]
+        count = max(map(len, values), default=0)
+        lines.append([*map(_name, key), *map(_mean, values), f"{count}"])
+    heads = [name.removeprefix("model.").removeprefix("data.") for name in by]
+    return ResultTable([*heads, *(measures[name] for name in shown), "n"], lines)
+
+
+def _mean(values: Sequence[float]) -> str:
+    """Write a mean with its standard deviation: fractions in percent, other numbers as they are."""
+    if not values:
+        return "-"
+    mean, std = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
+    if abs(mean) <= 1:
+        return f"{100 * mean:.1f}" + (f" ± {100 * std:.1f}" if std is not None else "")
+    return f"{mean:.3g}"
+
+
+def _name(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

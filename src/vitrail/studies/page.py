@@ -1,0 +1,86 @@
+"""The page of a study: question, the paper's numbers, ours, verdicts in color, cost."""
+
+from __future__ import annotations
+
+import html
+
+from vitrail.plotting.canvas import Plot
+from vitrail.report.html_page import ReportSection, escape, make_page, table_card
+from vitrail.result import ResultTable
+from vitrail.studies.claims import Verdict
+from vitrail.studies.curves import group_table
+from vitrail.studies.reproduce import StudyResult
+from vitrail.studies.study import SCALES, Study
+from vitrail.text import show_duration
+
+COLORS: dict[Verdict, str] = {"holds": "#1a7f37", "fails": "#cf222e", "undecided": "#9a6700"}
+
+
+def study_page(study: Study, result: StudyResult) -> str:
+    """Write a study's page."""
+    summary = f"{study.where}; scale {result.scale}" + (f", {result.data}" if result.data else "")
+    sections = [
+        ReportSection("Question", study.question, [_verdict_card(result)]),
+        ReportSection("The paper", study.paper, [_table_card("In the paper", study.published)]),
+        _our_section(study, result),
+        ReportSection("Cost", cards=[_cost_card(study, result)]),
+    ]
+    footer = "Verdicts are by 95 % intervals over seeds: a claim that is not decided is undecided."
+    return make_page(study.title, summary, sections, footer)
+
+
+def draw_result(study: Study, result: StudyResult) -> Plot | None:
+    """Draw a study's figure, if any of its cells has something to show."""
+    done = [row for row in result.rows if row.get("state") == "done"]
+    if not done:
+        return None
+    plot = study.draw(done)
+    plot.title = study.title
+    return plot
+
+
+def _our_section(study: Study, result: StudyResult) -> ReportSection:
+    setting = study.settings[result.scale]
+    section = ReportSection("Measured", " ".join(filter(None, (setting.why, study.notes))))
+    if plot := draw_result(study, result):
+        section.draw(plot)
+    table = group_table(result.rows, study.by, study.measures)
+    section.cards.append(_table_card("Mean ± standard deviation over seeds", table))
+    failed = [row for row in result.rows if row.get("state") != "done"]
+    if failed:
+        section.cards.append(table_card("Failed cells", {"first": failed[0].get("error")}))
+    return section
+
+
+def _verdict_card(result: StudyResult) -> str:
+    lines = "\n".join(
+        f'<tr><td style="color:{COLORS[each.finding.verdict]};font-weight:600;'
+        f'white-space:nowrap;width:7rem">'
+        f"{each.finding.verdict}</td><td>{escape(each.claim)}<br>"
+        f'<span class="note">{escape(each.finding)}</span></td></tr>'
+        for each in result.claims
+    )
+    return f'<div class="card wide">\n<h3>Claims</h3>\n<table>\n{lines}\n</table>\n</div>'
+
+
+def _table_card(title: str, table: ResultTable) -> str:
+    def row(tag: str, cells: list[str]) -> str:
+        return "".join(f'<{tag} style="width:auto">{escape(cell)}</{tag}>' for cell in cells)
+
+    body = "".join(f"<tr>{row('td', list(cells))}</tr>\n" for cells in table.rows)
+    head = f"<tr>{row('th', list(table.columns))}</tr>"
+    return (
+        f'<div class="card" style="overflow-x:auto">\n<h3>{html.escape(title)}</h3>\n'
+        f"<table>\n<thead>{head}</thead>\n<tbody>{body}</tbody>\n</table>\n</div>"
+    )
+
+
+def _cost_card(study: Study, result: StudyResult) -> str:
+    data = f" --data {result.data}" if result.data else ""
+    rows = {
+        "processor time": show_duration(3600 * result.hours),
+        "run it": f"vitrail reproduce {study.name} --scale {result.scale}{data}",
+    }
+    for scale, setting in study.settings.items():
+        rows[f"at scale {scale}"] = f"{show_duration(3600 * setting.hours)} of {SCALES[scale]}"
+    return table_card("Cost", rows)

@@ -1,0 +1,85 @@
+"""Axial attention against full attention, at equal steps and at equal compute (Appendix D.6)."""
+
+from __future__ import annotations
+
+from vitrail.plotting.study_plots import draw_groups
+from vitrail.result import ResultTable
+from vitrail.studies.claims import Claim, Rows, greater
+from vitrail.studies.curves import groups
+from vitrail.studies.engine.sweep_plan import Sweep
+from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, few_shots, vit
+from vitrail.studies.study import DATA, Setting, Study
+
+MEASURE = "fewshot_10"
+MODELS = {"ViT": vit(4, 4, 64, "pool=gap"), "axial ViT": f"Axial{vit(4, 4, 64)}"}
+BIG = {"ViT": "ViT-B/16,pool=gap", "axial ViT": "AxialViT-B/16"}
+
+
+def _at(name: str, length: str) -> dict[str, str]:
+    return {"attention": name, "length": length}
+
+
+def _plan(
+    words: dict[str, object], models: dict[str, str], steps: int, flops: float, seeds: int
+) -> Sweep:
+    words = {key: value for key, value in words.items() if key != "steps"}
+    return Sweep(
+        base={"data": DATA, **words},
+        axes={
+            "attention": {name: {"model": model} for name, model in models.items()},
+            "length": {"equal steps": {"steps": steps}, "equal compute": {"flops": flops}},
+        },
+        seeds=range(seeds),
+        measures=(few_shots(DATA),),
+    )
+
+
+def _named(rows: Rows) -> Rows:
+    return [{**row, "name": f"{row['attention']}, {row['length']}"} for row in rows]
+
+
+STUDY = Study(
+    name="d6",
+    title="Axial attention at equal compute",
+    where="Appendix D.6",
+    question="Is axial attention ahead of full attention, and still so at equal compute?",
+    paper="Axial-ViT-B/32 and B/16 do better than their ViT-B counterparts, at the cost of more "
+    "compute: each block becomes two, one over rows and one over columns, each with its MLP.",
+    published=ResultTable(
+        ("Figure 13", "5-shot accuracy", "compute"),
+        [("Axial-ViT-B/32 against ViT-B/32", "better", "more"),
+         ("Axial-ViT-B/16 against ViT-B/16", "better", "more")],
+    ),
+    settings={
+        "smoke": Setting(plan=_plan(TINY, MODELS, 2, 2e10, 1), data=TINY_DATA, hours=0.001),
+        "desk": Setting(
+            plan=_plan(SHORT, MODELS, 400, 3.3e12, 3),
+            data="shapes:medium",
+            hours=0.25,
+            why="3.3e12 FLOPs are the 400 steps of the plain ViT.",
+        ),
+        "gpu": Setting(
+            plan=_plan({"recipe": "plain:90"}, BIG, 50_000, 5e18, 1),
+            data="imagenet:DIR",
+            hours=100,
+        ),
+        "paper": Setting(
+            plan=_plan({"recipe": "pretrain:jft"}, BIG, 518_000, 2.24e20, 1),
+            hours=12_000,
+            why="JFT-300M is not public; give images of your own",
+        ),
+    },
+    by=("attention", "length"),
+    measures={MEASURE: "10-shot accuracy", "top1": "top-1", "steps": "steps", "flops": "FLOPs"},
+    claims=(
+        Claim(
+            text="after equal steps the axial ViT is ahead",
+            check=greater(MEASURE, _at("axial ViT", "equal steps"), _at("ViT", "equal steps")),
+        ),
+        Claim(
+            text="at equal compute the axial ViT is ahead",
+            check=greater(MEASURE, _at("axial ViT", "equal compute"), _at("ViT", "equal compute")),
+        ),
+    ),
+    draw=lambda rows: draw_groups(groups(_named(rows), y=MEASURE, by="name"), x="10-shot accuracy"),
+)  # fmt: skip

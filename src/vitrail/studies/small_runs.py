@@ -1,0 +1,54 @@
+"""What small studies share: models of 0.05 to 3 M parameters for 32-pixel images, short runs.
+
+Chosen on CIFAR-10: AdamW, as the paper pre-trains, at 3e-3 (0.38 after one epoch of a ViT of 0.14 M
+parameters; 0.36 at 1e-3), a tenth of the steps as warm-up, a padded crop and flips.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vitrail.studies.engine.sweep_plan import FewShot
+
+SHORT: dict[str, Any] = {
+    "batch": 128,
+    "lr": 3e-3,
+    "optim.kind": "adamw",
+    "optim.weight_decay": 0.05,
+    "schedule.warmup": "10 %",
+    "augment.crop": "pad",
+    "val_split": "test",
+    "eval_every": "100 %",
+    "save_every": "50 %",
+    "loader.workers": 0,
+}
+"""Words of a short run; its accuracy is measured once, at its end, on the test images."""
+
+TINY: dict[str, Any] = {**SHORT, "batch": 16, "steps": 2}
+"""Words of a run that only shows that it runs."""
+
+TINY_DATA = "shapes:easy,count=120"
+"""Images of such a run: 120, and 12 to test on."""
+
+
+def vit(patch: int = 8, depth: int = 4, width: int = 64, options: str = "", image: int = 32) -> str:
+    """Name a small ViT: heads of 32, an MLP of twice the width."""
+    heads = max(1, width // 32)
+    name = f"ViT/{patch}@{image},depth={depth},width={width},heads={heads},mlp={2 * width}"
+    return f"{name},{options}" if options else name
+
+
+def bit(stages: str, width: int = 32, image: int = 32) -> str:
+    """Name a small BiT ResNet, such as of stages 1-1-1."""
+    return f"BiT@{image},stages={stages},width={width}"
+
+
+def hybrid(stages: str, patch: int = 1, depth: int = 4, width: int = 64, image: int = 32) -> str:
+    """Name a small hybrid: a ViT over the feature map of a small ResNet."""
+    base = vit(patch, depth, width, image=image).replace("ViT/", "Hybrid/")
+    return f"{base},stages={stages},stem_width=32"
+
+
+def few_shots(data: str, count: int = 10) -> FewShot:
+    """Measure the accuracy of a linear model on frozen features of `count` images per class."""
+    return FewShot(data, shots=(count,))

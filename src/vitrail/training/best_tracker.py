@@ -1,0 +1,51 @@
+"""How a run does on its validation images, from one evaluation to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+
+class EvalResult(NamedTuple):
+    """What an evaluation during training found, whatever the task."""
+
+    score: float
+    """What the best evaluation has most of."""
+    values: dict[str, float]
+    """Metrics by name, for example top1 and loss."""
+    images: int
+    """Images evaluated."""
+    skipped: int
+    """Images that could not be read."""
+    thresholds: tuple[float, ...] | None = None
+    """Each class's probability from which on an image has the label, where it may have several."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestTracker:
+    """The last evaluation and the best."""
+
+    evaluated: int = 0
+    """The step of the last one; 0 before the first."""
+    worse: int = 0
+    """Evaluations since the best."""
+    last: EvalResult | None = None
+    best: EvalResult | None = None
+
+    def after(self, step: int, found: EvalResult) -> BestTracker:
+        """Take an evaluation in; of equal scores the first is the best."""
+        if self.best is None or found.score > self.best.score:
+            return BestTracker(evaluated=step, last=found, best=found)
+        return BestTracker(evaluated=step, worse=self.worse + 1, last=found, best=self.best)
+
+    @classmethod
+    def load(cls, saved: Mapping[str, Any]) -> BestTracker:
+        """Read what `dataclasses.asdict` made, after JSON turned tuples into lists."""
+        last, best = (saved[name] and _load(*saved[name]) for name in ("last", "best"))
+        return cls(evaluated=saved["evaluated"], worse=saved["worse"], last=last, best=best)
+
+
+def _load(*values: Any) -> EvalResult:
+    found = EvalResult(*values)
+    return found._replace(thresholds=found.thresholds and tuple(found.thresholds))

@@ -1,0 +1,1 @@
+"""What the steps do to the weights: optimizers, schedules, precision, averages."""

@@ -1,0 +1,101 @@
+"""Learning rate schedules, as in big_vision: warm-up, decay, cool-down."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+from vitrail.config import Duration, InputError, UnitFloat, UsedIf, validate
+
+Decay = Literal["cosine", "linear", "constant", "rsqrt", "multistep"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """The learning rate schedule."""
+
+    kind: Decay = "cosine"
+    """Decay after the warm-up; `rsqrt` does not depend on the run's length (arXiv 2106.04560)."""
+    milestones: Annotated[tuple[Duration, ...], UsedIf("kind", "multistep")] = ()
+    """When `multistep` divides the rate by 10."""
+    warmup: Duration = field(default=Duration(5, "%"))
+    """Length of the linear warm-up from 0 (500 steps in the official fine-tuning)."""
+    final: Annotated[UnitFloat, UsedIf("kind", "cosine", "linear")] = 0.0
+    """Fraction of the learning rate that `cosine` and `linear` end with."""
+    cooldown: Duration = field(default=Duration(0, "steps"))
+    """Length of a linear decay to 0 at the end, for `rsqrt` and `constant`."""
+    timescale: Annotated[Duration, UsedIf("kind", "rsqrt")] = field(
+        default=Duration(10_000, "steps")
+    )
+    """Time after the warm-up at which `rsqrt` has fallen to 1 / sqrt(2)."""
+
+    def __post_init__(self) -> None:
+        validate(self, "schedule")
+        if self.kind == "multistep" and not self.milestones:
+            raise InputError(
+                "schedule.kind multistep requires schedule.milestones, such as '50 %,75 %'"
+            )
+
+    def plan(self, *, total: int, images: int, batch: int) -> LRSchedule:
+        """Convert to steps, for a run of `total` steps of `batch` images; an epoch has `images`."""
+        durations = {"warmup": self.warmup, "cooldown": self.cooldown, "timescale": self.timescale}
+        steps = {
+            name: duration.steps(images=images, batch=batch, total=total)
+            for name, duration in durations.items()
+        }
+        milestones = tuple(
+            each.steps(images=images, batch=batch, total=total) for each in self.milestones
+        )
+        return LRSchedule(
+            kind=self.kind, final=self.final, total=total, milestones=milestones, **steps
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LRSchedule:
+    """A schedule in whole steps; the fields are ScheduleConfig's."""
+
+    kind: Decay
+    total: int
+    warmup: int = 0
+    final: float = 0.0
+    cooldown: int = 0
+    timescale: int = 10_000
+    milestones: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.warmup + self.cooldown > self.total:
+            cooldown = f" and cool-down of {self.cooldown}" if self.cooldown else ""
+            raise InputError(
+                f"a warm-up of {self.warmup} steps{cooldown} does not fit into a run of "
+                f"{self.total}; shorten it, or give a percentage such as '5 %'"
+            )
+        if self.kind == "rsqrt" and self.timescale < 1:
+            raise InputError("schedule.timescale must be at least 1 step")
+
+
+def rate_at(step: int, plan: LRSchedule) -> float:
+    """Return the learning rate at a step, counted from 0, as a fraction of the base rate.
+
+    It is step / warmup during the warm-up, and 1 at step `warmup`.
+    """
+    assert 0 <= step <= plan.total, (step, plan.total)
+    decaying = max(step - plan.warmup, 0)
+    progress = decaying / max(plan.total - plan.warmup, 1)
+    match plan.kind:
+        case "cosine":
+            rate = plan.final + (1 - plan.final) * (1 + math.cos(math.pi * progress)) / 2
+        case "linear":
+            rate = 1 - (1 - plan.final) * progress
+        case "rsqrt":
+            rate = 1 / math.sqrt(1 + decaying / plan.timescale)
+        case "constant":
+            rate = 1.0
+        case "multistep":
+            rate = 0.1 ** sum(step >= milestone for milestone in plan.milestones)
+    if step < plan.warmup:
+        rate *= step / plan.warmup
+    if plan.total - step < plan.cooldown:
+        rate *= (plan.total - step) / plan.cooldown
+    return rate

@@ -1,0 +1,165 @@
+"""Parts of your own in a run: objects, or the import paths by which a resumed run finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitrail.config import (
+    OBJECT,
+    InputError,
+    check_callable,
+    import_callable,
+    is_import_path,
+    path_of,
+)
+from vitrail.data.datasets.open import Data
+from vitrail.models.model import Model
+from vitrail.training.callbacks import Callback
+from vitrail.training.logging.loggers import LoggerFactory, find_logger
+from vitrail.training.logging.metrics_logger import ACCURACIES
+from vitrail.training.task import Metric, TaskFactory
+from vitrail.training.train_config import TrainConfig
+from vitrail.weights.checkpoint import Checkpoint
+
+Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+"""An augmentation: an image (height, width, channels) in uint8, and the generator to draw from."""
+Schedule = Callable[[int, int], float]
+"""A factor of the learning rate, from the step (counted from 0) and the number of steps."""
+OptimizerFactory = Callable[[list[dict[str, Any]]], torch.optim.Optimizer]
+"""An optimizer, from parameter groups; torch's own classes are such functions."""
+ModelChange = Callable[[Any], Model]
+"""What puts parts of your own into a model: takes the model that was built, returns it changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a run has that its settings only name."""
+
+    data: Data | None = None
+    task: TaskFactory | None = None
+    model: ModelChange | None = None
+    optimizer: OptimizerFactory | None = None
+    schedule: Schedule | None = None
+    transform: Transform | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    callbacks: tuple[Callback, ...] = ()
+    loggers: Mapping[str, LoggerFactory] = field(default_factory=dict)
+    checkpoint: Checkpoint | None = None
+    """The weights to start from, where they were read already."""
+
+    def need_labels(self, config: TrainConfig) -> bool:
+        """Tell whether the run learns from labels."""
+        if self.task is None:
+            return config.task == "classification"
+        return getattr(self.task, "needs_labels", True)
+
+
+def split_task(task: str | TaskFactory | None) -> tuple[str | None, str | TaskFactory | None]:
+    """Tell the name of a task of ours from a task of your own, by object or import path."""
+    ours = isinstance(task, str) and not is_import_path(task)
+    return (task, None) if ours else (None, task)  # type: ignore[return-value]
+
+
+def split_model(model: Any) -> tuple[str | None, Any]:
+    """Tell a model's name from an object or the import path of a function that changes models."""
+    named = isinstance(model, str) and (":" not in model or "/" in model)
+    return (model, None) if named else (None, model)
+
+
+def gather_parts(
+    config: TrainConfig,
+    *,
+    data: Data | None = None,
+    checkpoint: Checkpoint | None = None,
+    metrics: Mapping[str, str | Metric] | Sequence[str | Metric] = (),
+    callbacks: Sequence[str | Callback | type[Callback]] = (),
+    loggers: Sequence[str | LoggerFactory] = (),
+    **given: Any,
+) -> tuple[TrainConfig, Parts]:
+    """Note given parts in the settings by their import paths, and import those only noted there.
+
+    `given` are task, model, optimizer, schedule and transform, as objects or import paths.
+    """
+    own = config.parts
+    noted = {
+        "task": own.task,
+        "model": own.model,
+        "optimizer": own.optimizer,
+        "schedule": own.schedule,
+        "transform": own.transform,
+    }
+    found: dict[str, Any] = {}
+    paths: dict[str, Any] = {}
+    for name, path in noted.items():
+        part = given.get(name)
+        if (part := path if part is None else part) is not None:
+            found[name], paths[name] = _find(part, name)
+    if config.weights is not None and config.weights.startswith(OBJECT) and checkpoint is None:
+        import_callable(config.weights, "model")
+    measured, paths["metrics"] = _find_metrics(metrics or own.metrics)
+    called = [_find(each, "callbacks") for each in callbacks or own.callbacks]
+    paths["callbacks"] = tuple(path for _, path in called)
+    opened = dict(_find_logger(each) for each in loggers or config.loggers)
+    parts = Parts(
+        data=None if isinstance(data, str | PathLike) else data,
+        checkpoint=checkpoint,
+        metrics=measured,
+        callbacks=tuple(_make_callback(each) for each, _ in called),
+        loggers=opened,
+        **found,
+    )
+    return replace(config, parts=replace(own, **paths), loggers=tuple(opened)), parts
+
+
+def _find(part: Any, what: str) -> tuple[Any, str]:
+    """Return a part and what the settings note of it."""
+    if not isinstance(part, str):
+        return check_callable(part, what) if what != "callbacks" else part, path_of(part)
+    found = import_callable(part, what)
+    path = path_of(found)  # one path for one object, however it was written
+    return found, part if path.startswith(OBJECT) else path
+
+
+def _find_metrics(
+    given: Mapping[str, str | Metric] | Sequence[str | Metric],
+) -> tuple[dict[str, Metric], tuple[str, ...]]:
+    """Return metrics by name; the settings note `name=path` where the path has another name."""
+    pairs = given.items() if isinstance(given, Mapping) else [("", each) for each in given]
+    measured: dict[str, Metric] = {}
+    noted: list[str] = []
+    for said, each in pairs:
+        name = said
+        if isinstance(each, str) and "=" in each:
+            name, _, each = each.partition("=")
+        metric, path = _find(each, "metrics")
+        last = path.replace(":", ".").rpartition(".")[2]
+        name = name or last
+        if name in measured or f"val/{name}" in (*ACCURACIES, "val/loss"):
+            raise InputError(f"metrics: {name!r} is another metric's name; give them as a dict")
+        measured[name] = metric
+        noted.append(path if name == last else f"{name}={path}")
+    return measured, tuple(noted)
+
+
+def _find_logger(logger: str | LoggerFactory) -> tuple[str, LoggerFactory]:
+    if isinstance(logger, str) and not is_import_path(logger):
+        return logger, find_logger(logger)
+    found, path = _find(logger, "loggers")
+    return path, found
+
+
+def _make_callback(callback: Any) -> Callback:
+    try:
+        made = callback() if isinstance(callback, type) else callback
+    except TypeError as error:
+        raise InputError(f"callbacks: {error}; give an instance") from None
+    if not isinstance(made, Callback):
+        kind = type(made).__name__
+        raise InputError(f"callbacks: expected subclasses of vitrail.Callback, got {kind}")
+    return made

@@ -1,0 +1,173 @@
+"""What takes a run's steps, made from its settings, and when what else happens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from vitrail.config import Duration, InputError
+from vitrail.data.batches import Batch
+from vitrail.distributed import Processes
+from vitrail.models.model import Model
+from vitrail.training.checkpoints.sharding import shard_model
+from vitrail.training.loop import Intervals, Trainer
+from vitrail.training.memory import choose_micro
+from vitrail.training.optimization.ema import EMA
+from vitrail.training.optimization.optim import make_optimizer
+from vitrail.training.optimization.precision import autocast_type
+from vitrail.training.optimization.schedule import rate_at
+from vitrail.training.parts import Parts
+from vitrail.training.task import DeviceBatch, Task
+from vitrail.training.train_config import TrainConfig
+
+_EVALUATIONS = 10  # at most, unless asked for
+_COST = 0.05  # of a run's computation that they may take together
+_PASSES = 3  # what an image costs in training, in passes of an evaluation
+
+
+def make_trainer(
+    config: TrainConfig, model: Model, task: Task, images: int, processes: Processes, parts: Parts
+) -> Trainer:
+    """Make what takes the steps; an epoch has `images` images."""
+    if config.sharding == "full" and processes.count > 1:
+        shard_model(model, processes)
+    total = count_steps(config, images)
+    return Trainer(
+        model,
+        task,
+        make_optimizer(model, config.optim, parts.optimizer),
+        _schedule(config, parts, total, images),
+        forward=_wrap(model, task, config, processes),
+        lr=config.optim.lr,
+        clip=config.optim.clip,
+        batch=config.batch,
+        micro_batch=_choose_micro(model, task, config, processes),
+        seed=config.seed,
+        processes=processes,
+        autocast=autocast_type(config.precision, processes.device),
+        ema=EMA(model, config.ema) if config.ema else None,
+    )
+
+
+def count_steps(config: TrainConfig, images: int) -> int:
+    """Count the steps of a run whose epoch has `images` images."""
+    total = config.length.steps(images=images, batch=config.batch)
+    if total < 1:
+        raise InputError(f"length {config.length} is shorter than one step")
+    return total
+
+
+def plan_intervals(
+    config: TrainConfig, images: int, val_images: int, pause: Duration | None
+) -> Intervals:
+    """Say in steps when a run evaluates, saves and pauses.
+
+    Unless asked for, evaluations are spread evenly: so many that they take a twentieth of the
+    computation, at most ten, at least the one at the end.
+    """
+    total = count_steps(config, images)
+
+    def steps(duration: Duration) -> int:
+        return duration.steps(images=images, batch=config.batch, total=total)
+
+    if config.eval_every is None:
+        affordable = _COST * total * config.batch * _PASSES / max(val_images, 1)
+        evaluate = math.ceil(total / min(max(int(affordable), 1), _EVALUATIONS))
+    else:
+        evaluate = max(steps(config.eval_every), int(config.eval_every.amount > 0))
+    save = config.save_every
+    return Intervals(
+        total=total,
+        evaluate=evaluate,
+        save=None if save is None else max(steps(save), int(save.amount > 0)),
+        pause=None if pause is None else max(1, steps(pause)),
+    )
+
+
+def _schedule(config: TrainConfig, parts: Parts, total: int, images: int) -> Callable[[int], float]:
+    if (own := parts.schedule) is not None:
+        for step in (0, total - 1):
+            factor: Any = own(step, total)
+            if not isinstance(factor, int | float) or not 0 <= factor < math.inf:
+                raise InputError(
+                    f"the schedule must return a number >= 0, got {factor!r} at step {step}"
+                )
+        return lambda step: float(own(step, total))
+    plan = config.schedule.plan(total=total, images=images, batch=config.batch)
+    return partial(rate_at, plan=plan)
+
+
+def _wrap(model: Model, task: Task, config: TrainConfig, processes: Processes) -> nn.Module:
+    """Let the processes average gradients, and compile, where asked."""
+    forward: nn.Module = model
+    if processes.count > 1 and config.sharding == "none":
+        forward = DistributedDataParallel(forward)
+        _warm_up(forward, model, task)
+    return torch.compile(forward) if config.compile else forward  # type: ignore[return-value]
+
+
+def _warm_up(forward: nn.Module, model: Model, task: Task) -> None:
+    """Take a pass, because DDP sorts what it exchanges after the first one.
+
+    Sums of three and more round as they are sorted, and a resumed run is to round as any other.
+    """
+    task.losses(forward, _blank_batch(model, task)).sum().backward()
+    model.zero_grad()
+
+
+def check_losses(model: Model, task: Task) -> None:
+    """Refuse a task of your own whose losses are not one for each image, by blank images."""
+    batch = _blank_batch(model, task)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        losses: Any = task.losses(model, batch)
+    wanted, name = tuple(batch.weights.shape), type(task).__name__
+    got = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
+    if got != wanted:
+        raise InputError(
+            f"{name}.losses must return a loss for each image, a tensor of {wanted}, got {got}"
+        )
+
+
+def _blank_batch(model: Model, task: Task) -> DeviceBatch:
+    """Make a batch of two blank images, each as often as in a batch of the run."""
+    count = 2 * task.config.repeats
+    indices = torch.arange(count) % 2
+    shape = (count, len(task.classes)) if task.multilabel else (count,)
+    labels = torch.zeros(shape, dtype=torch.uint8 if task.multilabel else torch.long)
+    images = torch.zeros(count, *model.spec.image, model.spec.channels, dtype=torch.uint8)
+    blank = Batch(
+        images=images,
+        labels=labels,
+        weights=torch.ones(count),
+        indices=indices,
+        copies=torch.arange(count) // 2,
+    )
+    return task.prepare(blank)
+
+
+def _choose_micro(model: Model, task: Task, config: TrainConfig, processes: Processes) -> int:
+    """Take what was asked for, or what fits into memory in every process."""
+    most = max(1, config.batch // processes.count)
+    if task.needs_whole_batch:
+        if config.micro_batch not in (None, most):
+            name = type(task).__name__
+            raise InputError(f"{name} needs the whole batch at once; leave micro_batch out")
+        return most
+    if config.micro_batch is not None:
+        return min(config.micro_batch, most)
+    fit = choose_micro(
+        model.spec,
+        most=most,
+        device=processes.device,
+        checkpointing=config.checkpointing,
+        task=config.task,
+        mim=config.mim,
+        tune=config.tune,
+    )
+    return int(processes.least(fit))

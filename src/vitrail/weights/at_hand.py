@@ -1,0 +1,31 @@
+"""Which published weights are on this machine already, without asking the network."""
+
+from __future__ import annotations
+
+from vitrail.download import cache_folder
+from vitrail.weights.catalog import CATALOG, PublishedWeights
+from vitrail.weights.sources import cached_path
+
+
+def weights_at_hand() -> list[PublishedWeights]:
+    """List the checkpoints of the catalog that are in the caches and free for any use."""
+    return [each for each in CATALOG if is_free(each) and _is_cached(each.source)]
+
+
+def is_free(published: PublishedWeights) -> bool:
+    """Tell whether a license allows any use."""
+    return "NC" not in published.license.split("-")
+
+
+def _is_cached(source: str) -> bool:
+    scheme, _, rest = source.partition(":")
+    if scheme in ("timm", "hf"):
+        try:
+            from huggingface_hub import try_to_load_from_cache
+        except ImportError:
+            return False
+        repository = f"timm/{rest}" if scheme == "timm" else rest
+        names = ("model.safetensors", "pytorch_model.bin")
+        return any(isinstance(try_to_load_from_cache(repository, name), str) for name in names)
+    path = cached_path(source)
+    return path is not None and (cache_folder() / path).is_file()

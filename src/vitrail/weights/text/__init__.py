@@ -1,0 +1,1 @@
+"""Text towers, tokenizers, prompts, and the zero-shot classifiers that are made of them."""

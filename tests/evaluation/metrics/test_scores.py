@@ -1,0 +1,249 @@
+"""Numbers from answers against scikit-learn, SciPy and closed forms."""
+
+import math
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from sklearn.metrics import average_precision_score, f1_score
+from sklearn.metrics import confusion_matrix as peer_confusion
+
+from vitrail.evaluation.metrics.calibration import measure_calibration
+from vitrail.evaluation.metrics.intervals import Estimate, bootstrap, mean, wilson
+from vitrail.evaluation.metrics.scores import (
+    average_precision,
+    choose_thresholds,
+    confusion_matrix,
+    f1,
+    list_confusion,
+    predict_labels,
+    score_labels,
+)
+from vitrail.evaluation.metrics.significance import mcnemar, paired_test
+
+few = settings(max_examples=50, deadline=None)
+counts = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+
+
+@few
+@given(counts)
+def test_wilson_is_scipys(case: tuple[int, int]) -> None:
+    right, count = case
+    interval = stats.binomtest(right, count).proportion_ci(method="wilson")
+    found = wilson(right, count)
+    assert found == pytest.approx((right / count, interval.low, interval.high), abs=1e-12)
+
+
+def test_wilson_of_nothing_is_everything() -> None:
+    value, low, high = wilson(0, 0)
+    assert math.isnan(value)
+    assert (low, high) == (0, 1)
+
+
+@few
+@given(st.integers(2, 7), st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_confusion_is_scikit_learns(classes: int, count: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    labels, predicted = generator.integers(classes, size=(2, count))
+    found = confusion_matrix(labels, predicted, classes)
+    np.testing.assert_array_equal(
+        found, peer_confusion(labels, predicted, labels=list(range(classes)))
+    )
+    cells = list_confusion(found)
+    assert sum(cell.images for cell in cells) == count
+    assert all(found[cell.label, cell.predicted] == cell.images > 0 for cell in cells)
+
+
+def test_predictions_of_no_class_have_a_column_of_their_own() -> None:
+    found = confusion_matrix(np.array([0, 1, 1]), np.array([-1, 1, -1]), 2)
+    np.testing.assert_array_equal(found, [[0, 0, 1], [0, 1, 1]])
+    assert list_confusion(found) == [(0, -1, 1), (1, 1, 1), (1, -1, 1)]
+
+
+@few
+@given(st.integers(1, 30), st.integers(1, 4), st.booleans(), st.integers(0, 2**32 - 1))
+def test_average_precision_is_scikit_learns(
+    count: int, classes: int, ties: bool, seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    scores = generator.normal(size=(count, classes))
+    scores = np.round(scores) if ties else scores
+    labels = generator.integers(2, size=(count, classes)).astype(np.uint8)
+    weights = generator.integers(0, 3, size=count).astype(float)
+    for weight in (None, weights):
+        found = average_precision(scores, labels, weight)
+        for number in range(classes):
+            own = labels[:, number] * (1 if weight is None else weight)
+            if not own.any():
+                assert math.isnan(found[number])
+                continue
+            peer = average_precision_score(
+                labels[:, number], scores[:, number], sample_weight=weight
+            )
+            assert found[number] == pytest.approx(peer, abs=1e-12)
+
+
+def brute_calibration(confidence: np.ndarray, right: np.ndarray, bins: int) -> float:
+    """Go through the bins one by one, as the paper's formula has it."""
+    edges, error = np.linspace(0, 1, bins + 1), 0.0
+    for low, high in pairwise(edges):
+        inside = (confidence > low) & (confidence <= high)
+        if inside.any():
+            gap = abs(right[inside].mean() - confidence[inside].mean())
+            error += inside.mean() * gap
+    return error
+
+
+@few
+@given(st.integers(1, 80), st.integers(1, 20), st.integers(0, 2**32 - 1))
+def test_calibration_is_that_of_brute_force(count: int, bins: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    confidence = generator.uniform(1e-9, 1, size=count)
+    right = generator.uniform(size=count) < confidence
+    found = measure_calibration(confidence, right, bins=bins, resamples=2)
+    assert found.ece.value == pytest.approx(brute_calibration(confidence, right, bins), abs=1e-12)
+    assert sum(each.images for each in found.bins) == count
+    assert all((each.accuracy is None) == (each.images == 0) for each in found.bins)
+
+
+def test_a_model_that_is_always_sure_and_half_right_is_off_by_a_half() -> None:
+    right = np.array([True, False] * 200)
+    found = measure_calibration(np.ones(400), right)
+    assert found.ece.value == pytest.approx(0.5)
+    # Off by 0.5 with a std of 0.5 / sqrt(400) = 0.025.
+    assert found.ece.low == pytest.approx(0.5 - 1.96 * 0.025, abs=0.006)
+    assert found.ece.high == pytest.approx(0.5 + 1.96 * 0.025, abs=0.006)
+    assert [each.images for each in found.bins] == [0] * 14 + [400]
+
+
+def test_bootstrap_of_a_mean_is_scipys() -> None:
+    values = np.random.default_rng(3).exponential(size=300)
+    found = mean(values, resamples=4000)
+    peer = stats.bootstrap(
+        (values,), np.mean, n_resamples=4000, method="percentile", rng=np.random.default_rng(5)
+    ).confidence_interval
+    assert found.value == pytest.approx(values.mean())
+    assert found.low == pytest.approx(peer.low, abs=0.01)
+    assert found.high == pytest.approx(peer.high, abs=0.01)
+    assert bootstrap(lambda weights: float(weights.sum()), 10, resamples=5) == (10, 10, 10)
+
+
+def test_a_statistic_that_is_often_undefined_is_left_out_where_it_is() -> None:
+    found = bootstrap(lambda w: math.nan if w[0] == 0 else 1.0, 2, resamples=50)
+    assert found == Estimate(1.0, 1.0, 1.0)
+    value, low, high = bootstrap(lambda w: 2.0 if (w == 1).all() else math.nan, 60, resamples=5)
+    assert (value, math.isnan(low), math.isnan(high)) == (2.0, True, True)
+
+
+@few
+@given(st.integers(0, 200), st.integers(0, 200))
+def test_mcnemar_is_scipys_binomial_test(lost: int, won: int) -> None:
+    exact, midp = mcnemar(lost, won)
+    if lost + won == 0:
+        assert (exact, midp) == (1, 1)
+        return
+    assert exact == pytest.approx(stats.binomtest(lost, lost + won).pvalue, rel=1e-8)
+    # By definition: all that is less likely than the result, and half of what is as likely.
+    chances = stats.binom.pmf(np.arange(lost + won + 1), lost + won, 0.5)
+    here = chances[lost]
+    same = np.isclose(chances, here, rtol=1e-9, atol=0)
+    assert midp == pytest.approx(chances[~same & (chances < here)].sum() + chances[same].sum() / 2)
+
+
+def test_mcnemar_of_many_disagreements_is_nearly_chi_squared() -> None:
+    """Fagerland's example has 59 pairs against 6; a large one has the chi-squared's value."""
+    lost, won = 30_500, 29_500
+    statistic = (abs(lost - won) - 1) ** 2 / (lost + won)  # with continuity correction
+    assert mcnemar(lost, won)[0] == pytest.approx(stats.chi2.sf(statistic, 1), rel=1e-3)
+
+
+def test_the_paired_bootstrap_is_scipys() -> None:
+    generator = np.random.default_rng(7)
+    first = generator.uniform(size=500) < 0.7
+    second = np.where(generator.uniform(size=500) < 0.8, first, generator.uniform(size=500) < 0.8)
+    found = paired_test(first, second)
+    assert found.only_first == np.sum(first & ~second)
+    assert found.only_second == np.sum(second & ~first)
+    difference = second.mean() - first.mean()
+    assert found.difference.value == pytest.approx(difference)
+    peer = stats.bootstrap(
+        (second.astype(float) - first,), np.mean, n_resamples=4000, method="percentile",
+        rng=np.random.default_rng(1),
+    ).confidence_interval  # fmt: skip
+    assert found.difference.low == pytest.approx(peer.low, abs=0.004)
+    assert found.difference.high == pytest.approx(peer.high, abs=0.004)
+    same = paired_test(first, first)
+    assert (same.exact, same.midp, same.difference) == (1, 1, (0, 0, 0))
+
+
+def test_f1_is_scikit_learns() -> None:
+    generator = np.random.default_rng(3)
+    predicted, labels = generator.uniform(size=(2, 50, 4)) < 0.4
+    labels[:, 3] = False
+    found = f1(predicted, labels, np.ones(50))
+    peers = [f1_score(labels[:, each], predicted[:, each]) for each in range(3)]
+    np.testing.assert_allclose(found, [*peers, np.nan])
+    more, also = (np.concatenate([each, each[:9]]) for each in (predicted, labels))
+    twice = f1(more, also, np.ones(59))
+    np.testing.assert_allclose(f1(predicted, labels, np.where(np.arange(50) < 9, 2.0, 1.0)), twice)
+
+
+def best_threshold(scores: list[float], labels: list[bool]) -> float:
+    """Try every threshold that makes a difference, with exact fractions."""
+    if not any(labels):
+        return 0.5
+    values = sorted({0.0, *scores})
+    between = {(low + high) / 2 for low, high in pairwise(values)}
+    tried = {}
+    for level in {0.5, *between, *([0.0] if 0.0 in scores else [])}:
+        predicted = [score >= level for score in scores]
+        both = sum(a and b for a, b in zip(predicted, labels, strict=True))
+        tried[level] = Fraction(2 * both, sum(predicted) + sum(labels))
+    return min(tried, key=lambda level: (-tried[level], abs(level - 0.5), level))
+
+
+tables = st.integers(1, 12).flatmap(
+    lambda count: st.tuples(
+        st.lists(st.integers(0, 16).map(lambda n: n / 16), min_size=count, max_size=count),
+        st.lists(st.booleans(), min_size=count, max_size=count),
+    )
+)
+
+
+@given(tables)
+def test_thresholds_are_those_of_brute_force(table: tuple[list[float], list[bool]]) -> None:
+    scores, labels = table
+    found = choose_thresholds(np.array([scores]).T, np.array([labels]).T)
+    assert found == (best_threshold(scores, labels),)
+
+
+def test_thresholds_are_of_each_class_and_tell_neighboring_numbers_apart() -> None:
+    near = np.nextafter(0.9, 1.0)
+    scores = np.array([[0.6, near, 0.1], [0.2, 0.9, 0.2]])
+    labels = np.array([[1, 1, 0], [0, 0, 0]])
+    assert choose_thresholds(scores, labels) == (0.5, near, 0.5)
+
+
+def test_labels_are_predicted_from_their_threshold_on() -> None:
+    logits = np.array([[0.0, 2.0, -800.0], [-0.1, 40.0, 800.0]], np.float32)
+    assert predict_labels(logits).tolist() == [[True, True, False], [False, True, True]]
+    levels = (0.4, 0.9, 1.0)
+    assert predict_labels(logits, levels).tolist() == [[True, False, False], [True, True, True]]
+
+
+def test_metrics_of_labels_are_scikit_learns() -> None:
+    generator = np.random.default_rng(5)
+    logits, labels = generator.normal(size=(40, 4)), generator.uniform(size=(40, 4)) < 0.3
+    predicted = predict_labels(logits)
+    expected = [
+        average_precision_score(labels, logits),
+        f1_score(labels, predicted, average="macro"),
+        f1_score(labels, predicted, average="micro"),
+    ]
+    np.testing.assert_allclose(score_labels(logits, labels, predicted), expected)
+    none = np.zeros((3, 4), bool)
+    assert np.isnan(score_labels(logits[:3], none, none)).all()

@@ -1,0 +1,44 @@
+"""The temperature against its closed form and scipy's minimum."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from vitrail.evaluation.uncertainty.temperature import fit_temperature
+
+
+def test_two_classes_have_a_closed_form() -> None:
+    """Three of four correct at one margin m: the best probability is 3/4, so T = m / log 3."""
+    logits = torch.tensor([[2.5, 0.0]] * 4)
+    labels = torch.tensor([0, 0, 0, 1])
+    assert fit_temperature(logits, labels) == pytest.approx(2.5 / math.log(3), rel=1e-9)
+
+
+def test_the_loss_has_its_minimum_there() -> None:
+    from scipy.optimize import minimize_scalar
+
+    rng = np.random.default_rng(0)
+    labels = torch.from_numpy(rng.integers(5, size=300))
+    logits = torch.from_numpy(rng.normal(size=(300, 5)) * 3)
+    logits[torch.arange(300), labels] += 2
+
+    def loss(log_t: float) -> float:
+        scaled = logits / math.exp(log_t)
+        return torch.nn.functional.cross_entropy(scaled, labels).item()
+
+    found = minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-9})
+    assert math.log(fit_temperature(logits, labels)) == pytest.approx(found.x, abs=1e-6)
+
+
+def test_scaled_logits_scale_the_temperature() -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(50, 4, generator=generator) * 2
+    labels = (logits + torch.randn(50, 4, generator=generator)).argmax(1)
+    once = fit_temperature(logits, labels)
+    assert fit_temperature(7 * logits, labels) == pytest.approx(7 * once, rel=1e-6)
+
+
+def test_where_all_are_correct_it_stays_finite() -> None:
+    assert fit_temperature(torch.eye(3), torch.arange(3)) == pytest.approx(1e-3, rel=1e-6)

@@ -1,0 +1,133 @@
+"""Rotary positions against complex numbers, and what they promise: only differences count."""
+
+import cmath
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from vitrail.config import InputError
+from vitrail.models import ViTSpec, build, parse
+from vitrail.models.positions.rotary import RotaryPositions, Rotation
+from vitrail.models.pretraining.mim import DecoderConfig, decoder_spec
+from vitrail.models.vit import ViT
+
+BASE = "ViT/8@32x48,depth=2,width=48,heads=3,mlp=32,position=none,classes=5"
+GRID = (4, 6)
+SIZE = 16
+
+
+def spec_of(options: str) -> ViTSpec:
+    spec = parse(f"{BASE},{options}")
+    assert isinstance(spec, ViTSpec)
+    return spec
+
+
+def angles(options: str, row: int, column: int) -> list[float]:
+    """Give the angle of each pair of channels of the patch in a row and column."""
+    y, x = float(row), float(column)
+    theta = 100.0
+    if "centered" in options:
+        y, x = 2 * (y + 0.5) / GRID[0] - 1, 2 * (x + 0.5) / GRID[1] - 1
+        periods = [theta ** (2 * band / 8) for band in range(4)]
+        return [2 * math.pi * place / period for place in (y, x) for period in periods]
+    if "offset" in options:
+        y, x = y + 1, x + 1
+    if "grid" in options:
+        y, x = y / GRID[0] * 5, x / GRID[1] * 5
+    places = (x, y) if "xy" in options else (y, x)
+    return [place * theta ** (-band / 4) for place in places for band in range(4)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "rotary=axial",
+        "rotary=axial,rotary_grid=5,rotary_offset=1.0",
+        "rotary=axial-xy,registers=2",
+        "rotary=axial-xy,rotary_offset=1.0,rotary_grid=5",
+        "rotary=centered,pool=gap",
+    ],
+)
+def test_pairs_of_channels_turn_as_complex_numbers(options: str) -> None:
+    spec = spec_of(f"{options},rotary_theta=100.0")
+    x = torch.randn(2, 3, spec.tokens, SIZE, dtype=torch.float64)
+    rotation = RotaryPositions(spec)(GRID, x)[1]
+    found = rotation.turn(x)
+    assert torch.equal(found[:, :, : spec.prefix], x[:, :, : spec.prefix])
+    first = slice(0, 8) if "centered" in options else slice(0, None, 2)
+    second = slice(8, None) if "centered" in options else slice(1, None, 2)
+    for row, column in ((0, 0), (1, 4), (3, 5)):
+        token = spec.prefix + row * GRID[1] + column
+        turn = torch.tensor([cmath.rect(1, angle) for angle in angles(options, row, column)])
+        expected = torch.complex(x[:, :, token, first], x[:, :, token, second]) * turn
+        result = torch.complex(found[:, :, token, first], found[:, :, token, second])
+        torch.testing.assert_close(result, expected, rtol=0, atol=2e-6)
+
+
+def logits(rotation: Rotation, spec: ViTSpec) -> Tensor:
+    query, key = torch.randn(2, 1, 3, 1, SIZE, generator=torch.Generator().manual_seed(0))
+    turned = [rotation.turn(each.expand(-1, -1, spec.tokens, -1)) for each in (query, key)]
+    return turned[0] @ turned[1].mT
+
+
+@pytest.mark.parametrize("options", ["rotary=axial", "rotary=axial-xy", "rotary=mixed"])
+def test_attention_depends_on_differences_alone(options: str) -> None:
+    """Equal queries and keys everywhere: a patch sees its neighbors as any other patch does."""
+    model = build(f"{BASE},{options},pool=gap")
+    assert isinstance(model, ViT)
+    assert model.rotary is not None
+    rotation = model.rotary(GRID, torch.zeros(1))[0]
+    found = logits(rotation, model.spec).unflatten(-1, GRID).unflatten(-3, GRID)
+    torch.testing.assert_close(found[:, :, 0, 0, 1, 2], found[:, :, 2, 3, 3, 5])
+    torch.testing.assert_close(found[:, :, 1, 1, 0, 4], found[:, :, 3, 2, 2, 5])
+    assert not torch.allclose(found[:, :, 0, 0, 1, 2], found[:, :, 0, 0, 2, 1])
+
+
+def test_centered_positions_are_the_same_at_every_resolution() -> None:
+    """The middle of the image has angle 0; coordinates span -1 to 1 whatever the grid."""
+    spec = spec_of("rotary=centered,rotary_theta=100.0,pool=gap")
+    small, large = (RotaryPositions(spec)((n, n), torch.zeros(1))[0] for n in (5, 9))
+    torch.testing.assert_close(small.sin[12], torch.zeros(SIZE))
+    torch.testing.assert_close(large.sin[40], torch.zeros(SIZE))
+
+
+def test_mixed_frequencies_start_as_turned_axial_ones() -> None:
+    model = build(f"{BASE},rotary=mixed,rotary_theta=10.0", seed=1)
+    assert isinstance(model, ViT)
+    assert model.rotary is not None
+    frequencies = model.rotary.frequencies
+    assert frequencies.shape == (2, 2, 3, 8)
+    sizes = frequencies.square().sum(0).sqrt()
+    expected = torch.tensor([10 ** (-band / 4) for band in range(4)]).repeat(2)
+    torch.testing.assert_close(sizes, expected.expand_as(sizes))
+    inner = (frequencies[..., :4] * frequencies[..., 4:]).sum(0)
+    torch.testing.assert_close(inner, torch.zeros_like(inner), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("rotary_theta=100.0", "rotary_theta requires rotary positions"),
+        ("rotary=centered,rotary_grid=4", "require rotary=axial or axial-xy"),
+        ("rotary=axial,heads=8", "heads whose size 4 divides, got 6"),
+        ("rotary=spiral", "expected 'none', 'axial', 'axial-xy', 'centered' or 'mixed'"),
+        ("unpooled_class_token=true", "require pool=gap or pool=map"),
+        ("pool_heads=2", "require pool=map"),
+        ("register_position=true", "requires registers and position=learned-1d"),
+        ("qkv_bias=false,key_bias=false", "key_bias=false requires qkv_bias=true"),
+        ("distilled=true,last_norm=pooled", "requires pool=token and last_norm=tokens"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse(f"{BASE},{options}")
+    assert said in str(caught.value)
+
+
+def test_mae_and_axial_attention_have_no_rotary_positions() -> None:
+    with pytest.raises(InputError, match="not rotary ones"):
+        parse("AxialViT-B/16,rotary=axial")
+    with pytest.raises(InputError, match="positions act in every layer"):
+        decoder_spec(spec_of("rotary=axial"), DecoderConfig())

@@ -1,0 +1,88 @@
+"""What a run chooses by itself: the loss, thresholds, precision, and which images choose."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vitrail
+from tests.faults.toy import fail_at, print_of, steps, toy
+from tests.runs import train
+from vitrail.config import InputError
+from vitrail.data.dataset import ArrayDataset
+from vitrail.distributed import Processes
+from vitrail.run import TrainingRun
+from vitrail.training.checkpoints.checkpoint_files import latest_checkpoint
+from vitrail.training.losses import LossConfig
+from vitrail.training.run_data import read_config
+
+CPU = torch.device("cpu")
+
+
+def several_labels(count: int, seed: int) -> ArrayDataset:
+    """Make images in whose halves a label each is to be seen."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, (count, 2), dtype=np.uint8)
+    pixels = rng.integers(0, 60, (count, 8, 8, 1), dtype=np.uint8)
+    pixels[:, :4] += (labels[:, 0] * 180)[:, None, None, None]
+    pixels[:, 4:] += (labels[:, 1] * 180)[:, None, None, None]
+    return ArrayDataset("halves", ("top", "bottom"), labels, pixels)
+
+
+def test_several_labels_are_learned_with_sigmoids_and_thresholds(tmp_path: Path) -> None:
+    data = {"train": several_labels(64, 0), "val": several_labels(32, 1)}
+    config = toy(tmp_path / "run", length=steps(30), batch=32, eval_every=steps(15))
+    run = train(config, data=data)
+    assert run.top1 is None
+    assert run.map is not None
+    assert run.map > 0.9
+    model = json.loads((tmp_path / "run" / "model" / "model.json").read_text())
+    assert model["activation"] == "sigmoid"
+    assert len(model["thresholds"]) == 2
+    assert vitrail.load(tmp_path / "run").thresholds == tuple(model["thresholds"])
+
+
+def test_the_loss_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
+    config = toy(tmp_path / "run", length=steps(2), loss=LossConfig(kind="sigmoid"))
+    assert train(config).top1 is not None
+    assert vitrail.load(tmp_path / "run").activation == "sigmoid"
+
+
+def test_the_precision_that_auto_chose_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine with bfloat16 a run that began in float32 goes on in float32."""
+    whole, config = toy(tmp_path / "whole"), toy(tmp_path / "run")
+    train(whole)
+    with pytest.MonkeyPatch.context() as patch:
+        fail_at(patch, 5)
+        with pytest.raises(ZeroDivisionError):
+            train(config)
+    saved = latest_checkpoint(config.out / "checkpoints")
+    assert saved is not None
+    assert saved.metadata["precision"] == "float32"
+    monkeypatch.setattr(
+        "vitrail.training.optimization.precision._has_bfloat16", lambda device: True
+    )
+    assert TrainingRun(config, Processes(0, 1, CPU)).trainer.autocast == torch.bfloat16
+    train(config)
+    assert print_of(config.out) == print_of(whole.out)
+
+
+@pytest.mark.parametrize("choice", [{"keep": "best"}, {"patience": 3}])
+def test_what_is_reported_does_not_choose(tmp_path: Path, choice: dict[str, object]) -> None:
+    """`digits` has a train and a test split; without a word, training images choose."""
+    run = train(toy(tmp_path / "run", length=steps(4), **choice))
+    assert run.chosen_on == "digits/train (held out)"
+    assert read_config(tmp_path / "run").hold_out == 0.1
+    again = train(toy(tmp_path / "run", length=steps(4), **choice))
+    assert again == run
+    asked = train(toy(tmp_path / "asked", length=steps(4), val_split="test", **choice))
+    assert asked.chosen_on == "digits/test"
+
+
+def test_no_validation_images_leave_nothing_to_choose_by(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="keep best needs evaluations"):
+        train(toy(tmp_path / "run", val_split="", keep="best"))

@@ -1,0 +1,1 @@
+"""Tests of studies/: claims, sweeps, and the studies of the paper."""

@@ -1,0 +1,58 @@
+"""Which type products are computed in, and the scale of float16's losses beside torch's."""
+
+import math
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vitrail.training.optimization import precision
+from vitrail.training.optimization.precision import LossScale, autocast_type
+
+CPU = torch.device("cpu")
+
+
+def test_what_is_asked_for_is_taken() -> None:
+    assert autocast_type("float32", CPU) is None
+    assert autocast_type("bfloat16", CPU) == torch.bfloat16
+    assert autocast_type("float16", CPU) == torch.float16
+
+
+@pytest.mark.parametrize("has", [False, True])
+def test_auto_takes_bfloat16_where_there_is_hardware_for_it(
+    monkeypatch: pytest.MonkeyPatch, has: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has)
+    assert autocast_type("auto", CPU) == (torch.bfloat16 if has else None)
+    assert autocast_type("auto", torch.device("mps")) is None
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has)
+    assert autocast_type("auto", torch.device("cuda")) == (torch.bfloat16 if has else None)
+
+
+def test_a_torch_that_does_not_tell_is_taken_to_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(precision.torch.cpu, "_is_amx_tile_supported")
+    assert autocast_type("auto", CPU) is None
+
+
+@settings(deadline=None)
+@given(st.lists(st.booleans(), max_size=14))
+def test_the_scale_is_torchs(overflows: list[bool]) -> None:
+    """Torch's has no smallest value, but 14 halvings do not get there."""
+    ours, weight = LossScale(), torch.nn.Parameter(torch.ones(()))
+    theirs = torch.amp.GradScaler("cpu", growth_interval=3)
+    theirs.scale(torch.ones(()))  # it begins with the first loss
+    optimizer = torch.optim.SGD([weight])
+    with patch.object(precision, "_CALM", 3):
+        for overflow in overflows:
+            weight.grad = torch.tensor(math.inf if overflow else 8.0)
+            ours.remove([weight])
+            unscaled = weight.grad.item()
+            weight.grad = torch.tensor(math.inf if overflow else 8.0)
+            theirs.unscale_(optimizer)
+            assert weight.grad.item() == unscaled
+            theirs.step(optimizer)
+            theirs.update()
+            assert not ours.settle(torch.tensor(float(overflow)))
+            assert ours.factor.item() == theirs.get_scale()
