@@ -1,10 +1,14 @@
 """Subsets of datasets: random, balanced, and k images per class for few-shot evaluation.
 
 Subsets of one seed are nested: each is contained in every larger one, as the paper's data study
-needs (Figure 4: 9M, 30M, 90M and 300M images of one dataset).
+needs (Figure 4: 9M, 30M, 90M and 300M images of one dataset). DATA asks for one at its end:
+`cifar10,take=5000`, `photos/,take=10%,seed=1`, `photos/,per_class=10`.
 """
 
 from __future__ import annotations
+
+import re
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +17,60 @@ from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.rng import shuffled
 from vitrail.data.split import members, round_half_up
 from vitrail.text import quoted
+
+_SUBSET = re.compile(r"(.+?)((?:,(?:take|per_class)=[^,]*)(?:,(?:take|per_class|seed)=[^,]*)*)")
+
+
+@dataclass(frozen=True)
+class SubsetOptions:
+    """What DATA asks for at its end."""
+
+    take: int | float | None = None
+    """A number of images, or a fraction of them."""
+    per_class: int | None = None
+    seed: int = 0
+
+    def of(self, dataset: ImageDataset) -> ImageDataset:
+        """Sample the subset of a dataset."""
+        if self.per_class is not None:
+            return shots(dataset, self.per_class, self.seed)
+        assert self.take is not None
+        return subset(dataset, self.take, self.seed)
+
+
+def split_subset(text: str) -> tuple[str, SubsetOptions | None]:
+    """Split DATA into the dataset and the subset that is asked for, if one is."""
+    found = _SUBSET.fullmatch(text)
+    if found is None:
+        return text, None
+    pairs = [option.split("=") for option in found[2].removeprefix(",").split(",")]
+    options = dict(pairs)
+    if len(options) < len(pairs) or {"take", "per_class"} <= options.keys():
+        raise InputError(f"{text}: give take or per_class, and each option once")
+    take, per_class = options.get("take"), options.get("per_class")
+    return found[1], SubsetOptions(
+        take=None if take is None else _read_take(take, text),
+        per_class=None if per_class is None else _read_count("per_class", per_class, text),
+        seed=_read_count("seed", options.get("seed", "0"), text, least=0),
+    )
+
+
+def _read_take(written: str, text: str) -> int | float:
+    percent = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+) ?%", written)
+    if percent is None:
+        return _read_count("take", written, text)
+    if not 0 < float(percent[1]) <= 100:
+        raise InputError(f"{text}: take must be in (0 %, 100 %], got {written}")
+    return round(float(percent[1]) / 100, 12)  # as it was written: 0.07 for 7 %
+
+
+def _read_count(name: str, written: str, text: str, *, least: int = 1) -> int:
+    if not re.fullmatch(r"\d[\d_]*", written) or int(written) < least:
+        either = " or a percentage, such as 10%" if name == "take" else ""
+        raise InputError(
+            f"{text}: {name} must be a whole number of at least {least}{either}, got {written!r}"
+        )
+    return int(written)
 
 
 def subset(dataset: ImageDataset, count: int | float, seed: int) -> ImageDataset:
@@ -44,7 +102,7 @@ def shots(dataset: ImageDataset, k: int, seed: int) -> ImageDataset:
     for name, group in zip(dataset.classes, groups, strict=True):
         if len(group) < k:
             short = f"{dataset.name} has {len(group)} of class {quoted([name])}"
-            raise InputError(f"{short}: too few for {k} shots per class")
+            raise InputError(f"{short}: too few for {k} per class")
         chosen.append(generator.permutation(group)[:k])
     return select(dataset, np.concatenate(chosen), f"{dataset.name} ({k} shots)")
 

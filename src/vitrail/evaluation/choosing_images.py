@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import Data, open_dataset, val_is_test
+from vitrail.data.datasets.open import Data, open_dataset, val_is_test, whole_data
 from vitrail.data.split import HELD_OUT, NoSplitError, spell, split_dataset
 from vitrail.evaluation.inputs import name_data, same_data
 from vitrail.training.train_config import TrainConfig
@@ -28,16 +28,19 @@ def open_choosing_images(
     split, otherwise the validation split. Test images are taken only if `on_test` asks for them,
     and images that a run was trained on never.
     """
+    whole = whole_data(data)
     if on_test:
         if split is not None or hold_out is not None:
             raise InputError("give --choose-on-test, --split or --hold-out, not several of them")
-        return open_dataset(data, split="test"), ("chosen on test images: the score is optimistic",)
+        return open_dataset(whole, split="test"), (
+            "chosen on test images: the score is optimistic",
+        )
     if split is not None:
         if hold_out is not None:
             raise InputError("give --split or --hold-out, not both: images are held out of train")
         if spell(split) == "test" or (spell(split) == "val" and val_is_test(data)):
             raise InputError(f"split {split!r} of {name_data(data)} has test images; {_HINT}")
-        return open_dataset(data, split=split), ()
+        return open_dataset(whole, split=split), ()
     alike = [config for config in runs if same_data(config.data, data)]
     fraction = hold_out
     if fraction is None and alike:
@@ -45,7 +48,7 @@ def open_choosing_images(
     if fraction:
         return split_dataset(open_dataset(data, split="train"), fraction, seed=0)[1], ()
     if not val_is_test(data):
-        return open_dataset(data, split="val"), ()
+        return open_dataset(whole, split="val"), ()
     if alike:
         raise InputError(
             f"all training images of {name_data(data)} were trained on, and it has no validation "
@@ -58,7 +61,7 @@ def open_choosing_images(
 def open_other_images(data: Data, chosen_on: ImageDataset) -> ImageDataset | None:
     """Open the test split, unless it is what chose; None if there is none."""
     try:
-        test = open_dataset(data, split="test")
+        test = open_dataset(whole_data(data), split="test")
     except NoSplitError:
         return None
     return None if test.fingerprint() == chosen_on.fingerprint() else test

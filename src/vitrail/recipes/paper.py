@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from vitrail.config import Duration, InputError
-from vitrail.data.datasets.open import open_data
+from vitrail.data.datasets.open import open_data, whole_data
 from vitrail.data.split import NoSplitError
 from vitrail.data.transforms.augment import Augment
 from vitrail.models import parse
@@ -164,14 +165,14 @@ def paper_protocol(
     row = TRANSFERS[data] if data else Transfer(0, _RATES, 0.0, 0.1)
     if config.val_split == "val":
         with suppress(NoSplitError):
-            open_data(config.data, split="test")
+            open_data(whole_data(config.data), split="test")
             config = replace(config, val_split="test")
     return Protocol(config=config, rates=rates or row.rates, held_out=row.held_out, seeds=seeds)
 
 
 def transfer_of(data: str) -> str | None:
     """Return the row of Table 4 of a dataset, as DATA names it."""
-    name = data.partition(":")[0].removesuffix("102")  # flowers102
+    name = re.split("[:,]", data, maxsplit=1)[0].removesuffix("102")  # flowers102
     return name if name in TRANSFERS else None
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from vitrail.config import InputError, from_dict, read_file
 from vitrail.data.dataset import ImageDataset, ImageStream
-from vitrail.data.datasets.open import Data, open_data, open_dataset, val_is_test
+from vitrail.data.datasets.open import Data, open_data, open_dataset, val_is_test, whole_data
 from vitrail.data.split import HELD_OUT, NoSplitError, spell, split_dataset
 from vitrail.training.checkpoints.run_folder import CONFIG
 from vitrail.training.train_config import TrainConfig
@@ -37,6 +37,7 @@ def open_datasets(
 ) -> tuple[ImageDataset | ImageStream, ImageDataset | None]:
     """Open the training and validation images of a run; `data` may be an object.
 
+    A subset is one of the training images; the others are evaluated on whole.
     A dataset without splits is divided the same whatever the run's seed, so that no run is
     evaluated on images that another one was trained on.
     """
@@ -69,7 +70,9 @@ def _open_val(config: TrainConfig, data: Data, *, labels: bool) -> ImageDataset 
     if config.val_data is None and isinstance(data, ImageDataset | Dataset):
         return None  # an object is one split: its own images would be trained on
     try:
-        found = open_data(config.val_data or data, split=config.val_split, labels=labels)
+        found = open_data(
+            config.val_data or whole_data(data), split=config.val_split, labels=labels
+        )
     except NoSplitError:
         if labels:
             raise
@@ -125,4 +128,4 @@ def open_run_data(run: Path | TrainConfig, split: str | None = None) -> ImageDat
             return dataset
         return split_dataset(dataset, config.hold_out, seed=0)[asked == "val"]
     used = config.val_split if asked == "val" and config.val_split else asked
-    return open_dataset(config.val_data or config.data, split=used, labels=False)
+    return open_dataset(config.val_data or whole_data(config.data), split=used, labels=False)

@@ -9,6 +9,8 @@ digits, shapes, characters, shapes:OPTIONS, characters:OPTIONS   come with this 
 hf:NAME                                  a dataset of the Hugging Face hub, or a folder like it
 wds:PATTERN                              tar files of images
 py:package.module:function               a function of your own, from a split's name to a dataset
+DATA,take=5000  DATA,take=10%,seed=1     a random part of any of these
+DATA,per_class=10                        so many images of each class
 
 split.py defines the splits.
 """
@@ -27,7 +29,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from vitrail.config import OBJECT, InputError, import_callable, suggest
-from vitrail.data.dataset import ImageDataset, ImageStream
+from vitrail.data.dataset import ImageDataset, ImageStream, Selection
 from vitrail.data.datasets.builtin.characters import open_characters
 from vitrail.data.datasets.builtin.digits import open_digits
 from vitrail.data.datasets.builtin.shapes import open_shapes
@@ -47,6 +49,7 @@ from vitrail.data.datasets.unreadable_list import (
     leave_out_unreadable,
 )
 from vitrail.data.split import SPLITS, NoSplitError, choose_split, spell
+from vitrail.data.subsets import SubsetOptions, split_subset
 from vitrail.text import expand, neighbors, quoted, show
 
 Opener = Callable[[str, str, int, bool], ImageDataset | ImageStream]
@@ -69,7 +72,7 @@ def open_data(
     by split. A dataset that is given as an object is its own split, whichever is asked for. `seed`
     samples the images that are held out as `val` where a dataset comes in one piece. `labels=False`
     also takes images without labels: a folder without class folders, a list without a column of
-    labels, a dataset of images alone.
+    labels, a dataset of images alone. A subset (`cifar10,take=5000`) is one of the asked split.
     """
     if isinstance(data, Mapping):
         there = {spell(name): each for name, each in data.items()}
@@ -81,8 +84,25 @@ def open_data(
         return data
     if not isinstance(data, str | os.PathLike):
         return TorchDataset(data, labels=labels)
-    dataset = _open(os.fspath(data), spell(split), seed, labels)
-    return leave_out_unreadable(dataset) if isinstance(dataset, ImageDataset) else dataset
+    text, part = _split_data(os.fspath(data))
+    dataset = _open(text, spell(split), seed, labels)
+    if isinstance(dataset, ImageDataset):
+        dataset = leave_out_unreadable(dataset)
+        return part.of(dataset) if part else dataset
+    if part is not None:
+        raise InputError(f"{dataset.name} is a stream, of which no subset can be taken")
+    return dataset
+
+
+def whole_data(data: Data) -> Data:
+    """Return data without the subset that is asked for, as an evaluation beside training needs."""
+    return _split_data(os.fspath(data))[0] if isinstance(data, str | os.PathLike) else data
+
+
+def _split_data(text: str) -> tuple[str, SubsetOptions | None]:
+    """Split DATA from its subset; a file or folder of the whole name is what it is."""
+    base, part = split_subset(text)
+    return (text, None) if part and _exists(expand(text)) else (base, part)
 
 
 def open_dataset(
@@ -102,6 +122,8 @@ def open_dataset(
 
 def open_splits(text: str) -> dict[str, ImageDataset]:
     """Open every split of a dataset, including the images on its list of unreadable ones."""
+    if _split_data(text)[1]:
+        raise InputError(f"{text}: expected a whole dataset; leave take and per_class out")
     found: dict[str, ImageDataset] = {}
     for name in SPLITS:
         with suppress(NoSplitError):
@@ -122,7 +144,8 @@ def val_is_test(data: Data) -> bool:
     if not isinstance(data, str | os.PathLike):
         return False
     try:
-        val, test = (_open(os.fspath(data), name, 0) for name in ("val", "test"))
+        text = _split_data(os.fspath(data))[0]
+        val, test = (_open(text, name, 0) for name in ("val", "test"))
     except NoSplitError:
         return False
     return val.name == test.name
@@ -133,6 +156,8 @@ def notes(dataset: ImageDataset | ImageStream) -> tuple[str, ...]:
     if isinstance(dataset, FilteredDataset):
         part = f"{dataset.skipped:,} of {len(dataset.dataset):,} images"
         return (*notes(dataset.dataset), f"{dataset.name}: {UNREADABLE_LIST} leaves out {part}")
+    if isinstance(dataset, Selection):
+        return notes(dataset.dataset)
     return dataset.notes if isinstance(dataset, FolderDataset) else ()
 
 
@@ -247,6 +272,9 @@ def _unknown(text: str) -> InputError:
     if colon and re.fullmatch(r"[A-Za-z][\w+-]+", scheme):
         known = f"it may begin with {', '.join(f'{name}:' for name in _SCHEMES)}"
         return InputError(f"unknown data {text!r}: {known}{suggest(scheme, _SCHEMES)}")
+    if re.search(r",\w+=", text):
+        form = "a subset is written DATA,take=5000 or DATA,per_class=10, then maybe ,seed=1"
+        return InputError(f"no folder or dataset {text!r}; {form}")
     near = suggest(text, _SCHEMES) or neighbors(Path(text))
     if not near and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text, re.ASCII):
         near = f"; write hf:{text} if it is a dataset of the hub"

@@ -8,7 +8,7 @@ from typing import Literal, TypedDict, Unpack
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import Data, open_dataset
+from vitrail.data.datasets.open import Data, open_dataset, whole_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.split import NoSplitError
 from vitrail.distributed import process_group
@@ -43,16 +43,17 @@ def features_of_pair(
 ) -> tuple[Features, Features]:
     """Compute the features of the training split and of the one to evaluate on.
 
-    By default that is `test`, or `val` if there is none.
+    By default that is `test`, or `val` if there is none. A subset is one of the training split.
     """
     parse_feature_kind(options.get("features", "pre-logits"))
+    whole = whole_data(data)
     if test is not None:
-        evaluated = open_dataset(data, split=test)
+        evaluated = open_dataset(whole, split=test)
     else:
         try:
-            evaluated = open_dataset(data, split="test")
+            evaluated = open_dataset(whole, split="test")
         except NoSplitError:
-            evaluated = open_dataset(data, split="val")
+            evaluated = open_dataset(whole, split="val")
     datasets = [open_dataset(data, split="train"), evaluated]
     if len(datasets[0].classes) < 2:
         only = f"{datasets[0].name} has only the class {quoted(datasets[0].classes)}"
