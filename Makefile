@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test browser lint format bench clean
+.PHONY: demo test browser lint format docs wheel bench clean
 
 demo: .venv/installed
 	$(BIN)/vitrail demo
@@ -30,6 +30,16 @@ format: .venv/installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The site, in build/site; a warning or a dead link is an error.
+docs: .venv/installed-dev
+	$(BIN)/python docs/make_site.py
+	$(BIN)/zensical build --strict
+
+# Wheel and source archive, in dist/.
+wheel: .venv/installed-dev
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
 bench: .venv/installed-dev
 	$(BIN)/python benchmarks/models.py --memory
 	$(BIN)/python benchmarks/weights.py
@@ -44,7 +54,7 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/self_supervision.py --minutes 2
 
 clean:
-	rm -rf .venv
+	rm -rf .venv build dist
 
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
