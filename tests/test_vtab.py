@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import vitrail
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.config import InputError
@@ -186,6 +187,10 @@ def test_what_is_on_disk_is_run_and_the_rest_is_named(
     assert "cannot resume: length 30 steps → 31 steps" in text
     text = refusal(vtab, str(model), data, out=tmp_path / "out", **(SMALL | {"images": 15}))
     assert "dtd was trained on 20 images, not 15; choose another --out" in text
+    loaded = vitrail.load(model)
+    by_object = vtab(loaded, data, out=tmp_path / "object", tasks=["dtd"], **SMALL)
+    assert by_object.tasks == (dtd,)
+    assert by_object.model == str(loaded.model.spec)
 
 
 def test_the_command_prints_groups_and_what_lacks(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vitrail.data.dataset_check import DatasetCheck as DatasetCheck
     from vitrail.data.dataset_check import check_data as check_data
     from vitrail.data.datasets.open import open_data as open_data
+    from vitrail.data.datasets.public.data_list import list_data as list_data
     from vitrail.data.datasets.public.fetch import fetch_data as fetch_data
     from vitrail.data.transforms.apply import normalize as normalize
     from vitrail.data.transforms.preprocess import Preprocess as Preprocess
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from vitrail.model_soup import soup as soup
     from vitrail.models import build as build
     from vitrail.models.cost.total import describe as describe
+    from vitrail.models.cost.total import list_models as list_models
     from vitrail.predictor import Predictor as Predictor
     from vitrail.report import inspect as inspect
     from vitrail.report.choice_page import choose as choose
@@ -51,8 +53,9 @@ if TYPE_CHECKING:
     from vitrail.weights.convert import convert as convert
     from vitrail.weights.convert import to_state_dict as to_state_dict
     from vitrail.weights.load import load as load
-    from vitrail.weights.load import show_weights as show_weights
     from vitrail.weights.loaded import save as save
+    from vitrail.weights.weights_list import list_weights as list_weights
+    from vitrail.weights.weights_summary import show_weights as show_weights
 
 _LAZY = {
     "inspect": "vitrail.report",
@@ -67,6 +70,7 @@ _LAZY = {
     "check_data": "vitrail.data.dataset_check",
     "DatasetCheck": "vitrail.data.dataset_check",
     "fetch_data": "vitrail.data.datasets.public.fetch",
+    "list_data": "vitrail.data.datasets.public.data_list",
     "normalize": "vitrail.data.transforms.apply",
     "Preprocess": "vitrail.data.transforms.preprocess",
     "default_preprocess": "vitrail.data.transforms.preprocess",
@@ -82,9 +86,11 @@ _LAZY = {
     "build": "vitrail.models",
     "convert": "vitrail.weights.convert",
     "describe": "vitrail.models.cost.total",
+    "list_models": "vitrail.models.cost.total",
     "load": "vitrail.weights.load",
     "save": "vitrail.weights.loaded",
-    "show_weights": "vitrail.weights.load",
+    "list_weights": "vitrail.weights.weights_list",
+    "show_weights": "vitrail.weights.weights_summary",
     "to_state_dict": "vitrail.weights.convert",
     "Predictor": "vitrail.predictor",
     "train": "vitrail.run",

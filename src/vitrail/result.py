@@ -82,6 +82,14 @@ def print_result(result: Result, *, json: bool = False) -> None:
         print_renderable(result)
 
 
+def print_rows(result: Result, key: str, *, json: bool = False) -> None:
+    """Print a result that is a list under a key: its tables, or that list as JSON."""
+    if json:
+        print_json(result.to_dict()[key])
+    else:
+        print_renderable(result)
+
+
 def plain_fields(value: Any) -> dict[str, Any]:
     """Return a dataclass's fields as plain data, without those that are not shown (`repr`)."""
     return {

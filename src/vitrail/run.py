@@ -11,14 +11,13 @@ import logging
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from copy import deepcopy
 from dataclasses import asdict, astuple, replace
 from typing import Any, Literal, Unpack
 
 import torch
 from safetensors.torch import save as serialize
 
-from vitrail.config import OBJECT, Duration, InputError, merge, to_dict
+from vitrail.config import Duration, InputError, merge, to_dict
 from vitrail.data.batches import Batch, UnreadableImage
 from vitrail.data.cache import keep_decoded
 from vitrail.data.class_balance import balance_notes
@@ -66,6 +65,7 @@ from vitrail.training.parts import (
     gather_parts,
     split_model,
     split_task,
+    split_weights,
 )
 from vitrail.training.peft import adapt
 from vitrail.training.run_data import hold_out_for_choosing, open_datasets
@@ -76,7 +76,7 @@ from vitrail.training.train_iterator import count_images, open_iterator
 from vitrail.training.trainer_setup import check_losses, make_trainer, plan_intervals
 from vitrail.training.validation import Validator
 from vitrail.weights.checkpoint import save_folder
-from vitrail.weights.loaded import LoadedModel, as_checkpoint
+from vitrail.weights.loaded import AnyModel, LoadedModel
 
 log = logging.getLogger("vitrail")
 
@@ -87,7 +87,7 @@ def train(
     data: Data | None = None,
     model: str | ModelChange | LoadedModel | ViT | BiT | None = None,
     task: str | TaskFactory | None = None,
-    weights: str | None = None,
+    weights: AnyModel | None = None,
     optimizer: str | OptimizerFactory | None = None,
     schedule: str | Schedule | None = None,
     transform: str | Transform | None = None,
@@ -106,28 +106,11 @@ def train(
     function that changes the model (docs/own-parts.md); an object without a path has to be given
     again to resume.
     """
-    named, changes = split_model(model)
-    kind, own_task = split_task(task)
-    checkpoint = None
-    if isinstance(changes, LoadedModel | ViT | BiT):
-        checkpoint, changes = as_checkpoint(deepcopy(changes)), None  # which stays as it is
-        named, weights = checkpoint.spec.name, f"{OBJECT}{checkpoint.spec.name}"
-    if isinstance(config, TrainConfig):
-        if words:
-            raise InputError(f"{', '.join(words)}: change the TrainConfig instead, or give DATA")
-        own = None if data is None else data_text(data)
-        given = {"model": named, "task": kind, "data": own, "weights": weights}
-        config = merge(config, {name: text for name, text in given.items() if text is not None})
-    else:
-        data = config if data is None else data
-        found = resolve_settings(data, model=named, task=kind, weights=weights, **words)
-        config, checkpoint = found.config, checkpoint or found.checkpoint
-    config, parts = gather_parts(
+    given = {"data": data, "model": model, "task": task, "weights": weights}
+    config, parts = prepare_run(
         config,
-        data=data,
-        checkpoint=checkpoint,
-        task=own_task,
-        model=changes,
+        words,
+        **given,
         optimizer=optimizer,
         schedule=schedule,
         transform=transform,
@@ -141,7 +124,7 @@ def train(
 def finetune(
     data: Data,
     *,
-    weights: str | None = None,
+    weights: AnyModel | None = None,
     model: str | None = None,
     tune: Literal["all", "head", "last", "lora"] | None = None,
     protocol: Literal["paper"] | None = None,
@@ -156,18 +139,52 @@ def finetune(
     `tune` says which weights are trained. The paper's `protocol` chooses the learning rate among
     `rates` on held-out images, then trains on all of them with several `seeds`.
     """
+    source, checkpoint = split_weights(weights)
+    model = model or (checkpoint and checkpoint.spec.name)
     found = configure_finetuning(
-        data, weights=weights, model=model, tune=tune, protocol=protocol, rates=rates, **words
+        data, weights=source, model=model, tune=tune, protocol=protocol, rates=rates, **words
     )
-    config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
+    config, parts = gather_parts(found.config, data=data, checkpoint=checkpoint or found.checkpoint)
     if protocol is None:
         return _train(config, parts, restart=restart, report=report)
-    if parts.data is not None:
+    if parts.data is not None or checkpoint is not None:
         raise InputError(
-            "the protocol opens its data for each run: give text, such as py:module:name"
+            "the protocol opens data and weights for each run: give text, such as py:module:name"
         )
     plan = paper_protocol(found.config, found.row, rates=tuple(rates) or None, seeds=seeds)
     return run_protocol(plan, train_among, restart=restart)
+
+
+def prepare_run(
+    config: TrainConfig | Data,
+    words: RunWords,
+    *,
+    data: Data | None = None,
+    model: Any = None,
+    task: str | TaskFactory | None = None,
+    weights: AnyModel | None = None,
+    **given: Any,
+) -> tuple[TrainConfig, Parts]:
+    """Return a run's settings and parts from what `train` takes; `given` is as for its parts."""
+    named, change = split_model(model)
+    kind, own_task = split_task(task)
+    if isinstance(change, LoadedModel | ViT | BiT):
+        weights, change = change, None
+    source, checkpoint = split_weights(weights)
+    named = named or (checkpoint and checkpoint.spec.name)
+    if isinstance(config, TrainConfig):
+        if words:
+            raise InputError(f"{', '.join(words)}: change the TrainConfig instead, or give DATA")
+        own = None if data is None else data_text(data)
+        noted = {"model": named, "task": kind, "data": own, "weights": source}
+        config = merge(config, {name: text for name, text in noted.items() if text is not None})
+    else:
+        data = config if data is None else data
+        found = resolve_settings(data, model=named, task=kind, weights=source, **words)
+        config, checkpoint = found.config, checkpoint or found.checkpoint
+    return gather_parts(
+        config, data=data, checkpoint=checkpoint, task=own_task, model=change, **given
+    )
 
 
 def _train(config: TrainConfig, parts: Parts, *, restart: bool, report: bool) -> Run:

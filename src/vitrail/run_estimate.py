@@ -14,19 +14,22 @@ from typing import Unpack
 from vitrail.data.cache import CacheConfig
 from vitrail.data.datasets.open import Data
 from vitrail.distributed import process_group
+from vitrail.models import BiT, ViT
 from vitrail.models.cost.total import FLOAT
 from vitrail.recipes import paper_protocol
 from vitrail.recipes.protocol import RUNGS, Protocol
 from vitrail.result import Result, ResultTable
-from vitrail.run import TrainingRun
-from vitrail.run_settings import RunWords, configure_finetuning, resolve_settings
+from vitrail.run import TrainingRun, prepare_run
+from vitrail.run_settings import RunWords, configure_finetuning
 from vitrail.signals import Signals
 from vitrail.text import show_duration
 from vitrail.training.logging.run_facts import cost_of_training
-from vitrail.training.parts import gather_parts, split_task
+from vitrail.training.parts import ModelChange, Parts, gather_parts, split_weights
 from vitrail.training.run_data import open_datasets
+from vitrail.training.task import TaskFactory
 from vitrail.training.train_config import TrainConfig
 from vitrail.training.train_iterator import open_iterator
+from vitrail.weights.loaded import AnyModel, LoadedModel
 
 _UNTIMED, _TIMED = 2, 3  # steps; the first ones also set things up
 _WORK = 2e11  # operations of a measured step on a CPU: seconds, where a whole batch takes minutes
@@ -88,22 +91,23 @@ class RunEstimate(Result):
 def estimate(
     config: TrainConfig | Data,
     *,
-    model: str | None = None,
-    task: str | None = None,
-    weights: str | None = None,
+    data: Data | None = None,
+    model: str | ModelChange | LoadedModel | ViT | BiT | None = None,
+    task: str | TaskFactory | None = None,
+    weights: AnyModel | None = None,
     **words: Unpack[RunWords],
 ) -> RunEstimate:
     """Estimate a run, and take a few steps of it on real images to say how long it would take.
 
     Give a TrainConfig, or DATA and the words of `train`.
     """
-    data = None
-    kind, own_task = split_task(task)
-    if not isinstance(config, TrainConfig):
-        data = config
-        config = resolve_settings(data, model=model, task=kind, weights=weights, **words).config
+    given = {"data": data, "model": model, "task": task, "weights": weights}
+    config, parts = prepare_run(config, words, **given)
+    return _estimate(config, parts)
+
+
+def _estimate(config: TrainConfig, parts: Parts) -> RunEstimate:
     config = replace(config, cache=CacheConfig())  # which would be filled, perhaps on disk
-    config, parts = gather_parts(config, data=data, task=own_task)
     with process_group(config.device) as processes:
         run = TrainingRun(config, processes, parts)
         total, micro = run.intervals.total, run.trainer.micro_batch
@@ -178,7 +182,7 @@ class ProtocolEstimate(Result):
 def estimate_finetuning(
     data: Data,
     *,
-    weights: str | None = None,
+    weights: AnyModel | None = None,
     model: str | None = None,
     tune: str | None = None,
     protocol: str | None = None,
@@ -187,11 +191,14 @@ def estimate_finetuning(
     **words: Unpack[RunWords],
 ) -> RunEstimate | ProtocolEstimate:
     """Estimate what `finetune` would do with the same words."""
+    source, checkpoint = split_weights(weights)
+    model = model or (checkpoint and checkpoint.spec.name)
     found = configure_finetuning(
-        data, weights=weights, model=model, tune=tune, protocol=protocol, rates=rates, **words
+        data, weights=source, model=model, tune=tune, protocol=protocol, rates=rates, **words
     )
     if protocol is None:
-        return estimate(found.config)
+        checkpoint = checkpoint or found.checkpoint
+        return _estimate(*gather_parts(found.config, data=data, checkpoint=checkpoint))
     plan = paper_protocol(found.config, found.row, rates=tuple(rates) or None, seeds=seeds)
     return estimate_protocol(plan)
 

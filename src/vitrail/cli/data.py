@@ -8,8 +8,8 @@ from typing import Annotated
 import tyro
 
 from vitrail.cli.options import Data, Json, Workers, optional
-from vitrail.console import new_table, print_json, print_line, print_renderable
-from vitrail.result import print_result
+from vitrail.console import print_json, print_line
+from vitrail.result import print_result, print_rows
 
 
 def data_check(
@@ -66,25 +66,9 @@ def data_list(*, json: Json = False) -> None:
 
     Example: vitrail data list
     """
-    from vitrail.data.datasets.public.fetch import PUBLIC, fetched
+    from vitrail.data.datasets.public.data_list import list_data
 
-    rows = [
-        {"name": name, "title": row.title, "license": row.license, "folder": fetched(name)}
-        for name, row in PUBLIC.items()
-    ]
-    if json:
-        print_json([{**row, "folder": str(row["folder"] or "") or None} for row in rows])
-        return
-    table = new_table("DATA", "what", "license", "here", justify="left")
-    table.add_row("digits", "1,797 handwritten digits, 8 x 8, built in", "CC BY 4.0", "yes")
-    table.add_row("shapes", "drawn shapes without limit, built in", "Apache-2.0", "yes")
-    table.add_row(
-        "characters", "62 characters of 21 fonts without limit, built in", "Apache-2.0", "yes"
-    )
-    for row in rows:
-        here = "yes" if row["folder"] else "fetch"
-        table.add_row(str(row["name"]), str(row["title"]), str(row["license"]), here)
-    print_renderable(table)
+    print_rows(list_data(), "data", json=json)
 
 
 def data_show(

@@ -7,8 +7,7 @@ from typing import Annotated
 import tyro
 
 from vitrail.cli.options import Image, Json, optional
-from vitrail.console import new_table, print_json, print_renderable
-from vitrail.result import print_result
+from vitrail.result import print_result, print_rows
 
 
 def models(*, json: Json = False) -> None:
@@ -19,23 +18,13 @@ def models(*, json: Json = False) -> None:
 
     Example: vitrail models
     """
-    from vitrail.models import NAMES, parse
-    from vitrail.models.cost.total import cost_of
+    from vitrail.models.cost.total import list_models
 
-    costs = [cost_of(parse(name)) for name in NAMES]
-    if json:
-        keys = ("name", "parameters", "macs", "tokens")
-        print_json([{key: getattr(cost, key) for key in keys} for cost in costs])
-        return
-    table = new_table("model", "parameters", "GMACs", "tokens")
-    for cost in costs:
-        row = (f"{cost.parameters:,}", f"{cost.macs / 1e9:.3f}", str(cost.tokens))
-        table.add_row(cost.name, *row)
-    print_renderable(table)
+    print_rows(list_models(), "models", json=json)
 
 
 def describe(
-    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")],
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")],
     *,
     classes: Annotated[int | None, optional("N")] = None,
     image: Image = None,
@@ -47,11 +36,11 @@ def describe(
     Example: vitrail describe ViT-B/16 --image 384x384 --batch 32
 
     Args:
-        name: A model's name, such as ViT-B/16, R50+ViT-L/32@384 or BiT-R152x4.
+        model: A model's name, such as ViT-B/16, R50+ViT-L/32@384 or BiT-R152x4.
         classes: Outputs of the head. Default: the model's own (1000).
         image: Resolution, 384 or 384x512. Default: the model's own.
         batch: Images in a training step, which its memory depends on.
     """
     from vitrail.models.cost.total import describe as cost_of
 
-    print_result(cost_of(name, classes=classes, image=image, batch=batch), json=json)
+    print_result(cost_of(model, classes=classes, image=image, batch=batch), json=json)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from vitrail.cli.options import Json, optional
-from vitrail.console import new_table, print_json, print_line, print_renderable
-from vitrail.result import print_result
+from vitrail.result import print_result, print_rows
 
 
 def convert(
@@ -50,14 +48,9 @@ def weights_show(
         source: Weights: timm:…, hf:…, google:…, file:…, or a path.
         model: The model's name, if the weights don't tell it, such as ViT-B/16,heads=16.
     """
-    from vitrail.weights.load import show_weights
+    from vitrail.weights.weights_summary import show_weights
 
-    shown = show_weights(source, model=model)
-    if json:
-        print_json(shown)
-        return
-    for key, value in shown.items():
-        print_line(f"{key:12} {value}")
+    print_result(show_weights(source, model=model), json=json)
 
 
 def weights_list(*, json: Json = False) -> None:
@@ -65,19 +58,6 @@ def weights_list(*, json: Json = False) -> None:
 
     Example: vitrail weights list
     """
-    from vitrail.weights.catalog import CATALOG, RECOMMENDED
+    from vitrail.weights.weights_list import list_weights
 
-    if json:
-        sizes = ("resolution", "megabytes")
-        rows = [{**asdict(e), **{key: getattr(e, key) for key in sizes}} for e in CATALOG]
-        print_json(rows)
-        return
-    short = {full: name for name, full in RECOMMENDED.items()}
-    table = new_table("source", "model", "trained on", "px", "MB", "top-1", "license")
-    for entry in CATALOG:
-        top1 = f"{entry.top1:.2f}" if entry.cited else ""
-        pixels = "x".join(map(str, sorted(set(entry.resolution))))
-        row = (entry.data, pixels, f"{entry.megabytes:,.0f}", top1, entry.license)
-        table.add_row(short.get(entry.source, entry.source), entry.model.partition(",")[0], *row)
-    print_renderable(table)
-    print_line("Top-1 on ImageNet as published; --json says by whom, and the preprocessing.")
+    print_rows(list_weights(), "weights", json=json)

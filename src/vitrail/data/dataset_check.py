@@ -22,7 +22,7 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.dataset import ImageDataset, UnreadableImage, select
-from vitrail.data.datasets.open import notes, open_splits
+from vitrail.data.datasets.open import Data, notes, open_splits
 from vitrail.data.datasets.unreadable_list import list_others, write_rows, write_unreadable_list
 from vitrail.data.decoding.decode import LIMITS, ImageError, Limits, decode, read_header
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
@@ -144,10 +144,10 @@ class DatasetCheck(Result):
 
 
 def check_data(
-    data: str,
+    data: Data,
     *,
     fix: bool = False,
-    out: Path | None = None,
+    out: str | Path | None = None,
     max_pixels: int = LIMITS.pixels,
     workers: int | None = None,
 ) -> DatasetCheck:
@@ -157,17 +157,20 @@ def check_data(
     a TSV file for them, for images that are there twice, and the reasons. No image is moved or
     changed.
     """
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers must be at least 1, got {workers}")
     splits = open_splits(data)
     limits = Limits(pixels=max_pixels)
     with show_progress("checking", sum(map(len, splits.values()))) as report:
         found = check(splits, limits=limits, workers=workers, report=report)
     if out is not None:
-        write_rows(out, ("split", "path", "reason", "kind"), map(list, found.problems()))
+        write_rows(Path(out), ("split", "path", "reason", "kind"), map(list, found.problems()))
     written: Path | None = None
     if fix:
         root = next(iter(splits.values())).root
         if root is None:
-            raise InputError(f"{data} has no folder to list unreadable files in; leave --fix out")
+            name = next(iter(splits.values())).name
+            raise InputError(f"{name} has no folder to list unreadable files in; leave --fix out")
         bad_here = {bad["path"]: bad["reason"] for bad in found.bad}
         written = write_unreadable_list(root, list_others(root, splits.values()) | bad_here)
     told = dict.fromkeys(note for dataset in splits.values() for note in notes(dataset))

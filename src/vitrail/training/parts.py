@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from os import PathLike
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from vitrail.training.logging.metrics_logger import ACCURACIES
 from vitrail.training.task import Metric, TaskFactory
 from vitrail.training.train_config import TrainConfig
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.loaded import AnyModel, as_checkpoint
 
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 """An augmentation: an image (height, width, channels) in uint8, and the generator to draw from."""
@@ -70,6 +72,14 @@ def split_model(model: Any) -> tuple[str | None, Any]:
     """Tell a model's name from an object or the import path of a function that changes models."""
     named = isinstance(model, str) and (":" not in model or "/" in model)
     return (model, None) if named else (None, model)
+
+
+def split_weights(weights: AnyModel | None) -> tuple[str | None, Checkpoint | None]:
+    """Return what the settings note of weights, and a copy of those that are loaded already."""
+    if weights is None or isinstance(weights, str | PathLike):
+        return (None if weights is None else fspath(weights)), None
+    checkpoint = as_checkpoint(deepcopy(weights))  # which stays as it is
+    return f"{OBJECT}{checkpoint.spec.name}", checkpoint
 
 
 def gather_parts(

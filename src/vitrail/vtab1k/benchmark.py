@@ -17,6 +17,7 @@ from typing import Any
 from vitrail.config import Duration, InputError, suggest
 from vitrail.console import log_line
 from vitrail.evaluation.evaluate import evaluate
+from vitrail.evaluation.inputs import name_model
 from vitrail.evaluation.metrics.intervals import Estimate, wilson
 from vitrail.files import write_whole
 from vitrail.models.names import at_size, parse_size
@@ -26,7 +27,8 @@ from vitrail.result import Result, ResultTable
 from vitrail.run import TrainConfig, train
 from vitrail.vtab1k.task_images import find_task, open_task, write_list
 from vitrail.vtab1k.vtab_tasks import GROUPS, TASKS, Group, VTABTask
-from vitrail.weights.load import read_checkpoint
+from vitrail.weights.load import as_loaded, read_checkpoint
+from vitrail.weights.loaded import AnyModel, LoadedModel
 
 _TEST = "test.json"
 _MISSING = "no folder or list in DIR has its images"
@@ -114,7 +116,7 @@ class VTABResult(Result):
 
 
 def vtab(
-    model: str,
+    model: AnyModel,
     data: str | Path,
     *,
     out: str | Path = "runs/vtab",
@@ -142,11 +144,13 @@ def vtab(
         raise InputError(f"no folder {data}; expected one with a folder for each task of VTAB")
     size = parse_size(image) if isinstance(image, str) else image
     chosen = _choose(tasks)
-    spec = read_checkpoint(model, hashed=False).spec
+    own = None if isinstance(model, str | os.PathLike) else as_loaded(model)
+    name = name_model(model)
+    spec = own.model.spec if own else read_checkpoint(name, hashed=False).spec
     given = TrainConfig(
         data=str(data),
         model=at_size(spec.name, size) if size else spec.name,
-        weights=model,
+        weights=None if own else name,
         out=out,
         val_split="val" if validate else "",
         seed=seed,
@@ -160,12 +164,12 @@ def vtab(
             results.append(TaskResult(task, None, why=_MISSING))
             continue
         log_line(f"{number} of {len(chosen)}: {task.title}")
-        results.append(_run_task(task, place, config, images))
+        results.append(_run_task(task, place, config, images, own))
     if not any(result.top1 for result in results):
         whys = "; ".join(f"{each.task.name}: {each.why}" for each in results[:2])
         hint = f"expected {data / chosen[0].name} or {data / chosen[0].name}.csv, for example"
         raise InputError(f"{data} has no VTAB task that can be run ({whys}); {hint}")
-    return VTABResult(model, out, tuple(results))
+    return VTABResult(name, out, tuple(results))
 
 
 def _choose(names: Sequence[str]) -> list[VTABTask]:
@@ -179,7 +183,9 @@ def _choose(names: Sequence[str]) -> list[VTABTask]:
     return [known[name] for name in names] or list(TASKS)
 
 
-def _run_task(task: VTABTask, place: str | Path, config: TrainConfig, images: int) -> TaskResult:
+def _run_task(
+    task: VTABTask, place: str | Path, config: TrainConfig, images: int, own: LoadedModel | None
+) -> TaskResult:
     """Train on a task and evaluate on its test split, or read the result of an earlier call."""
     folder = config.out / task.name
     listed = folder / "data" / "images.csv"
@@ -198,7 +204,7 @@ def _run_task(task: VTABTask, place: str | Path, config: TrainConfig, images: in
             unseen = write_list(listed, chosen)
         except OSError as error:
             raise InputError(f"{listed.parent}: {error.strerror or error}") from None
-    train(config, report=False)
+    train(config, model=own, report=False)
     if not (folder / _TEST).exists():
         found = {**_test(config, unseen), "trained_on": images}
         write_whole(folder / _TEST, json.dumps(found) + "\n")

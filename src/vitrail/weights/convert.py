@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
@@ -36,7 +37,7 @@ from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.timm.timm_config import write_timm_config
 from vitrail.weights.formats.torchvision import TORCHVISION
 from vitrail.weights.load import SPEC_KEY, read_resolved
-from vitrail.weights.loaded import LoadedModel, as_checkpoint
+from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint
 from vitrail.weights.reference import NoReferenceError, run_reference
 from vitrail.weights.sources import Resolved, resolve
 
@@ -61,8 +62,13 @@ class ConversionResult(Result):
         yield f"compared with {self.compared_with}"
 
 
-def convert(source: str, out: str | Path, to: str, *, model: str | None = None) -> ConversionResult:
-    """Write a source in another format; what does not give the same logits is not left behind."""
+def convert(
+    source: AnyModel, out: str | Path, to: str, *, model: str | None = None
+) -> ConversionResult:
+    """Write a source, or a loaded model, in another format.
+
+    What does not give the same logits is not left behind. `model` names what the source holds.
+    """
     out = Path(out)
     if to not in WRITERS:
         raise InputError(f"no format {to!r}; there are: {', '.join(WRITERS)}{suggest(to, WRITERS)}")
@@ -70,8 +76,12 @@ def convert(source: str, out: str | Path, to: str, *, model: str | None = None) 
         raise InputError(f"{out}: is not a place for a model; name a file or folder in it")
     if out.exists() and to != "vitrail":
         raise InputError(f"{out} exists; remove it or choose another name")
-    found = resolve(source)
-    checkpoint = read_resolved(found, model=model)
+    found = None
+    if isinstance(source, str | os.PathLike):
+        found = resolve(os.fspath(source))
+        checkpoint = read_resolved(found, model=model)
+    else:
+        checkpoint = as_checkpoint(source)
     if not out.exists():
         return _convert(checkpoint, found, out, to)
     trial = _part(out)  # an older model of ours stays until the new one has proved right
@@ -81,17 +91,17 @@ def convert(source: str, out: str | Path, to: str, *, model: str | None = None) 
         shutil.rmtree(trial, ignore_errors=True)
 
 
-def _convert(checkpoint: Checkpoint, found: Resolved, out: Path, to: str) -> ConversionResult:
+def _convert(
+    checkpoint: Checkpoint, found: Resolved | None, out: Path, to: str
+) -> ConversionResult:
     files = _write(checkpoint, out, to)
     try:
         written = resolve(f"file:{out}")
         again = read_resolved(written, model=str(checkpoint.spec))
         difference = compare_logits(checkpoint, again)
         if not difference <= TOLERANCE:
-            raise InputError(
-                f"{out} as {to} gives other logits than {found.source}: {difference:.1e}"
-            )
-        sides = [(found, checkpoint), (written, again)]
+            raise InputError(f"{out} as {to} gives other logits than its source: {difference:.1e}")
+        sides = [(written, again)] if found is None else [(found, checkpoint), (written, again)]
         off, compared_with = _compare_with_reference(checkpoint, sides)
     except BaseException:
         for file in files:

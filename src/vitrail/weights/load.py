@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitrail.config import InputError, to_dict
+from vitrail.config import InputError
 from vitrail.data import Preprocess
 from vitrail.models import Spec, parse, spec_from_dict
 from vitrail.models.spec import Size, ViTSpec
@@ -283,22 +283,3 @@ def _shorten(error: InputError) -> str:
     problems = [str(problem) for problem in error.args]
     more = f" and {len(problems) - 10} more" if len(problems) > 10 else ""
     return "; ".join(problems[:10]) + more
-
-
-def show_weights(source: str, *, model: str | None = None) -> dict[str, Any]:
-    """Say what a source holds, as plain data."""
-    checkpoint = read_checkpoint(source, model=model)
-    provenance = checkpoint.provenance
-    return {
-        "source": source,
-        "format": provenance.format if provenance else "vitrail",
-        "spec": str(checkpoint.spec),
-        "parameters": sum(tensor.numel() for tensor in checkpoint.tensors.values()),
-        "tensors": len(checkpoint.tensors),
-        "classes": checkpoint.spec.classes,
-        "activation": checkpoint.activation,
-        "thresholds": None if checkpoint.thresholds is None else list(checkpoint.thresholds),
-        "preprocess": None if checkpoint.preprocess is None else to_dict(checkpoint.preprocess),
-        "sha256": provenance.sha256 if provenance else None,
-        "changes": list(provenance.changes) if provenance else [],
-    }

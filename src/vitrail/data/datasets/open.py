@@ -120,16 +120,17 @@ def open_dataset(
     return dataset
 
 
-def open_splits(text: str) -> dict[str, ImageDataset]:
+def open_splits(data: Data) -> dict[str, ImageDataset]:
     """Open every split of a dataset, including the images on its list of unreadable ones."""
     if _split_data(text)[1]:
         raise InputError(f"{text}: expected a whole dataset; leave take and per_class out")
     found: dict[str, ImageDataset] = {}
-    for name in SPLITS:
+    is_text = isinstance(data, str | os.PathLike)
+    for name in SPLITS if is_text or isinstance(data, Mapping) else ("train",):
         with suppress(NoSplitError):
-            dataset = _open(text, name, 0)
+            dataset = _open(os.fspath(data), name, 0) if is_text else open_data(data, split=name)
             if not isinstance(dataset, ImageDataset):
-                raise InputError(f"{text} is a stream, which only training can read")
+                raise InputError(f"{dataset.name} is a stream, which only training can read")
             found[name] = dataset
     # Without a validation split, the test split stands in for it.
     if {"val", "test"} <= set(found) and found["val"].name == found["test"].name:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from vitrail.config import InputError, suggest
 from vitrail.deploy.serving.limits import ServeLimits
@@ -42,12 +43,15 @@ class ServeConfig:
             raise InputError(f"--port {self.port}: expected 0 to 65535")
 
 
-def name_models(models: str | Iterable[str] | Mapping[str, str]) -> dict[str, str]:
-    """Name each model: NAME=MODEL, or the last part of its path."""
+def name_models(models: Any) -> dict[str, Any]:
+    """Name each model: NAME=MODEL, the last part of its path, or `model` if it is loaded."""
     if isinstance(models, Mapping):
         return dict(models)
-    named: dict[str, str] = {}
-    for text in [models] if isinstance(models, str) else models:
+    many = isinstance(models, list | tuple)
+    named: dict[str, Any] = {}
+    for model in models if many else [models]:
+        is_text = isinstance(model, str | os.PathLike)
+        text = os.fspath(model) if is_text else "model"
         name, equals, source = text.partition("=")
         if not equals or "/" in name or ":" in name:
             name, source = text.rstrip("/").replace(":", "/").rpartition("/")[2], text
@@ -55,7 +59,7 @@ def name_models(models: str | Iterable[str] | Mapping[str, str]) -> dict[str, st
             raise InputError(f"the model {text!r} has no name; give one: NAME={text}")
         if name in named:
             raise InputError(f"two models are called {name!r}; name them: NAME=MODEL")
-        named[name] = source
+        named[name] = source if is_text else model
     if not named:
         raise InputError("no model given; give a run folder or a source of weights")
     return named

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from vitrail.config import InputError
 from vitrail.data.decoding.faults import LIMITS
@@ -20,13 +24,16 @@ from vitrail.deploy.serving.process import WorkerConfig
 from vitrail.deploy.serving.serve_config import ServeConfig, name_indices, name_models, read_key
 from vitrail.machine import available_cores
 
+if TYPE_CHECKING:
+    from vitrail.weights.loaded import AnyModel
+
 _FILES = 200  # open files of the server itself
 _BACKLOG = 4096  # connections that wait to be accepted
 _MAX_SECONDS, _MAX_IMAGES = 3600, 65536
 
 
 def serve(
-    models: str | Sequence[str] | Mapping[str, str],
+    models: AnyModel | list[AnyModel] | tuple[AnyModel, ...] | Mapping[str, AnyModel],
     *,
     index: Sequence[str] = (),
     host: str = "127.0.0.1",
@@ -46,8 +53,9 @@ def serve(
 ) -> None:
     """Serve models over HTTP until SIGTERM or Ctrl-C, with the options of `vitrail serve`.
 
-    `on_start` gets the address once the models are loaded. InputError if the address is taken or a
-    model can't be loaded.
+    A dict names the models; loaded ones are handed over in a temporary folder. `on_start` gets the
+    address once the models are loaded. InputError if the address is taken or a model can't be
+    loaded.
     """
     for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
         if find_spec(package) is None:
@@ -96,7 +104,25 @@ def serve(
     if host not in ("127.0.0.1", "::1", "localhost"):
         who = "anyone with the API key" if config.key else "anyone: there is no --api-key-file"
         sys.stderr.write(f"vitrail: warning: other machines can reach {host}, {who}\n")
-    run_server(config, on_start)
+    with _written(named) as sources:
+        worker = replace(config.worker, models=sources)
+        run_server(replace(config, worker=worker), on_start)
+
+
+@contextmanager
+def _written(models: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Give each model as text; a loaded one is written to a folder, which the processes read."""
+    texts = {name: os.fspath(m) for name, m in models.items() if isinstance(m, str | os.PathLike)}
+    loaded = {name: model for name, model in models.items() if name not in texts}
+    if not loaded:  # and torch, which this process does not need, is not imported
+        yield texts
+        return
+    from vitrail.weights.loaded import save
+
+    with TemporaryDirectory(prefix="vitrail-serve-") as folder:
+        for number, (name, model) in enumerate(loaded.items()):
+            texts[name] = str(save(model, Path(folder, str(number))))
+        yield {name: texts[name] for name in models}
 
 
 def run_server(config: ServeConfig, on_start: Callable[[str, ServeConfig], None]) -> None:

@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 from vitrail.config import InputError
 from vitrail.models.cost.resnet_rows import resnet_costs
 from vitrail.models.cost.rows import ModelRows, Row
 from vitrail.models.cost.vit_rows import vit_costs
-from vitrail.models.names import parse, parse_size
+from vitrail.models.names import NAMES, parse, parse_size
 from vitrail.models.spec import BiTSpec, Size, Spec
 from vitrail.result import Result, ResultTable
 
@@ -66,6 +67,31 @@ class Cost(Result):
             f"memory      {state} weights, gradients and Adam; {kept} activations at batch "
             f"{self.batch} ({less} with checkpointing)"
         )
+
+
+@dataclass(frozen=True)
+class ModelList(Result):
+    """The models that have a name of their own."""
+
+    models: tuple[Cost, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data: one row per model."""
+        keys = ("name", "parameters", "macs", "tokens")
+        return {"models": [{key: getattr(cost, key) for key in keys} for cost in self.models]}
+
+    def summary(self) -> Iterator[ResultTable]:
+        """Give one row per model."""
+        rows = [
+            (cost.name, f"{cost.parameters:,}", f"{cost.macs / 1e9:.3f}", str(cost.tokens))
+            for cost in self.models
+        ]
+        yield ResultTable(("model", "parameters", "GMACs", "tokens"), rows)
+
+
+def list_models() -> ModelList:
+    """List the models of the paper and its successors; the grammar of names knows many more."""
+    return ModelList(tuple(cost_of(parse(name)) for name in NAMES))
 
 
 def describe(

@@ -22,13 +22,13 @@ def fetched(name: str) -> Path | None:
     return folder if _is_fetched(folder, name) else None
 
 
-def fetch_data(name: str, folder: Path | None = None) -> Path:
+def fetch_data(name: str, out: str | Path | None = None) -> Path:
     """Download a public dataset to a folder, or to the cache; an existing one is kept.
 
     The archives are removed afterwards. A note in the folder names its origin and license.
     """
     public = _find(name)
-    target = cache_folder() / "data" / name if folder is None else folder
+    target = cache_folder() / "data" / name if out is None else Path(out)
     if _is_fetched(target, name):
         return target
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
