@@ -122,13 +122,13 @@ def open_dataset(
 
 def open_splits(data: Data) -> dict[str, ImageDataset]:
     """Open every split of a dataset, including the images on its list of unreadable ones."""
-    if _split_data(text)[1]:
-        raise InputError(f"{text}: expected a whole dataset; leave take and per_class out")
     found: dict[str, ImageDataset] = {}
-    is_text = isinstance(data, str | os.PathLike)
-    for name in SPLITS if is_text or isinstance(data, Mapping) else ("train",):
+    text = os.fspath(data) if isinstance(data, str | os.PathLike) else None
+    if text is not None and _split_data(text)[1]:
+        raise InputError(f"{text}: expected a whole dataset; leave take and per_class out")
+    for name in SPLITS if text is not None or isinstance(data, Mapping) else ("train",):
         with suppress(NoSplitError):
-            dataset = _open(os.fspath(data), name, 0) if is_text else open_data(data, split=name)
+            dataset = open_data(data, split=name) if text is None else _open(text, name, 0)
             if not isinstance(dataset, ImageDataset):
                 raise InputError(f"{dataset.name} is a stream, which only training can read")
             found[name] = dataset
