@@ -97,12 +97,12 @@ def test_loaded_models_are_shown_and_converted(tmp_path: Path) -> None:
 def test_datasets_of_ones_own_are_checked() -> None:
     noise = [(np.full((8, 8, 3), number, np.uint8), number % 2) for number in range(10)]
     noise[7] = noise[1]
-    found = vitrail.check_data({"train": noise, "test": noise[:1]}, workers=1)  # type: ignore[dict-item]
-    assert (found.images, found.splits) == (11, {"train": 10, "test": 1})
-    assert [len(group) for group in found.leaks] == [2]
+    found = vitrail.check_data({"train": noise, "val": noise[2:4], "test": noise[:1]}, workers=1)
+    assert (found.images, found.splits) == (13, {"train": 10, "val": 2, "test": 1})
+    assert [len(group) for group in found.leaks] == [2, 2, 2]
     assert [len(group) for group in found.duplicates] == [2]
     with pytest.raises(InputError, match="no folder to list unreadable files in"):
-        vitrail.check_data({"train": noise}, fix=True, workers=1)  # type: ignore[dict-item]
+        vitrail.check_data({"train": noise}, fix=True, workers=1)
     with pytest.raises(InputError, match="--workers must be at least 1, got 0"):
         vitrail.check_data("digits", workers=0)
 

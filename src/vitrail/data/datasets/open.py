@@ -123,12 +123,15 @@ def open_dataset(
 def open_splits(data: Data) -> dict[str, ImageDataset]:
     """Open every split of a dataset, including the images on its list of unreadable ones."""
     found: dict[str, ImageDataset] = {}
-    text = os.fspath(data) if isinstance(data, str | os.PathLike) else None
-    if text is not None and _split_data(text)[1]:
+    if not isinstance(data, str | os.PathLike):
+        names = map(spell, data) if isinstance(data, Mapping) else ("train",)
+        return {name: open_dataset(data, split=name) for name in names}
+    text = os.fspath(data)
+    if _split_data(text)[1]:
         raise InputError(f"{text}: expected a whole dataset; leave take and per_class out")
-    for name in SPLITS if text is not None or isinstance(data, Mapping) else ("train",):
+    for name in SPLITS:
         with suppress(NoSplitError):
-            dataset = open_data(data, split=name) if text is None else _open(text, name, 0)
+            dataset = _open(text, name, 0)
             if not isinstance(dataset, ImageDataset):
                 raise InputError(f"{dataset.name} is a stream, which only training can read")
             found[name] = dataset
