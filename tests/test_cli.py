@@ -14,6 +14,7 @@ from tests.commands import run
 from tests.material import ROOT
 from vitrail.cli import COMMANDS, main
 from vitrail.config import Duration
+from vitrail.demonstration import DemoResult, DemoRow
 from vitrail.models import NAMES, parse
 from vitrail.models.cost.total import cost_of
 from vitrail.training.train_config import TrainConfig
@@ -133,17 +134,37 @@ def test_demo_trains_transfers_and_compares(
 ) -> None:
     monkeypatch.setattr("vitrail.demonstration._STEPS", Duration(3, "steps"))
     monkeypatch.setattr("vitrail.demonstration._FEW", Duration(2, "steps"))
+    monkeypatch.setattr("vitrail.demonstration._CHARACTERS", 640)
+    monkeypatch.setattr("vitrail.demonstration._SEEDS", 2)
     code, out, err = run(capsys, "demo", "--out", str(tmp_path), "--json")
-    rows = json.loads(out)["runs"]
+    found = json.loads(out)
+    ways = [found[name] for name in ("pretrained", "frozen", "finetuned", "scratch")]
     assert code == 0
-    assert [row["steps"] for row in rows] == [3, 2, 2]
-    assert [row["chance"] for row in rows] == [1 / 6, 0.1, 0.1]
-    assert all(0 <= row["top1"] <= 1 for row in rows)
-    assert "3 of 3" in err
-    tuned = vitrail.load(f"run:{rows[1]['folder']}")
-    assert (tuned.model.spec.image, tuned.model.spec.classes) == ((48, 48), 10)
-    assert tuned.provenance is not None
-    assert any("resized" in change for change in tuned.provenance.changes)
+    assert [way["labels"] for way in ways] == [640, 100, 100, 100]
+    assert [way["steps"] for way in ways] == [3, None, 2, 2]
+    assert [len(way["top1"]) for way in ways] == [1, 2, 2, 2]
+    tuned, scratch = (sum(found[name]["top1"]) / 2 for name in ("finetuned", "scratch"))
+    assert found["gain"] == pytest.approx(100 * (tuned - scratch))
+    assert "4 of 4" in err
+    assert "attention" in Path(found["report"]).read_text(encoding="utf-8")
+    for seed in range(2):
+        result = json.loads((tmp_path / f"finetune-{seed}" / "result.json").read_text())
+        assert result["top1"] == found["finetuned"]["top1"][seed]
+    model = vitrail.load(f"run:{tmp_path / 'finetune-1'}")
+    assert (model.model.spec.image, model.model.spec.classes) == ((32, 32), 10)
+    assert model.provenance is not None
+    assert any("resized" in change for change in model.provenance.changes)
+
+
+def test_the_last_screen_of_the_demo_fits_a_terminal() -> None:
+    way = DemoRow("digits, frozen features", 100_000, 600, (0.9, 0.8))
+    report = Path("runs/demo/finetune-0/report.html")
+    lines = [*DemoResult(way, way, way, way, Path("runs/demo"), report).summary()]
+    texts = [line for line in lines if isinstance(line, str)]
+    assert max(map(len, texts)) <= 80
+    assert len(texts) + 7 <= 24  # and the table: its head, a rule, four rows, an empty line
+    commands = [text.split()[1] for text in texts if text.startswith("  vitrail ")]
+    assert commands == ["finetune", "predict", "serve"]
 
 
 def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,12 +14,12 @@ from vitrail.result import print_result
 def demo(
     *, out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/demo"), json: Json = False
 ) -> None:
-    """Pre-train a small ViT, transfer it at a higher resolution, and compare.
+    """Show what pre-training is worth: a small ViT, few labels, and the same from scratch.
 
     Example: vitrail demo
 
     Args:
-        out: Folder for the three runs. Those of an earlier demo are replaced.
+        out: Folder for the runs. Those of an earlier demo are replaced.
     """
     from vitrail.demonstration import demo as run
 
