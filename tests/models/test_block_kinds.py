@@ -1,13 +1,15 @@
-"""Parallel, branched, differential and grouped blocks: recorded, fused and printed as they run."""
+"""Kinds of blocks, attention, norms and positions: each is used as the plain ViT is."""
 
 import pytest
 import torch
 
 from vitrail.config import InputError
+from vitrail.deploy.backends.token_merging import MergedViT
 from vitrail.inspection.hooks import AttentionCall, attention_layers, hooked
 from vitrail.inspection.record import record
 from vitrail.models import ViT, build, parse
 from vitrail.predictor.fused import fuse
+from vitrail.training.peft import TuneConfig, adapt, merge_lora
 
 TINY = "ViT/8@32,depth=2,width=48,heads=4,mlp=64,classes=5"
 KINDS = [
@@ -17,6 +19,13 @@ KINDS = [
     "branches=2",
     "key_heads=1,rotary=axial",
     "key_heads=2,key_heads_ends=1,depth=3",
+    "position=relative-mlp,position_at=every-layer,norm_place=post",
+    "position=relative-mlp,position_at=shared,position_mlp=24,registers=2",
+    "position=relative-2d,position_at=every-layer,key_bias=false",
+    "rotary=axial-xy,rotary_offset=1.0,sub_norm=both,activation=swiglu",
+    "rotary=centered,rotary_theta=100.0,norm=rms,qk_norm=true,registers=2",
+    "rotary=mixed,position=none,last_norm=pooled,pool=gap,unpooled_class_token=true",
+    "position=factorized,position_resize=timm-square,patch_norm=true,dense_bias=false,norm=rms",
 ]
 
 
@@ -41,8 +50,53 @@ def test_recorded_attention_mixes_the_values(options: str) -> None:
             logits = model(x)
         torch.testing.assert_close(fuse(model)(x), logits, rtol=1e-5, atol=1e-5)
     for call in found:
-        torch.testing.assert_close(tape.attention[call.layer] @ call.value, call.mixed)
+        mixed = tape.attention[call.layer] @ call.value
+        torch.testing.assert_close(mixed, call.mixed, rtol=1e-4, atol=1e-4)
     assert parse(str(model.spec)) == model.spec
+
+
+def gradients(model: ViT, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    model(x).square().sum().backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_checkpointing_and_low_rank_updates(options: str) -> None:
+    """Gradients are the same with checkpointing, and merged updates compute what they did apart."""
+    model = make(options).double()
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(2)).double()
+    plain = gradients(model, x)
+    model.checkpointing = True
+    again = gradients(model, x)
+    assert plain.keys() == again.keys() == dict(model.named_parameters()).keys()
+    assert all(torch.allclose(plain[name], again[name], rtol=1e-9) for name in plain)
+    before = model(x)
+    adapt(model, TuneConfig(mode="lora", rank=2, targets=("query", "key", "mlp-hidden")))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith(".up"):
+                parameter.normal_(generator=torch.Generator().manual_seed(3))
+    apart = model(x)
+    merge_lora(model)
+    assert (before - apart).abs().max() > 1e-3
+    assert torch.allclose(model(x), apart, rtol=1e-9)
+
+
+@pytest.mark.parametrize("options", KINDS)
+def test_tokens_are_merged_or_it_says_why_not(options: str) -> None:
+    model = make(options)
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+    spec = model.spec
+    inside = spec.relative or spec.rotary != "none"
+    plain = spec.attention == "full" and spec.block == "sequential" and spec.branches == 1
+    if inside or not plain:
+        with pytest.raises(InputError, match=r"token merging needs \w+"):
+            MergedViT(model, 0.1)
+        return
+    with torch.no_grad():
+        torch.testing.assert_close(MergedViT(model, 0.0)(x), model(x), rtol=1e-5, atol=1e-5)
+        assert MergedViT(model, 0.2)(x).isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -53,6 +107,12 @@ def test_recorded_attention_mixes_the_values(options: str) -> None:
         ("block=parallel,branches=2", "branches requires block=sequential"),
         ("attention=differential,rotary=axial", "differential attention takes absolute positions"),
         ("layer_scale_at=attention", "layer_scale_at requires layer_scale"),
+        ("position_mlp=24", "position_mlp requires position=relative-mlp"),
+        ("position=relative-mlp", "relative positions act inside attention"),
+        (
+            *("position=sincos-2d,position_resize=timm-square",),
+            "timm-square requires position=learned-1d or factorized",
+        ),
     ],
 )
 def test_refusals(options: str, message: str) -> None:

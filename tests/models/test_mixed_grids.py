@@ -18,6 +18,8 @@ KINDS = [
     "position=none,rotary=axial,rotary_grid=4",
     "rotary=centered,rotary_theta=100.0",
     "rotary=mixed,position=none,pool=gap",
+    "position=relative-mlp,position_at=shared,registers=2",
+    "position=factorized,position_resize=timm-square,pool=gap",
     "distilled=true",
     "pool=token-gap",
 ]

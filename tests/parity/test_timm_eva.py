@@ -37,6 +37,7 @@ EVAS = [
     *("vit_small_patch16_lingbot", "vit_pe_core_base_patch16_224"),
     *("vit_pe_core_gigantic_patch14_448", "vit_pe_lang_large_patch14_448"),
     *("vit_pe_spatial_gigantic_patch14_448", "beit_base_patch16_224"),
+    "vit_base_patch16_sapiens2",
 ]
 VITS = [
     *("vit_base_patch16_reg4_gap_256", "vit_so150m_patch16_reg4_gap_256", "test_vit3"),
@@ -45,11 +46,16 @@ VITS = [
     *("vit_intern300m_patch14_448", "aimv2_large_patch14_224"),
     *("vit_pwee_patch16_reg1_gap_256", "vit_dwee_patch16_reg1_gap_256"),
     *("vit_small_patch16_18x2_224", "vit_dpwee_patch16_reg1_gap_256"),
+    *("vit_relpos_base_patch16_plus_240", "vit_relpos_small_patch16_224"),
+    *("vit_relpos_medium_patch16_cls_224", "vit_relpos_base_patch16_clsgap_224"),
+    *("vit_relpos_base_patch32_plus_rpn_256", "vit_srelpos_small_patch16_224"),
 ]
 
 
 def make(name: str, size: tuple[int, int], dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
     arguments = {**TINY, "img_size": size, "patch_size": 16}
+    if "sapiens2" in name:  # the first and the last block have keys for each head
+        arguments |= {"depth": 3, "num_kv_heads": [3, 1, 3]}
     return peers.randomize(timm.create_model(name, **arguments), dtype), arguments
 
 
@@ -93,7 +99,12 @@ def test_logits(name: str, size: tuple[int, int]) -> None:
         if name.startswith("beit_"):  # timm fixes its size; offsets are resized by another rule
             return
         other = (96, 64)
-        theirs.set_input_size(other)
+        if "relpos" in name:  # whose offsets any size has its own of
+            state = theirs.state_dict()
+            theirs = make(name, other, torch.float32)[0]
+            theirs.load_state_dict(state)
+        else:
+            theirs.set_input_size(other)
         assert_equal(ours(images(other)), theirs(images(other)), 2e-5)
 
 
@@ -103,7 +114,8 @@ def test_logits(name: str, size: tuple[int, int]) -> None:
         *("eva02_base_patch16_clip_224", "eva02_enormous_patch14_clip_224"),
         *("vit_small_patch16_rope_224", "vit_pe_core_base_patch16_224"),
         *("vit_huge_plus_patch16_dinov3", "test_vit4", "beit3_base_patch16_224"),
-        *("beit_base_patch16_224", "aimv2_large_patch14_224"),
+        *("beit_base_patch16_224", "aimv2_large_patch14_224", "vit_base_patch16_sapiens2"),
+        *("vit_relpos_base_patch32_plus_rpn_256", "vit_srelpos_small_patch16_224"),
     ],
 )
 def test_float64_and_gradients(name: str) -> None:
@@ -151,6 +163,8 @@ def test_written_back(name: str) -> None:
         *("vit_small_patch16_dinov3", "vit_7b_patch16_dinov3", "vit_huge_plus_patch16_dinov3_qkvb"),
         *("vit_pe_core_gigantic_patch14_448", "vit_small_patch16_rope_mixed_ape_224"),
         *("vit_so150m2_patch16_reg1_gap_256", "beit_large_patch16_512", "aimv2_3b_patch14_448"),
+        *("vit_relpos_base_patch16_clsgap_224", "vit_srelpos_medium_patch16_224"),
+        *("vit_5b_patch16_sapiens2", "vit_base_patch16_sapiens2"),
     ],
 )
 def test_parameters_are_timms(name: str) -> None:

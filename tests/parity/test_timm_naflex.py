@@ -15,6 +15,7 @@ SIZES = [(128, 128), (64, 96), (136, 72), (16, 200)]
 NAMES = [
     *("naflexvit_base_patch16_gap", "naflexvit_base_patch16_map"),
     *("naflexvit_base_patch16_siglip", "naflexvit_so150m2_patch16_reg1_gap"),
+    *("naflexvit_base_patch16_par_gap", "naflexvit_base_patch16_parfac_gap"),
 ]
 
 

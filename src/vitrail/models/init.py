@@ -16,7 +16,7 @@ from vitrail.models.layers.mlp import MLP
 from vitrail.models.layers.norms import LayerScale
 from vitrail.models.layers.self_attention import QueryValueBias, SelfAttention
 from vitrail.models.positions.absolute import Positions
-from vitrail.models.positions.relative import RelativeBias, RelativePositions
+from vitrail.models.positions.relative import RelativeBias, RelativeMLP, RelativePositions
 
 
 @torch.no_grad()
@@ -32,6 +32,9 @@ def init_layers(root: nn.Module) -> None:
                 lecun_normal(module.weight)
             case RelativeBias():
                 nn.init.zeros_(module.table)
+            case RelativeMLP():
+                xavier(module.hidden)
+                xavier(module.output)
             case Positions() | RelativePositions():
                 for table in module.parameters():
                     normal(table, std=0.02)

@@ -20,7 +20,7 @@ from vitrail.models.model import Model
 from vitrail.models.noise import Dropout
 from vitrail.models.positions.absolute import Positions
 from vitrail.models.positions.mixed_grids import MixedGrids, PatchBatch
-from vitrail.models.positions.relative import RelativeBias, RelativePositions
+from vitrail.models.positions.relative import RelativeBias, RelativeMLP, RelativePositions
 from vitrail.models.positions.rotary import RotaryPositions, mixed_frequencies
 from vitrail.models.spec import HybridSpec, Size, ViTSpec, check_division
 
@@ -184,7 +184,8 @@ class ViT(Model[ViTSpec]):
     def _attention_bias(self, layer: int, grid: Size | MixedGrids) -> AttentionBias | None:
         """Return the bias of a layer's attention logits: relative positions, masked padding."""
         table = self._positions_of(layer)
-        bias = partial(table, grid=grid) if isinstance(table, RelativeBias) else None
+        of_offsets = isinstance(table, RelativeBias | RelativeMLP)
+        bias = partial(table, grid=grid) if of_offsets else None
         if isinstance(grid, MixedGrids):
             return grid.mask_keys(bias, self.spec.prefix)
         return table if isinstance(table, RelativePositions) else bias
@@ -252,5 +253,5 @@ def _make_positions(spec: ViTSpec) -> nn.ModuleList:
     count = spec.depth if spec.position_at == "every-layer" else 1
     if spec.position == "relative":
         return nn.ModuleList(RelativePositions(spec.tokens, spec.width) for _ in range(count))
-    kind = RelativeBias if spec.position == "relative-2d" else Positions
-    return nn.ModuleList(kind(spec) for _ in range(count))
+    kinds = {"relative-2d": RelativeBias, "relative-mlp": RelativeMLP}
+    return nn.ModuleList(kinds.get(spec.position, Positions)(spec) for _ in range(count))

@@ -14,9 +14,12 @@ Attention = Literal["full", "axial", "differential"]
 BlockKind = Literal["sequential", "parallel"]
 LayerScaleAt = Literal["both", "attention"]
 Pool = Literal["token", "gap", "map", "token-gap"]
-Position = Literal["none", "learned-1d", "learned-2d", "relative", "relative-2d", "sincos-2d"]
+Position = Literal[
+    "none", "learned-1d", "learned-2d", "factorized", "sincos-2d",
+    "relative", "relative-2d", "relative-mlp",
+]  # fmt: skip
 PositionAt = Literal["input", "every-layer", "shared"]
-ResizeRule = Literal["google", "timm", "huggingface", "torchvision", "siglip2"]
+ResizeRule = Literal["google", "timm", "timm-square", "huggingface", "torchvision", "siglip2"]
 Activation = Literal["gelu-tanh", "gelu", "quick-gelu", "swiglu"]
 Rotary = Literal["none", "axial", "axial-xy", "centered", "mixed"]
 Norm = Literal["layer", "rms"]
@@ -99,11 +102,15 @@ class ViTSpec(SpecName):
     register_position: bool = False
     """Whether registers have position embeddings."""
     position: Position = "learned-1d"
-    """Kind of position embedding (Appendix D.4)."""
+    """Kind of position embedding (Appendix D.4). Successors': factorized, a row's and a column's
+    added (NaFlex), and biases of attention for 2-D offsets, by a table (BEiT) or an MLP (timm)."""
+    position_mlp: int = 128
+    """Hidden size of the MLP of relative-mlp positions."""
     position_at: PositionAt = "input"
     """Where it is added: at the input, at every layer, or at every layer from one shared table."""
     position_resize: ResizeRule = "google"
-    """Which project's rule resizes position embeddings to another grid."""
+    """Which project's rule resizes position embeddings to another grid; timm-square to a square
+    first, which is then cut, so that they keep their aspect ratio (NaFlex)."""
     class_position: bool = True
     """Whether the class token has a position embedding (not in big_vision)."""
     rotary: Rotary = "none"
@@ -159,7 +166,7 @@ class ViTSpec(SpecName):
         check_least(self, 1, "depth", "width", "heads", "mlp", "channels", "patch", "image")
         check_least(self, 0, "classes", "representation", "registers", "layer_scale", "norm_eps")
         check_least(self, 0, "pool_heads", "pool_mlp", "rotary_grid", "key_heads", "key_heads_ends")
-        check_least(self, 1, "branches")
+        check_least(self, 1, "branches", "position_mlp")
         for rate in ("dropout", "attention_dropout", "stochastic_depth"):
             if not 0 <= getattr(self, rate) < 1:
                 raise InputError(f"{rate} must be in [0, 1), got {getattr(self, rate)}")
@@ -249,7 +256,7 @@ class ViTSpec(SpecName):
             )
         if self.position == "sincos-2d" and self.width < 8:
             raise InputError(f"sincos-2d positions need a width of at least 8, got {self.width}")
-        relative = self.position in ("relative", "relative-2d")
+        relative = self.relative
         if relative and self.position_at == "input":
             raise InputError(
                 "relative positions act inside attention: choose position_at=every-layer (a table "
@@ -260,7 +267,17 @@ class ViTSpec(SpecName):
             raise InputError(f"{kind} attention takes absolute positions, not relative ones")
         if self.position == "relative-2d" and (self.registers or self.distilled):
             raise InputError("relative-2d positions know one token beside the patches, the class's")
+        if self.position != "relative-mlp" and self.position_mlp != type(self).position_mlp:
+            raise InputError("position_mlp requires position=relative-mlp")
+        square = ("learned-1d", "factorized")
+        if self.position_resize == "timm-square" and self.position not in square:
+            raise InputError(f"position_resize=timm-square requires position={' or '.join(square)}")
         self._check_rotary()
+
+    @property
+    def relative(self) -> bool:
+        """Whether positions are a bias of attention, inside each layer."""
+        return self.position in ("relative", "relative-2d", "relative-mlp")
 
     @property
     def stride(self) -> Size:

@@ -88,7 +88,7 @@ def prune_last_block(model: ViT | BiT) -> ViT | BiT:
     if not isinstance(copy, ViT):
         return copy
     spec, last = copy.spec, copy.blocks[-1]
-    positions = spec.position in ("relative", "relative-2d") or spec.rotary != "none"
+    positions = spec.relative or spec.rotary != "none"
     other = positions or spec.qk_norm or not spec.key_bias or spec.sub_norm == "both"
     other |= spec.attention == "differential" or spec.key_heads_of(spec.depth - 1) != spec.heads
     if spec.pool == "token" and isinstance(last, Block) and not other:

@@ -7,6 +7,7 @@ done to each parameter is reported.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,11 +18,12 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.models.positions.grid_resizing import (
     resize_grid,
+    resize_lines,
     resize_offsets,
     resize_patches,
     resize_positions,
 )
-from vitrail.models.spec import BiTSpec, HybridSpec, Size, Spec, ViTSpec
+from vitrail.models.spec import BiTSpec, HybridSpec, ResizeRule, Size, Spec, ViTSpec
 from vitrail.models.vit_spec import PLAIN_HEAD
 from vitrail.weights.formats.keymap import Tensors
 
@@ -193,9 +195,11 @@ def _fit_positions(spec: ViTSpec, new: ViTSpec, made: Tensors) -> list[Change]:
     """Resize every table of positions to the new grid, in place."""
     old_grid, grid = spec.grid, new.grid
     rule = "google" if spec.position == "relative" else spec.position_resize
-    if old_grid == grid:
+    if old_grid == grid or spec.position == "relative-mlp":  # which fits any grid
         return []
     changes = []
+    if spec.position == "factorized":
+        return _fit_lines(old_grid, grid, rule, made)
     for name in [name for name in made if name.startswith("positions.")]:
         leaf = name.rpartition(".")[2]
         table = made[name]
@@ -213,6 +217,17 @@ def _fit_positions(spec: ViTSpec, new: ViTSpec, made: Tensors) -> list[Change]:
             made[name] = resize_grid(table, (old_grid[0], 1), (grid[0], 1), rule)
         detail = f"grid {_size(old_grid)} -> {_size(grid)}, {rule}'s rule"
         changes.append(Change(name, "resized", detail))
+    return changes
+
+
+def _fit_lines(old: Size, new: Size, rule: ResizeRule, made: Tensors) -> list[Change]:
+    """Resize factorized positions, whose two tables depend on both sides of the grid."""
+    changes = []
+    for x in [name for name in made if re.fullmatch(r"positions\.\d+\.x", name)]:
+        y = f"{x.removesuffix('x')}y"
+        made[y], made[x] = resize_lines(made[y], made[x], new, rule)
+        detail = f"grid {_size(old)} -> {_size(new)}, {rule}'s rule"
+        changes += [Change(name, "resized", detail) for name in (x, y)]
     return changes
 
 

@@ -149,6 +149,36 @@ def test_every_family_is_traced_for_any_batch(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        "rotary=axial,rotary_grid=16,sub_norm=both,key_bias=false,activation=swiglu,pool=gap",
+        "position=none,rotary=centered,registers=2,key_heads=1,norm=rms,qk_norm=true",
+        "rotary=mixed,pool=map,unpooled_class_token=true,pool_prefix=true,pool_heads=2",
+        "position=relative-mlp,position_at=every-layer,norm_place=post,pool=gap",
+        "position=factorized,position_resize=timm-square,block=parallel,attention=differential",
+    ],
+)
+def test_kinds_of_vit_run_at_any_size(tmp_path: Path, options: str) -> None:
+    kind = Predictor(make(f"ViT/8@32,depth=1,width=48,heads=3,mlp=64,classes=7,{options}"))
+    written = export(kind, tmp_path / "kind.onnx", to="onnx", any_size=True)
+    assert written.sizes == ("32x32", "40x48")
+    x = inputs(3, 24, 56)
+    with torch.no_grad():
+        expected = kind.model(x).numpy()
+    found = session(written.files[0]).run(None, {"pixel_values": x.numpy()})[0]
+    assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+def test_tables_of_offsets_are_exported_for_one_size(tmp_path: Path) -> None:
+    beit = "ViT/8@32,depth=1,width=32,heads=2,mlp=64,classes=7,position=relative-2d"
+    kind = Predictor(make(f"{beit},position_at=every-layer,key_bias=false"))
+    assert export(kind, tmp_path / "kind.onnx", to="onnx").max_difference < 1e-5
+    assert "export without --any-size" in refusal(
+        export, kind, tmp_path / "any.onnx", to="onnx", any_size=True
+    )
+
+
+@pytest.mark.parametrize(
     ("to", "options", "said"),
     [
         ("onyx", {}, "did you mean 'onnx'"),

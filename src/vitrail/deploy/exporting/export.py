@@ -101,6 +101,11 @@ def export(
     predictor, out = Predictor.load(model, device="cpu"), Path(out)
     if predictor.device.type != "cpu":
         raise InputError(f"export needs a model on the CPU, not on {predictor.device}")
+    if any_size and getattr(predictor.model.spec, "position", "") == "relative-2d":
+        raise InputError(
+            f"{predictor.model.spec.name}: a table of offsets is resized for one size beforehand; "
+            "export without --any-size"
+        )
     choices: list[Quantize | None] = [config.quantize]
     if to == "web":
         check_web(predictor)

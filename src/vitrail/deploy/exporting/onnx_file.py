@@ -27,7 +27,7 @@ def make_onnx(module: ExportModule, program: ExportedProgram, metadata: dict[str
             f"{module.model.spec.name} has {size / 2**30:.1f} GiB of weights, but an ONNX file "
             "holds at most 2; use --to openvino or pt2"
         )
-    with quiet():
+    with quiet(), torch.no_grad():  # as it was traced: with gradients, other kernels are chosen
         made = torch.onnx.export(
             program, (), input_names=[module.input_name], output_names=[OUTPUT], verbose=False
         )

@@ -65,15 +65,38 @@ def embedding_rows(spec: ViTSpec) -> Iterator[Row]:
         yield Row(layer=label, output=(spec.prefix, width), parameters=spec.prefix * width)
     if parameters := _position_parameters(spec):
         label = f"positions, {spec.position}"
-        # BEiT's biases are gathered in each layer, by 64-bit indices.
-        once = 2 * spec.depth * tokens**2 if spec.position == "relative-2d" else 0
-        yield Row(layer=label, output=(tokens, width), parameters=parameters, kept_once=once)
+        yield replace(
+            _offsets_row(spec), layer=label, output=(tokens, width), parameters=parameters
+        )
     if spec.rotary != "none":
         yield _rotary_row(spec)
     if spec.dropout:
         yield Row(layer="dropout", output=(tokens, width), parameters=0, kept=tokens * width)
     if spec.pre_norm:
         yield replace(norm_row(spec, tokens, tokens), layer="norm before")
+
+
+def _offsets_row(spec: ViTSpec) -> Row:
+    """Return what biases of 2-D offsets cost beside their parameters; others cost nothing."""
+    # They are gathered in each layer, by 64-bit indices.
+    tables = spec.depth if spec.position_at == "every-layer" else 1
+    patches = spec.grid[0] * spec.grid[1]
+    once = {
+        "relative-2d": 2 * spec.depth * spec.tokens**2,
+        "relative-mlp": 2 * spec.depth * patches**2,
+    }.get(spec.position, 0)
+    if spec.position != "relative-mlp":
+        return Row(layer="", output=(), parameters=0, kept_once=once)
+    offsets, hidden = (2 * spec.grid[0] - 1) * (2 * spec.grid[1] - 1), spec.position_mlp
+    # Computed once per batch, and counted for each image.
+    products = (Product(offsets, 2, hidden), Product(offsets, hidden, spec.heads))
+    return Row(
+        layer="",
+        output=(),
+        parameters=0,
+        products=products * tables,
+        kept_once=once + tables * offsets * (2 + hidden),
+    )
 
 
 def _rotary_row(spec: ViTSpec) -> Row:
@@ -113,6 +136,8 @@ def _position_parameters(spec: ViTSpec) -> int:
         "sincos-2d": 0,
         "learned-1d": (class_rows + rows * columns) * spec.width,
         "learned-2d": (rows + columns) * (spec.width // 2) + class_rows * spec.width,
+        "factorized": (rows + columns + class_rows) * spec.width,
+        "relative-mlp": 3 * spec.position_mlp + (spec.position_mlp + 1) * spec.heads,
         "relative": (2 * spec.tokens - 1) * spec.width,
         "relative-2d": (((2 * rows - 1) * (2 * columns - 1) + 3 * spec.class_tokens) * spec.heads),
     }[spec.position]
@@ -242,7 +267,7 @@ def _block_kept(spec: ViTSpec, tokens: int) -> int:
     if spec.rotary != "none" and not grouped:
         # Turned queries and keys; where frequencies are learned, the turned channels too.
         kept += (4 if spec.rotary == "mixed" else 2) * width
-    if spec.position in ("relative", "relative-2d") or spec.attention_dropout:
+    if spec.relative or spec.attention_dropout:
         # The fused kernel can't do these: all attention weights are kept, not their normalizer.
         kept += spec.heads * tokens - spec.heads
     if spec.position == "relative":

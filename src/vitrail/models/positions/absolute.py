@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitrail.models.positions.grid_resizing import resize_grid, resize_positions
+from vitrail.models.positions.grid_resizing import resize_grid, resize_lines, resize_positions
 from vitrail.models.spec import Size, ViTSpec
 
 
@@ -22,7 +22,7 @@ def sincos_2d(grid: Size, width: int, dtype: torch.dtype, device: torch.device) 
 
 
 class Positions(nn.Module):
-    """A table of absolute positions: learned 1-D, learned 2-D, or fixed sin-cos."""
+    """A table of absolute positions: learned 1-D, learned 2-D, factorized, or fixed sin-cos."""
 
     def __init__(self, spec: ViTSpec) -> None:
         super().__init__()
@@ -31,9 +31,10 @@ class Positions(nn.Module):
         self.class_rows = spec.positioned
         if spec.position == "learned-1d":
             self.table = nn.Parameter(torch.empty(self.class_rows + rows * columns, spec.width))
-        elif spec.position == "learned-2d":
-            self.x = nn.Parameter(torch.empty(columns, spec.width // 2))
-            self.y = nn.Parameter(torch.empty(rows, spec.width // 2))
+        elif spec.position in ("learned-2d", "factorized"):
+            width = spec.width // (2 if spec.position == "learned-2d" else 1)
+            self.x = nn.Parameter(torch.empty(columns, width))
+            self.y = nn.Parameter(torch.empty(rows, width))
             if self.class_rows:
                 self.class_token = nn.Parameter(torch.empty(self.class_rows, spec.width))
 
@@ -51,6 +52,10 @@ class Positions(nn.Module):
         rule, (rows, columns) = self.spec.position_resize, self.spec.grid
         if self.spec.position == "learned-1d":
             return resize_positions(self.table, self.spec.grid, grid, rule, self.class_rows)
+        if self.spec.position == "factorized":
+            y, x = resize_lines(self.y, self.x, grid, rule)
+            patches = (y[:, None] + x).flatten(0, 1)
+            return torch.cat([self.class_token, patches]) if self.class_rows else patches
         if self.spec.position == "learned-2d":
             x = resize_grid(self.x, (1, columns), (1, grid[1]), rule).expand(grid[0], -1, -1)
             y = resize_grid(self.y, (rows, 1), (grid[0], 1), rule)[:, None].expand(-1, grid[1], -1)

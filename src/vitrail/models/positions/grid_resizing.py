@@ -11,6 +11,7 @@ from vitrail.models.spec import ResizeRule, Size
 _RULES: dict[ResizeRule, tuple[str, bool, bool]] = {  # mode, aligned corners, antialias
     "google": ("bilinear", True, False),  # scipy.ndimage.zoom(order=1)
     "timm": ("bicubic", False, True),
+    "timm-square": ("bicubic", False, True),
     "huggingface": ("bicubic", False, False),
     "torchvision": ("bicubic", True, False),
     "siglip2": ("bilinear", False, True),
@@ -19,7 +20,30 @@ _RULES: dict[ResizeRule, tuple[str, bool, bool]] = {  # mode, aligned corners, a
 
 def resize_grid(table: Tensor, old: Size, new: Size, rule: ResizeRule = "google") -> Tensor:
     """Resize a table (old rows x columns, width) to a new grid, by a project's rule."""
-    return table if old == new else _interpolate(table, old, new, *_RULES[rule])
+    if old == new or rule != "timm-square":
+        return table if old == new else _interpolate(table, old, new, *_RULES[rule])
+    square = (max(new), max(new))
+    resized = _interpolate(table, old, square, *_RULES[rule]).unflatten(0, square)
+    return resized[: new[0], : new[1]].flatten(0, 1)
+
+
+def resize_lines(
+    y: Tensor, x: Tensor, new: Size, rule: ResizeRule = "google"
+) -> tuple[Tensor, Tensor]:
+    """Resize factorized tables of rows and of columns (side, width), linearly as timm does."""
+    if (len(y), len(x)) == new:
+        return y, x
+    lengths = (max(new), max(new)) if rule == "timm-square" else new
+    y, x = (_interpolate_line(table, length) for table, length in zip((y, x), lengths, strict=True))
+    return y[: new[0]], x[: new[1]]
+
+
+def _interpolate_line(table: Tensor, length: int) -> Tensor:
+    if len(table) == length:
+        return table
+    line = table.T[None]
+    line = line.float() if line.dtype in (torch.float16, torch.bfloat16) else line
+    return F.interpolate(line, length, mode="linear", align_corners=False)[0].T.to(table.dtype)
 
 
 def _interpolate(

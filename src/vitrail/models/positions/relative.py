@@ -31,15 +31,44 @@ class RelativeBias(nn.Module):
         if isinstance(grid, MixedGrids):
             return grid.gather_pairs(lambda size: self(query, size)[0], int(self.token))
         table = resize_offsets(self.table, self.grid, grid, self.rule)
-        y, x = (torch.arange(side, device=query.device) for side in grid)
-        down, across = y[:, None] - y + grid[0] - 1, x[:, None] - x + grid[1] - 1
-        index = down[:, None, :, None] * (2 * grid[1] - 1) + across[:, None]
-        index = index.flatten(2).flatten(0, 1)
+        index = _offset_index(grid, query.device)
         if self.token:
             last = table.shape[0] - 1
             index = F.pad(F.pad(index, (1, 0), value=last - 1), (0, 0, 1, 0), value=last - 2)
             index = torch.cat([F.pad(index[:1, 1:], (1, 0), value=last), index[1:]])
         return table[index].permute(2, 0, 1)[None].to(query.dtype)
+
+
+class RelativeMLP(nn.Module):
+    """timm's relative positions: an MLP gives each head's bias for the logarithm of an offset.
+
+    Any grid has its own offsets, so that nothing is resized. Only patches have biases.
+    """
+
+    def __init__(self, spec: ViTSpec) -> None:
+        super().__init__()
+        self.prefix = spec.prefix
+        self.hidden = nn.Linear(2, spec.position_mlp)
+        self.output = nn.Linear(spec.position_mlp, spec.heads)
+
+    def forward(self, query: Tensor, grid: Size | MixedGrids) -> Tensor:
+        """Return the logits' bias (images or 1, heads, tokens, tokens) for images' grids."""
+        if isinstance(grid, MixedGrids):
+            return grid.gather_pairs(lambda size: self(query, size)[0], self.prefix)
+        sides = (torch.arange(1 - side, side, device=query.device).float() for side in grid)
+        offsets = torch.cartesian_prod(*sides)
+        offsets = offsets.sign() * (1 + offsets.abs()).log()
+        table = self.output(self.hidden(offsets.to(self.hidden.weight.dtype)).relu())
+        bias = table[_offset_index(grid, query.device)].permute(2, 0, 1)
+        return F.pad(bias, (self.prefix, 0, self.prefix, 0))[None].to(query.dtype)
+
+
+def _offset_index(grid: Size, device: torch.device) -> Tensor:
+    """Return the number (patches, patches) of the offset between two patches of a grid."""
+    y, x = (torch.arange(side, device=device) for side in grid)
+    down, across = y[:, None] - y + grid[0] - 1, x[:, None] - x + grid[1] - 1
+    index = down[:, None, :, None] * (2 * grid[1] - 1) + across[:, None]
+    return index.flatten(2).flatten(0, 1)
 
 
 class RelativePositions(nn.Module):

@@ -19,9 +19,15 @@ from vitrail.weights.formats.format import Format, Shapes
 from vitrail.weights.formats.keymap import Part, Row, Table, linear_rows, make_table
 from vitrail.weights.formats.timm.timm_architectures import RESNETS
 from vitrail.weights.formats.timm.timm_config import image_of
-from vitrail.weights.formats.timm.timm_eva import has_split_gate, has_split_qkv, is_eva
+from vitrail.weights.formats.timm.timm_eva import (
+    has_split_gate,
+    has_split_qkv,
+    is_eva,
+    is_sapiens,
+)
 from vitrail.weights.formats.timm.timm_inference import check_architecture, infer_encoder
 from vitrail.weights.formats.timm.timm_parallel import read_parallel, write_parallel
+from vitrail.weights.formats.timm.timm_relative import check_relative, offset_rows
 from vitrail.weights.formats.timm.timm_resnet import (
     infer_bit,
     is_bit,
@@ -40,8 +46,12 @@ def _table(spec: Spec) -> Table:
     if isinstance(spec, BiTSpec):
         require(spec, "timm", heads=0, pool_padding="zeros")
         return make_table(spec, timm_bit_rows(spec), "timm")
-    beit = spec.position == "relative-2d"
-    require(spec, "timm", position_at="every-layer" if beit else "input", head_bias=True)
+    beit, relative = spec.position == "relative-2d", spec.position == "relative-mlp"
+    if relative:
+        check_relative(spec)
+    else:
+        require(spec, "timm", position_at="every-layer" if beit else "input")
+    require(spec, "timm", head_bias=True)
     require(spec, "timm", representation=0, attention=("full", "differential"))
     require(spec, "timm", patch_bias=not spec.pre_norm)
     if spec.block == "parallel":
@@ -55,14 +65,15 @@ def _table(spec: Spec) -> Table:
     if spec.patch_norm or not spec.dense_bias:
         aim = {"patch_norm": True, "norm": "rms", "norm_eps": 1e-5, "activation": "swiglu"}
         require(spec, "timm's AIMv2", **aim)
-    if spec.position not in ("none", "learned-1d", "relative-2d"):
+    if spec.position not in ("none", "learned-1d", "factorized", "relative-2d", "relative-mlp"):
         raise InputError(f"timm does not support position={spec.position}")
     if spec.distilled:
         require(spec, "timm's distilled ViT", registers=0, class_position=True)
     if spec.registers and spec.class_tokens and spec.position != "none":
         require(spec, "timm's ViT with registers", class_position=spec.register_position)
     if is_eva(spec):
-        require(spec, "timm's EVA", activation=("gelu", "swiglu"), norm="layer", distilled=False)
+        require(spec, "timm's EVA", activation=("gelu", "swiglu"), distilled=False)
+        require(spec, "timm's EVA", norm="rms" if is_sapiens(spec) else "layer")
     if spec.pool == "map" and spec.activation == "swiglu":
         raise InputError("timm does not support activation=swiglu with pool=map")
     return make_table(spec, _rows(spec), "timm")
@@ -107,6 +118,9 @@ def encoder_rows(spec: ViTSpec, hidden: str = "fc1", output: str = "fc2") -> Ite
     positions = spec.positioned + spec.grid[0] * spec.grid[1]
     yield "class_token", "cls_token"
     yield "positions.0.table", Part("pos_embed", (1, positions, spec.width))
+    for axis, side in zip("yx", spec.grid, strict=True):
+        yield f"positions.0.{axis}", Part(f"pos_embed_{axis}", (1, side, spec.width))
+    yield from offset_rows(spec)
     yield from linear_rows("embedding", "patch_embed.proj")
     yield from linear_rows("patch_norm", "patch_embed.norm")
     for layer, block in _layers(spec):
@@ -195,6 +209,8 @@ def _read_naflex(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _denormalize(ours: Mapping[str, Tensor], spec: Spec) -> dict[str, Tensor]:
     if isinstance(spec, BiTSpec):
         return dict(ours)
+    if spec.position == "factorized":
+        raise InputError("timm's NaFlexVit, which has position=factorized, is read, not written")
     if spec.block == "parallel" or spec.branches > 1:
         return write_parallel(ours, spec)
     if not is_eva(spec):

@@ -6,7 +6,7 @@ architecture that is not listed may compute something else with the same tensors
 
 from __future__ import annotations
 
-from vitrail.models.spec import Activation
+from vitrail.models.spec import Activation, ResizeRule
 
 _GROUPS: tuple[tuple[Activation, int, str], ...] = (
     (
@@ -56,7 +56,9 @@ _GROUPS: tuple[tuple[Activation, int, str], ...] = (
         vit_small_patch16_lingbot vit_small_patch16_rope_224
         vit_small_patch16_rope_ape_224 vit_small_patch16_rope_mixed_224
         vit_small_patch16_rope_mixed_ape_224 vit_small_patch32_224 vit_small_patch32_384
+        vit_relpos_small_patch16_224 vit_relpos_small_patch16_rpn_224
         vit_small_patch8_224 vit_small_r26_s32_224 vit_small_r26_s32_384
+        vit_srelpos_small_patch16_224
         """,
     ),
     (
@@ -68,7 +70,9 @@ _GROUPS: tuple[tuple[Activation, int, str], ...] = (
         vit_medium_patch16_reg1_gap_256 vit_medium_patch16_reg4_gap_256
         vit_medium_patch16_rope_reg1_gap_256 vit_medium_patch32_clip_224
         vit_mediumd_patch16_reg4_gap_256 vit_mediumd_patch16_reg4_gap_384
-        vit_mediumd_patch16_rope_reg1_gap_256
+        vit_mediumd_patch16_rope_reg1_gap_256 vit_relpos_medium_patch16_224
+        vit_relpos_medium_patch16_cls_224 vit_relpos_medium_patch16_rpn_224
+        vit_srelpos_medium_patch16_224
         """,
     ),
     (
@@ -88,7 +92,9 @@ _GROUPS: tuple[tuple[Activation, int, str], ...] = (
         beitv2_base_patch16_224 deit3_base_patch16_224 deit3_base_patch16_384
         deit_base_distilled_patch16_224 deit_base_distilled_patch16_384
         deit_base_patch16_224 deit_base_patch16_384 flexivit_base
-        naflexvit_base_patch16_gap naflexvit_base_patch16_map vit_base_patch14_dinov2
+        naflexvit_base_patch16_gap naflexvit_base_patch16_map
+        naflexvit_base_patch16_par_gap naflexvit_base_patch16_parfac_gap
+        vit_base_patch14_dinov2
         vit_base_patch14_reg1_tipsv2 vit_base_patch14_reg4_dinov2 vit_base_patch16_18x2_224
         vit_base_patch16_224 vit_base_patch16_xp_224
         vit_base_patch16_224_miil vit_base_patch16_384 vit_base_patch16_clip_224
@@ -104,7 +110,9 @@ _GROUPS: tuple[tuple[Activation, int, str], ...] = (
         vit_base_patch32_clip_256 vit_base_patch32_clip_384 vit_base_patch32_clip_448
         vit_base_patch8_224 vit_base_r26_s32_224 vit_base_r50_s16_224
         vit_base_r50_s16_384 vit_pe_core_base_patch16_224
-        vit_pe_spatial_base_patch16_512
+        vit_pe_spatial_base_patch16_512 vit_relpos_base_patch16_224
+        vit_relpos_base_patch16_cls_224 vit_relpos_base_patch16_clsgap_224
+        vit_relpos_base_patch16_rpn_224
         """,
     ),
     (
@@ -120,6 +128,7 @@ _GROUPS: tuple[tuple[Activation, int, str], ...] = (
         "gelu",
         14,
         """
+        vit_relpos_base_patch16_plus_240 vit_relpos_base_patch32_plus_rpn_256
         vit_base_patch16_plus_240 vit_base_patch16_plus_clip_240
         vit_base_patch32_plus_256 vit_so150m_patch16_reg4_gap_256
         vit_so150m_patch16_reg4_gap_384 vit_so150m_patch16_reg4_map_256
@@ -218,6 +227,7 @@ _GROUPS: tuple[tuple[Activation, int, str], ...] = (
         """
         aimv2_huge_patch14_224 aimv2_huge_patch14_336 aimv2_huge_patch14_448
         eva02_base_patch14_224 eva02_base_patch14_448 eva02_base_patch16_clip_224
+        vit_base_patch16_sapiens2
         """,
     ),
     (
@@ -226,7 +236,8 @@ _GROUPS: tuple[tuple[Activation, int, str], ...] = (
         """
         aimv2_1b_patch14_224 aimv2_1b_patch14_336 aimv2_1b_patch14_448
         eva02_large_patch14_224 eva02_large_patch14_448 eva02_large_patch14_clip_224
-        eva02_large_patch14_clip_336
+        eva02_large_patch14_clip_336 vit_huge_patch16_sapiens2
+        vit_large_patch16_sapiens2
         """,
     ),
     (
@@ -243,13 +254,14 @@ _GROUPS: tuple[tuple[Activation, int, str], ...] = (
         aimv2_3b_patch14_224 aimv2_3b_patch14_336 aimv2_3b_patch14_448
         vit_giant_patch14_dinov2 vit_giant_patch14_reg1_tipsv2
         vit_giant_patch14_reg4_dinov2 vit_giant_patch16_lingbot
+        vit_giant_patch16_sapiens2
         """,
     ),
     (
         "swiglu",
         32,
         """
-        vit_7b_patch16_dinov3
+        vit_5b_patch16_sapiens2 vit_7b_patch16_dinov3
         """,
     ),
     (
@@ -272,5 +284,10 @@ RESNETS = frozenset(
 )
 """timm's names of BiT."""
 
-SIGLIP2 = {"naflexvit_base_patch16_siglip", "naflexvit_so400m_patch16_siglip"}
+RESIZED: dict[str, ResizeRule] = {
+    "naflexvit_base_patch16_siglip": "siglip2",
+    "naflexvit_so400m_patch16_siglip": "siglip2",
+    "naflexvit_base_patch16_par_gap": "timm-square",
+    "naflexvit_base_patch16_parfac_gap": "timm-square",
+}
 """Those whose positions are resized by another rule than timm's usual one."""

@@ -18,6 +18,7 @@ from vitrail.weights.formats.timm.timm_eva import (
     shape_arguments,
     write_eva_arguments,
 )
+from vitrail.weights.formats.timm.timm_relative import write_relative_arguments
 
 _ARCHITECTURES = {  # by our names; with {} for timm's two sizes, which are @224 and @384
     "ViT-Ti/16": "vit_tiny_patch16_{}",
@@ -92,8 +93,7 @@ def write_timm_config(
     named = architecture_of(spec)
     arguments: dict[str, Any] = {} if spec.channels == 3 else {"in_chans": spec.channels}
     if named is None and type(spec) is ViTSpec:
-        eva = is_eva(spec)
-        named, arguments = write_eva_arguments(spec) if eva else (_nearest(spec), _arguments(spec))
+        named, arguments = _write_arguments(spec)
     config: dict[str, Any] = {"architecture": named} if named else {}
     config |= {"num_classes": spec.classes, "num_features": spec.pooled}
     config["global_pool"] = "avg" if isinstance(spec, BiTSpec) else _pool(spec)
@@ -108,6 +108,12 @@ def write_timm_config(
     }
     config["pretrained_cfg"] |= _ends(spec)
     return config
+
+
+def _write_arguments(spec: ViTSpec) -> tuple[str, dict[str, Any]]:
+    if spec.position == "relative-mlp":
+        return write_relative_arguments(spec)
+    return write_eva_arguments(spec) if is_eva(spec) else (_nearest(spec), _arguments(spec))
 
 
 def _pool(spec: ViTSpec) -> str:

@@ -35,6 +35,7 @@ _ENTRIES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"vit_.+_rope_mixed(_ape)?_224", {**_NAVER, "rope_type": "mixed", "rope_temperature": 10}),
     (r"vit_.+_dinov3(_qkvb)?", _DINOV3),
     (r"vit_.+_lingbot", {**_DINOV3, "global_pool": "token"}),
+    (r"vit_.+_sapiens2", {**_DINOV3, "norm_eps": 1e-6, "global_pool": "token"}),
     (r"vit_pe_core_gigantic_.+", {**_PE, "ref_feat_shape": [32, 32], "attn_pool_num_heads": 8}),
     (
         r"vit_pe_core_base_.+",
@@ -56,7 +57,7 @@ _ENTRIES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"eva_large_.+", {"global_pool": "avg"}),
     (r"aimv2_.+", {"norm_eps": 1e-5}),
     (r"beit3_.+", {"global_pool": "avg", "norm_eps": 1e-5}),
-    (r"vit_base_patch16_rpn_224", {"use_post_norm": True}),
+    (r"vit_base_patch16_rpn_224|vit_relpos_.+_rpn_.+", {"use_post_norm": True}),
     (r"test_vit3", {"pool_include_prefix": True}),
 )
 """Entries of timm, with their arguments that no tensor shows; `norm_eps` is of its norm_layer."""
@@ -75,7 +76,12 @@ def is_eva(spec: ViTSpec) -> bool:
 
 def has_split_qkv(spec: ViTSpec) -> bool:
     """Tell whether timm's entries with such options have queries, keys and values apart."""
-    return is_eva(spec) and spec.sub_norm != "none"
+    return is_eva(spec) and (spec.sub_norm != "none" or is_sapiens(spec))
+
+
+def is_sapiens(spec: ViTSpec) -> bool:
+    """Tell whether a model is like timm's Sapiens2, whose keys may be shared between heads."""
+    return spec.layer_scale_at == "attention" or spec.key_heads > 0
 
 
 def shape_arguments(spec: ViTSpec) -> dict[str, Any]:
@@ -93,7 +99,7 @@ def shape_arguments(spec: ViTSpec) -> dict[str, Any]:
 def has_split_gate(spec: ViTSpec) -> bool:
     """Tell whether timm's entries with such options have SwiGLU's two branches apart."""
     apart = spec.sub_norm != "none" or spec.rotary == "centered" or spec.patch_norm
-    return spec.activation == "swiglu" and apart
+    return spec.activation == "swiglu" and apart and not is_sapiens(spec)
 
 
 def read_options(arguments: Mapping[str, Any], *, token: bool) -> dict[str, Any]:
@@ -159,6 +165,8 @@ def write_eva_arguments(spec: ViTSpec) -> tuple[str, dict[str, Any]]:
         "use_fc_norm": spec.last_norm == "pooled",
         "global_pool": "avg" if spec.pool == "gap" else spec.pool,
         "dynamic_img_size": False,
+        "num_kv_heads": [spec.key_heads_of(layer) for layer in range(spec.depth)],
+        "attn_only_layer_scale": spec.layer_scale_at == "attention",
         **rope.get(spec.rotary, {}),
     }
     if spec.pool == "map":
@@ -186,6 +194,8 @@ def _write_beit_arguments(spec: ViTSpec) -> tuple[str, dict[str, Any]]:
 
 def _choose_entry(spec: ViTSpec) -> str:
     """Choose an entry by what no argument can say: the epsilon, no LayerScale, no scaled grid."""
+    if spec.norm == "rms":
+        return "vit_base_patch16_sapiens2"
     if spec.norm_eps == 1e-6:
         return "eva_giant_patch14_224"
     if spec.norm_eps == 1e-5 and spec.layer_scale:

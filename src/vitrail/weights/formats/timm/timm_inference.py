@@ -12,7 +12,7 @@ from vitrail.models.spec import Activation, Size
 from vitrail.weights.formats.conventions import known_heads
 from vitrail.weights.formats.format import Shapes, count_layers, is_square, square_side
 from vitrail.weights.formats.keymap import cut_name
-from vitrail.weights.formats.timm.timm_architectures import SIGLIP2, VITS
+from vitrail.weights.formats.timm.timm_architectures import RESIZED, VITS
 from vitrail.weights.formats.timm.timm_config import (
     ACTIVATIONS,
     architecture_named,
@@ -20,6 +20,7 @@ from vitrail.weights.formats.timm.timm_config import (
     model_arguments,
 )
 from vitrail.weights.formats.timm.timm_eva import entry_arguments, read_options
+from vitrail.weights.formats.timm.timm_relative import read_offsets
 from vitrail.weights.formats.timm.timm_resnet import infer_stem
 
 _NO_PLACE = {  # tensors of timm's options that no model of ours has
@@ -42,14 +43,13 @@ _OPTIONAL = (
     "head.weight",
 )
 _OTHERS = {  # why timm's others are refused, by words of their names
-    r"naflexvit_.+_par": ": its positions keep the image's aspect ratio",
-    r"sapiens": ": its middle blocks share keys between heads",
-    r"relpos": ": it has relative positions of another kind",
+    r"_mci_": ": its stem is MobileCLIP's, of convolutions with BatchNorm",
+    r"_resnet\d+d": ": its stem is a ResNet-D with BatchNorm",
 }
 _EVA = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight", "rope.freqs"}
 _UNSHOWN = (  # arguments that change what is computed, and no tensor shows
-    *("norm_layer", "embed_norm_layer", "block_fn", "attn_layer", "mlp_layer", "num_kv_heads"),
-    *("attn_only_layer_scale", "gated_attn"),
+    *("norm_layer", "embed_norm_layer", "block_fn", "attn_layer", "mlp_layer", "gated_attn"),
+    "rel_pos_type",
 )
 
 
@@ -83,7 +83,7 @@ def infer_encoder(shapes: Shapes, config: Mapping[str, Any]) -> ViTSpec:
         "layer_scale": 1e-5 if f"{block}.ls1.gamma" in shapes else 0.0,
         # CLIP's, the ones with a norm before the first block, have an epsilon of their own.
         "norm_eps": 1e-5 if "norm_pre.weight" in shapes else 1e-6,
-        "position_resize": "timm",
+        "position_resize": RESIZED.get(architecture_named(config), "timm"),
         **_read_blocks(shapes),
         "branches": branches or 1,
         **_read_norms(shapes),
@@ -91,8 +91,6 @@ def infer_encoder(shapes: Shapes, config: Mapping[str, Any]) -> ViTSpec:
         **_read_pool(shapes, config, arguments),
         **read_options(arguments, token="cls_token" in shapes),
     }
-    if architecture_named(config) in SIGLIP2:
-        given["position_resize"] = "siglip2"
     stem = infer_stem(shapes)
     factor = 1 if stem is None else 4 * 2 ** max(len(stem["stages"]) - 1, 0)
     stride = factor * patch[0], factor * patch[1]
@@ -105,6 +103,7 @@ def infer_encoder(shapes: Shapes, config: Mapping[str, Any]) -> ViTSpec:
         )
     size *= 2 if given.get("attention") == "differential" else 1
     given["heads"] = width // size if size else read_heads(depth, width, mlp, config)
+    given |= _read_key_heads(shapes, depth, given["heads"])
     return ViTSpec(**given) if stem is None else HybridSpec(**{**given, **stem})
 
 
@@ -118,6 +117,19 @@ def _read_blocks(shapes: Shapes) -> dict[str, Any]:
     if f"{block}.attn.lambda_q1" in shapes:
         options["attention"] = "differential"
     return options
+
+
+def _read_key_heads(shapes: Shapes, depth: int, heads: int) -> dict[str, int]:
+    """Read how many heads of keys there are, which may be fewer in the middle blocks."""
+    width = shapes["patch_embed.proj.weight"][0]
+    rows = [shapes.get(f"blocks.{n}.attn.k_proj.weight", (width,))[0] for n in range(depth)]
+    ends = next((n for n, count in enumerate(rows) if count != width), 0)
+    shared = rows[ends] * heads // width
+    given = {"key_heads": shared, "key_heads_ends": ends} if shared != heads else {}
+    wanted = [width if n < ends or n >= depth - ends else rows[ends] for n in range(depth)]
+    if rows != wanted:
+        raise InputError("k_proj: expected as many heads of keys in all blocks between the ends")
+    return given
 
 
 def _read_norms(shapes: Shapes) -> dict[str, Any]:
@@ -234,12 +246,16 @@ def _read_positions(shapes: Shapes, stride: Size, image: Size | None) -> dict[st
     """Read the grid and which tokens have a position; a grid that no config tells is square."""
     grid = None if image is None else (image[0] // stride[0], image[1] // stride[1])
     tokens = ("cls_token" in shapes) + ("dist_token" in shapes)
+    if "pos_embed_y" in shapes:
+        rows, columns = (shapes[f"pos_embed_{axis}"][1] for axis in "yx")
+        image = rows * stride[0], columns * stride[1]
+        return {"image": image, "position": "factorized", "class_position": False}
     if "pos_embed" not in shapes:
         if grid is None:
             raise InputError("no 'pos_embed', no config.json: name the model, with its size")
         if "blocks.0.attn.relative_position_bias_table" in shapes:
             return {"image": image, "position": "relative-2d", "position_at": "every-layer"}
-        return {"image": image}
+        return {"image": image, **read_offsets(shapes)}
     rows = shapes["pos_embed"][1]
     registers = shapes.get("reg_token", (1, 0))[1]
     # How many rows may stand before the patches': one a token, none, and one a register as well.
