@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from vitrail.run_estimate import estimate as estimate
     from vitrail.run_estimate import estimate_finetuning as estimate_finetuning
     from vitrail.run_settings import configure as configure
+    from vitrail.studies.engine.run_table import show_sweep as show_sweep
+    from vitrail.studies.engine.sweep import estimate_sweep as estimate_sweep
     from vitrail.studies.engine.sweep import sweep as sweep
     from vitrail.studies.engine.sweep_plan import FewShot as FewShot
     from vitrail.studies.engine.sweep_plan import Sweep as Sweep
@@ -101,6 +103,8 @@ _LAZY = {
     "demo": "vitrail.demonstration",
     "reproduce": "vitrail.studies.reproduce",
     "sweep": "vitrail.studies.engine.sweep",
+    "estimate_sweep": "vitrail.studies.engine.sweep",
+    "show_sweep": "vitrail.studies.engine.run_table",
     "Sweep": "vitrail.studies.engine.sweep_plan",
     "FewShot": "vitrail.studies.engine.sweep_plan",
     "TrainConfig": "vitrail.training.train_config",

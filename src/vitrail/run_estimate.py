@@ -136,7 +136,7 @@ def _estimate(config: TrainConfig, parts: Parts) -> RunEstimate:
             state_bytes=FLOAT * (parameters + kept * trained),
             activation_bytes=cost.activation_bytes,
             flops=float(cost.flops) * config.batch * total,
-            seconds=_image_seconds(run, cost.flops) * _passes(run),
+            seconds=_time_steps(run, cost.flops).wall * _passes(run),
         )
 
 
@@ -236,8 +236,26 @@ def _passes(run: TrainingRun) -> float:
     return intervals.total * run.config.batch + evaluated / 3
 
 
-def _image_seconds(run: TrainingRun, work: int) -> float:
-    """Measure a few steps; give the time that an image takes, data included."""
+@dataclass(frozen=True)
+class ImageTime:
+    """Seconds that training on an image takes, its data included."""
+
+    wall: float
+    processor: float
+
+
+def time_image(config: TrainConfig) -> ImageTime:
+    """Take a few steps of a run, and say what an image takes; nothing is written."""
+    config, parts = gather_parts(replace(config, cache=CacheConfig()))
+    with process_group(config.device) as processes:
+        run = TrainingRun(config, processes, parts)
+        teacher = getattr(run.task, "teach", None)
+        cost = cost_of_training(config, run.model.spec, teacher and teacher.spec)
+        return _time_steps(run, cost.flops)
+
+
+def _time_steps(run: TrainingRun, work: int) -> ImageTime:
+    """Measure a few steps, an image of which has so much `work`."""
     config, processes = run.config, run.processes
     most = run.trainer.micro_batch
     if processes.device.type == "cpu":
@@ -246,12 +264,13 @@ def _image_seconds(run: TrainingRun, work: int) -> float:
     settings = replace(config, batch=batch, repeats=1)
     feed = open_iterator(run.train_set, settings, run.task.preprocess, run.parts.transform)
     loader = feed.open(1_000, processes.shard)  # goes on ahead, as in a run
-    start = 0.0
+    start = used = 0.0
     for step, made in zip(range(_UNTIMED + _TIMED), loader, strict=False):
         if step == _UNTIMED:
-            start = time.perf_counter()
+            start, used = time.perf_counter(), time.process_time()
         run.trainer.step(0, made, Signals())
-    return (time.perf_counter() - start) / _TIMED / batch
+    images = _TIMED * batch
+    return ImageTime((time.perf_counter() - start) / images, (time.process_time() - used) / images)
 
 
 def _show_bytes(count: int) -> str:

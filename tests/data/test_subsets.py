@@ -194,7 +194,7 @@ def test_a_path_with_such_a_name_is_what_it_is(tmp_path: Path) -> None:
         ("digits,take=5,seed=x", "seed must be a whole number of at least 0, got 'x'"),
         ("digits,take=5,per_class=5", "give take or per_class, and each option once"),
         ("digits,take=5,take=6", "give take or per_class, and each option once"),
-        ("digits,take=999999", "has 1,438 images; 999,999 of them can't be taken"),
+        ("digits,take=999999", "has 1,442 images; 999,999 of them can't be taken"),
         ("digits,per_class=9999", "too few for 9999 per class"),
         ("digits,tak=5", "a subset is written DATA,take=5000"),
     ],

@@ -32,6 +32,8 @@ from vitrail.cli.models import describe, models
 from vitrail.cli.options import OTHER_NAMES
 from vitrail.cli.reproduction import reproduce
 from vitrail.cli.soup import soup
+from vitrail.cli.sweeping import MORE as MORE_OF_SWEEPS
+from vitrail.cli.sweeping import sweep, sweep_show
 from vitrail.cli.train import MORE, CommonFlags, finetune, train
 from vitrail.cli.vtab import vtab
 from vitrail.cli.weights import convert, weights_list, weights_show
@@ -68,6 +70,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "knn": knn,
     "embed": embed,
     "demo": demo,
+    "sweep": sweep,
+    "sweep show": sweep_show,
     "reproduce": reproduce,
 }
 
@@ -117,10 +121,10 @@ def _run(given: list[str]) -> None:
                 print_line(_overview())
             case ["-V" | "--version"]:
                 print_line(f"vitrail {__version__}")
-            case [name, *rest] if name in COMMANDS:
-                _parse(name, rest)()
             case [room, name, *rest] if f"{room} {name}" in COMMANDS:
                 _parse(f"{room} {name}", rest)()
+            case [name, *rest] if name in COMMANDS:
+                _parse(name, rest)()
             case [name, *_]:
                 raise InputError(f"{_unknown(name)} (see 'vitrail --help')")
     finally:
@@ -192,7 +196,7 @@ def _parse(name: str, arguments: list[str]) -> Callable[[], None]:
             said = _other_name(command, arguments) or _one_line(errors.getvalue())
             raise InputError(f"{said} (see '{prog} --help')") from None
         if open_ended:
-            print_line(MORE)
+            print_line(MORE_OF_SWEEPS if command is sweep else MORE)
         raise
 
 
@@ -203,11 +207,9 @@ def _split_settings(
 
     A flag without a text switches on.
     """
-    own = {
-        "help",
-        *inspect.signature(command).parameters,
-        *inspect.signature(CommonFlags).parameters,
-    }
+    parameters = inspect.signature(command).parameters
+    own = {"help", *parameters}
+    own |= set(inspect.signature(CommonFlags).parameters) if "flags" in parameters else set()
     own -= {"flags", "settings"}
     left: list[str] = []
     settings: list[tuple[str, str]] = []

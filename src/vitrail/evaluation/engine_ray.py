@@ -87,14 +87,14 @@ def map_on_ray(
     It joins the Ray cluster at RAY_ADDRESS, or starts one here for as long. With `gpus` a worker
     gets a GPU, if the cluster has any.
     """
-    ray = _import_ray()
+    ray = import_ray()
     if workers is not None and workers < 1:
         raise InputError(f"--workers must be at least 1 with --engine ray, got {workers}")
     if not steps:
         return
     started = not ray.is_initialized()
     if started:
-        _start(ray, workers)
+        join_cluster(ray, workers)
     try:
         cores = int(ray.cluster_resources().get("CPU", 1))
         count = max(1, min(workers or cores, cores, len(steps)))
@@ -131,7 +131,8 @@ class _Worker:
         return {"made": [pickle.dumps(self.work(int(step))) for step in rows["step"]]}
 
 
-def _import_ray() -> Any:
+def import_ray() -> Any:
+    """Import Ray, or say how to install it."""
     try:
         import ray
         import ray.data
@@ -140,7 +141,7 @@ def _import_ray() -> Any:
     return ray
 
 
-def _start(ray: Any, workers: int | None) -> None:
+def join_cluster(ray: Any, workers: int | None = None) -> None:
     """Join a running Ray cluster, or start a small one without dashboard or usage reports."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its log files have it all

@@ -15,6 +15,7 @@ Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """A fit: xs, values, and the ends of their interval."""
 
 _MARKS = "osD^vP*X"
+_NAMED = 6  # places on an axis that are each named
 
 
 @styled
@@ -25,11 +26,14 @@ def draw_lines(
     y: str,
     fits: Mapping[str, Band] | None = None,
     percent: bool = True,
+    log_x: bool = True,
     log_y: bool = False,
+    bands: bool = False,
 ) -> Plot:
     """Draw a curve for each name over a logarithmic axis, with intervals over seeds.
 
-    Where `fits` are given, points stand alone and the fits are the lines.
+    They are bars at each point, or `bands` around the line. Where `fits` are given, points stand
+    alone and the fits are the lines.
     """
     alt = f"{y} over {x}: {', '.join(curves)}"
     plot = Plot("study", alt, 3.6)
@@ -37,7 +41,9 @@ def draw_lines(
     for number, (name, points) in enumerate(curves.items()):
         xs, means, lows, highs = np.array(points).T
         color, mark = COLORS[number % len(COLORS)], _MARKS[number % len(_MARKS)]
-        errors = np.stack([means - lows, highs - means])
+        errors = None if bands else np.stack([means - lows, highs - means])
+        if bands:
+            axes.fill_between(xs, lows, highs, color=color, alpha=0.15, lw=0)
         line = "none" if fits else "-"
         axes.errorbar(
             xs, means, errors, label=name or None, ls=line, ms=5, lw=1.5, elinewidth=0.8,
@@ -47,7 +53,11 @@ def draw_lines(
             places, values, low, high = fits[name]
             axes.plot(places, values, color=color, lw=1)
             axes.fill_between(places, low, high, color=color, alpha=0.15, lw=0)
-    axes.set(xscale="log", xlabel=x, ylabel=y)
+    axes.set(xscale="log" if log_x else "linear", xlabel=x, ylabel=y)
+    places = sorted({point[0] for points in curves.values() for point in points})
+    if bands and len(places) <= _NAMED:
+        axes.minorticks_off()
+        name_ticks(axes.xaxis, places, [f"{place:,.4g}" for place in places])
     if log_y:
         axes.set_yscale("log")
     elif percent:

@@ -10,6 +10,7 @@ from string import Template
 from typing import Any
 
 from vitrail.plotting.canvas import WIDTH, Plot
+from vitrail.result import ResultTable
 from vitrail.text import displayable
 
 
@@ -77,6 +78,20 @@ def table_card(title: str, rows: Mapping[str, object]) -> str:
         for name, value in rows.items()
     )
     return f'<div class="card">\n<h3>{escape(title)}</h3>\n<table>\n{lines}\n</table>\n</div>'
+
+
+def result_card(title: str, table: ResultTable) -> str:
+    """Write a table of a result, with its column heads."""
+
+    def row(tag: str, cells: Iterable[str]) -> str:
+        return "".join(f'<{tag} style="width:auto">{escape(cell)}</{tag}>' for cell in cells)
+
+    body = "".join(f"<tr>{row('td', cells)}</tr>\n" for cells in table.rows)
+    head = f"<tr>{row('th', table.columns)}</tr>"
+    return (
+        f'<div class="card" style="overflow-x:auto">\n<h3>{escape(title)}</h3>\n'
+        f"<table>\n<thead>{head}</thead>\n<tbody>{body}</tbody>\n</table>\n</div>"
+    )
 
 
 def prediction_card(title: str, scores: Iterable[tuple[str, float, bool]], note: str = "") -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import html
-
 from vitrail.plotting.canvas import Plot
-from vitrail.report.html_page import ReportSection, escape, make_page, table_card
-from vitrail.result import ResultTable
+from vitrail.report.html_page import ReportSection, escape, make_page, result_card, table_card
 from vitrail.studies.claims import Verdict
 from vitrail.studies.curves import group_table
 from vitrail.studies.reproduce import StudyResult
@@ -21,7 +18,7 @@ def study_page(study: Study, result: StudyResult) -> str:
     summary = f"{study.where}; scale {result.scale}" + (f", {result.data}" if result.data else "")
     sections = [
         ReportSection("Question", study.question, [_verdict_card(result)]),
-        ReportSection("The paper", study.paper, [_table_card("In the paper", study.published)]),
+        ReportSection("The paper", study.paper, [result_card("In the paper", study.published)]),
         _our_section(study, result),
         ReportSection("Cost", cards=[_cost_card(study, result)]),
     ]
@@ -45,7 +42,7 @@ def _our_section(study: Study, result: StudyResult) -> ReportSection:
     if plot := draw_result(study, result):
         section.draw(plot)
     table = group_table(result.rows, study.by, study.measures)
-    section.cards.append(_table_card("Mean ± standard deviation over seeds", table))
+    section.cards.append(result_card("Mean ± standard deviation over seeds", table))
     failed = [row for row in result.rows if row.get("state") != "done"]
     if failed:
         section.cards.append(table_card("Failed cells", {"first": failed[0].get("error")}))
@@ -61,18 +58,6 @@ def _verdict_card(result: StudyResult) -> str:
         for each in result.claims
     )
     return f'<div class="card wide">\n<h3>Claims</h3>\n<table>\n{lines}\n</table>\n</div>'
-
-
-def _table_card(title: str, table: ResultTable) -> str:
-    def row(tag: str, cells: list[str]) -> str:
-        return "".join(f'<{tag} style="width:auto">{escape(cell)}</{tag}>' for cell in cells)
-
-    body = "".join(f"<tr>{row('td', list(cells))}</tr>\n" for cells in table.rows)
-    head = f"<tr>{row('th', list(table.columns))}</tr>"
-    return (
-        f'<div class="card" style="overflow-x:auto">\n<h3>{html.escape(title)}</h3>\n'
-        f"<table>\n<thead>{head}</thead>\n<tbody>{body}</tbody>\n</table>\n</div>"
-    )
 
 
 def _cost_card(study: Study, result: StudyResult) -> str:

@@ -194,7 +194,7 @@ def _run_study(
         timed = plan.timed
     else:
         slots = 1 if parallel is None and scale == "smoke" else parallel
-        rows = list(sweep(plan, out=folder, parallel=slots).rows)
+        rows = list(sweep(plan, out=folder, parallel=slots, report=False).rows)
         hours, timed = _processor_hours(folder), ()
     table = [{key: value for key, value in row.items() if key not in UNTOLD} for row in rows]
     write_whole(folder / TABLE, table_to_csv(table, without=timed))

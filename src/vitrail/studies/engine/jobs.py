@@ -45,6 +45,8 @@ class Job:
     """The run whose model it starts from."""
     trials: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     """Runs that choose for it, and what each has tried."""
+    image_seconds: float | None = None
+    """Processor time of training on an image, from which its length is solved, if it is."""
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -39,8 +39,10 @@ class Ended:
 class Executor(Protocol):
     """Where jobs run."""
 
-    slots: int
-    """Jobs that run at once."""
+    @property
+    def slots(self) -> int:
+        """Jobs that run at once."""
+        ...
 
     def submit(self, job: Job, chosen: Mapping[str, Any]) -> None:
         """Start a job."""
@@ -183,6 +185,7 @@ def pack_job(job: Job, chosen: Mapping[str, Any], out: Path) -> dict[str, Any]:
         "after": job.after,
         "measures": measures,
         "chosen": dict(chosen),
+        "image_seconds": job.image_seconds,
         "out": str(out),
     }
 
@@ -196,6 +199,7 @@ def run_packed(packed: Mapping[str, Any]) -> str | None:
         words=packed["words"],
         seed=packed["seed"],
         after=packed["after"],
+        image_seconds=packed["image_seconds"],
         measures=tuple(read_measure(each) for each in packed["measures"]),
     )
     return run_job(job, packed["chosen"], Path(packed["out"]))

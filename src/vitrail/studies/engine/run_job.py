@@ -12,7 +12,7 @@ from vitrail.result import to_plain
 from vitrail.run import train
 from vitrail.signals import Stopped
 from vitrail.studies.engine.jobs import Job, Records
-from vitrail.studies.engine.stage_words import resolve_stage, solve_flops, stage_model
+from vitrail.studies.engine.stage_words import LENGTHS, resolve_stage, solve_length, stage_model
 from vitrail.studies.engine.sweep_plan import FewShot, Measure, measure_name
 from vitrail.training.loop import DivergedError
 from vitrail.training.run_result import Run
@@ -51,10 +51,11 @@ def configure_job(job: Job, chosen: Mapping[str, Any], records: Records) -> Trai
             name = read_checkpoint(words["weights"]).spec.name
     out = records.folder(job.name)
     config = resolve_stage(words, out, seed=job.seed, model=name)
-    if words.get("flops") is not None:
-        words["steps"] = solve_flops(config, float(words.pop("flops")))
-        config = resolve_stage(words, out, seed=job.seed, model=name)
-    return config
+    steps = solve_length(words, config, job.image_seconds)
+    if steps is None:
+        return config
+    words = {key: value for key, value in words.items() if key not in LENGTHS}
+    return resolve_stage({**words, "steps": steps}, out, seed=job.seed, model=name)
 
 
 def _record(

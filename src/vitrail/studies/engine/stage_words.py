@@ -10,6 +10,7 @@ which starts from the first one's model.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -151,12 +152,28 @@ def _teacher_spec(source: str) -> Spec:
     return read_checkpoint(source).spec
 
 
-def solve_flops(config: TrainConfig, flops: float) -> int:
-    """Say how many steps cost at most so many operations."""
-    each = stage_flops(config) * config.batch
-    if flops < each:
+def solve_length(
+    words: Words, config: TrainConfig, image_seconds: float | None = None
+) -> int | None:
+    """Say how many steps a budget allows; None where the length is no budget.
+
+    `image_seconds` is the processor time that training on an image takes.
+    """
+    if (flops := words.get("flops")) is not None:
+        return _solve("flops", flops, stage_flops(config) * config.batch, config)
+    if (minutes := words.get("processor_minutes")) is not None:
+        assert image_seconds is not None, "which is measured before a sweep begins"
+        step = image_seconds * config.batch / 60
+        return _solve("processor_minutes", minutes, step, config)
+    return None
+
+
+def _solve(name: str, budget: Any, step: float, config: TrainConfig) -> int:
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < math.inf:
+        raise InputError(f"{name} must be a number above 0, got {budget!r}")
+    if budget < step:
         raise InputError(
-            f"flops={flops:g} is too little for one step: {config.model} with a batch of "
-            f"{config.batch} needs {each:.3g}; give more, or a smaller batch"
+            f"{name}={budget:g} is too little for one step: {config.model} with a batch of "
+            f"{config.batch} needs {step:.3g}; give more, or a smaller batch"
         )
-    return int(flops // each)
+    return int(budget // step)

@@ -14,9 +14,11 @@ import numpy as np
 
 from vitrail.config import InputError, suggest
 from vitrail.evaluation.metrics.intervals import student_t
+from vitrail.files import write_whole
 from vitrail.result import Result, ResultTable, to_plain
 from vitrail.studies.engine.jobs import CellJobs, Records
 from vitrail.studies.engine.stage_words import THEN
+from vitrail.text import to_json
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -105,7 +107,7 @@ class SweepResult(Result):
 
     def grouped(self, score: str | None = None) -> list[Group]:
         """Summarize the finished cells over their seeds, by what they have of each axis."""
-        score = self._check_score(score)
+        score = self.check_score(score)
         found: dict[tuple[Any, ...], list[float]] = {}
         for row in self.rows:
             key = tuple(row[axis] for axis in self.axes)
@@ -125,7 +127,7 @@ class SweepResult(Result):
 
         Cells are paired that have the same seed and the same of all other axes.
         """
-        score = self._check_score(score)
+        score = self.check_score(score)
         if axis not in self.axes:
             raise InputError(f"{axis!r} is not an axis{suggest(axis, self.axes)}")
         others = [name for name in (*self.axes, "seed") if name != axis]
@@ -146,7 +148,8 @@ class SweepResult(Result):
                 found.append(Difference(axis, value, base, score, mean, *shown, len(pairs)))
         return found
 
-    def _check_score(self, score: str | None) -> str:
+    def check_score(self, score: str | None) -> str:
+        """Return the column that is asked for, by default the table's own; refuse what is none."""
         score = score or self.score
         if score not in self.columns:
             known = self.scores()
@@ -162,6 +165,36 @@ class SweepResult(Result):
         writer.writerows(self.rows)
         return text.getvalue()
 
+    def write_table(self, path: str | Path) -> Path:
+        """Write the table as a .csv, .parquet or .json file."""
+        path = Path(path)
+        writers = {".csv": self.to_csv, ".parquet": self._to_parquet, ".json": self._to_json}
+        if path.suffix not in writers:
+            raise InputError(f"{path}: expected a file that ends in {', '.join(writers)}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, writers[path.suffix]())
+        return path
+
+    def _to_json(self) -> str:
+        return to_json(to_plain(self.rows), indent=1) + "\n"
+
+    def _to_parquet(self) -> bytes:
+        try:
+            from pyarrow import BufferOutputStream, Table
+            from pyarrow.parquet import write_table
+        except ImportError:
+            raise InputError("Parquet needs pyarrow: pip install 'vitrail[studies]'") from None
+        columns = {}
+        for name in self.columns:
+            values = [row.get(name) for row in self.rows]
+            kinds = {type(value) for value in values if value is not None}
+            alike = len(kinds) == 1 or kinds == {int, float}
+            columns[name] = (
+                values if alike else [None if each is None else str(each) for each in values]
+            )
+        write_table(Table.from_pydict(columns), sink := BufferOutputStream())
+        return sink.getvalue().to_pybytes()
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: the rows, and the groups of the score."""
         groups = self.grouped() if self.score in self.columns else []
@@ -174,23 +207,43 @@ class SweepResult(Result):
             "groups": [to_plain(group) for group in groups],
         }
 
+    def group_table(self, score: str | None = None) -> ResultTable:
+        """Write the groups over seeds: mean, std, interval, n."""
+        rows = []
+        for group in self.grouped(score):
+            shown = [_show(value) for value in group.values.values()]
+            std = "" if group.std is None else f"{group.std:.2g}"
+            between = _interval(group.low, group.high)
+            rows.append([*shown, f"{group.mean:.4g}", std, between, str(group.n)])
+        return ResultTable([*self.axes, score or self.score, "std", "95 % interval", "n"], rows)
+
+    def difference_table(self, score: str | None = None) -> ResultTable:
+        """Write each axis's values against its first: mean difference in pairs, interval, n."""
+        rows = [
+            [axis, f"{_show(each.value)} - {_show(each.against)}", f"{each.mean:+.4g}",
+             _interval(each.low, each.high), str(each.n)]
+            for axis in self.axes
+            for each in self.differences(axis, score=score)
+        ]  # fmt: skip
+        return ResultTable(["axis", "values", "difference", "95 % interval", "pairs"], rows)
+
     def summary(self) -> Iterator[ResultTable | str]:
-        """Give the groups, then the cells that failed."""
-        if self.score in self.columns:
-            rows = []
-            for group in self.grouped():
-                between = "" if group.low is None else f"{group.low:.4g} to {group.high:.4g}"
-                std = "" if group.std is None else f"{group.std:.2g}"
-                shown = [_show(value) for value in group.values.values()]
-                rows.append([*shown, f"{group.mean:.4g}", std, between, str(group.n)])
-            columns = [*self.axes, self.score, "std", "95 % interval", "n"]
-            yield ResultTable(columns, rows)
+        """Give the groups and paired differences, then the cells that failed."""
+        if any(row.get(self.score) is not None for row in self.rows):
+            yield self.group_table()
+            compared = self.difference_table()
+            if compared.rows and max(int(row[-1]) for row in compared.rows) > 1:
+                yield compared
         for row in self.rows:
             if row["state"] != "done":
                 said = ", ".join(f"{axis}={row[axis]}" for axis in (*self.axes, "seed"))
                 yield f"{said}: {row['state']}{': ' if row['error'] else ''}{row['error'] or ''}"
         done = sum(row["state"] == "done" for row in self.rows)
         yield f"{self.folder}: {done:,} of {len(self.rows):,} cells done"
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None else f"{low:.4g} to {high:.4g}"
 
 
 def _group(values: Mapping[str, Any], score: str, found: Sequence[float]) -> Group:
@@ -212,11 +265,14 @@ def make_result(folder: Path, cells: Sequence[CellJobs], records: Records) -> Sw
         for name in [name for name in row if all(other.get(name) is None for other in rows)]:
             if name not in (*_STATE, *axes):
                 del row[name]
-    columns = {name for row in rows for name in row}
-    score = next(
-        (name for name in (f"{THEN}top1", f"{THEN}map", "top1", "map") if name in columns), "loss"
-    )
-    return SweepResult(folder=folder, axes=axes, score=score, rows=tuple(rows))
+    return SweepResult(folder=folder, axes=axes, score=choose_score(rows), rows=tuple(rows))
+
+
+def choose_score(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Choose the column that groups and plots go by: the accuracy of the last run."""
+    columns = {name for row in rows for name, value in row.items() if value is not None}
+    names = (f"{THEN}top1", f"{THEN}map", "top1", "map")
+    return next((name for name in names if name in columns), "loss")
 
 
 def _make_row(jobs: CellJobs, records: Records) -> dict[str, Any]:
