@@ -84,7 +84,7 @@ def sweep(
 
 
 def sweep_show(
-    folders: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="FOLDER …")],
+    folders: Annotated[tyro.conf.Positional[tuple[str, ...]], optional("FOLDER …")],
     *,
     score: Annotated[str | None, optional("COLUMN")] = None,
     x: Annotated[str | None, optional("COLUMN")] = None,
