@@ -253,8 +253,8 @@ class _Evaluate:
     def __call__(self, tensors: Mapping[str, Tensor]) -> float:
         model = replace(self.checkpoint, tensors=dict(tensors)).build().to(self.device)
         made = Loader(self.batches.__getitem__, range(len(self.batches)), LoaderConfig())
-        preprocess = self.batches.preprocess
-        found = measure_accuracy(model, made, preprocess, device=self.device)
+        kind, preprocess = self.checkpoint.activation, self.batches.preprocess
+        found = measure_accuracy(model, made, preprocess, device=self.device, activation=kind)
         result = result_of(found)
         self.metric = next(iter(result.values))
         return result.score

@@ -209,7 +209,7 @@ def train_among(
     A run that pauses is evaluated and saved, and the next call resumes it.
     """
     parts = parts or gather_parts(config)[1]
-    config = hold_out_for_choosing(config, parts.data)
+    config = hold_out_for_choosing(config, parts.data, thresholds=parts.task is None)
     with ExitStack() as stack:
 
         def look() -> dict[str, Any] | None:
@@ -474,8 +474,6 @@ class TrainingRun:
     def _finish(self, ending: Ending, step: int) -> Run:
         """Write the model folder and the result, unless the run only pauses."""
         config, best, folder = self.config, self.best, self.config.out
-        chooses = config.keep == "best" or config.patience > 0
-        chosen_on = self.val_set.name if chooses and self.val_set else None
         if ending == "paused":
             if self.unsaved is not None:
                 raise self.unsaved
@@ -489,6 +487,8 @@ class TrainingRun:
         else:
             with self._averaged():
                 self._write_model()
+        chooses = config.keep == "best" or config.patience > 0 or bool(kept and kept.thresholds)
+        chosen_on = self.val_set.name if chooses and self.val_set else None
         for unreadable in (self.unreadable, self.validator and self.validator.unreadable):
             if unreadable and unreadable.bad:
                 log.warning("%s", unreadable.summary())

@@ -25,7 +25,7 @@ from vitrail.signals import Signals
 from vitrail.text import show_duration
 from vitrail.training.logging.run_facts import cost_of_training
 from vitrail.training.parts import ModelChange, Parts, gather_parts, split_weights
-from vitrail.training.run_data import open_datasets
+from vitrail.training.run_data import hold_out_for_choosing, open_datasets
 from vitrail.training.task import TaskFactory
 from vitrail.training.train_config import TrainConfig
 from vitrail.training.train_iterator import open_iterator
@@ -108,6 +108,7 @@ def estimate(
 
 def _estimate(config: TrainConfig, parts: Parts) -> RunEstimate:
     config = replace(config, cache=CacheConfig())  # which would be filled, perhaps on disk
+    config = hold_out_for_choosing(config, parts.data, thresholds=parts.task is None)
     with process_group(config.device) as processes:
         run = TrainingRun(config, processes, parts)
         total, micro = run.intervals.total, run.trainer.micro_batch

@@ -2,16 +2,21 @@
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import vitrail
 from tests.faults.toy import fail_at, print_of, steps, toy
 from tests.runs import train
 from vitrail.config import InputError
+from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ArrayDataset
+from vitrail.data.datasets.open import open_dataset
+from vitrail.data.transforms.apply import normalize
 from vitrail.distributed import Processes
 from vitrail.run import TrainingRun
 from vitrail.training.checkpoints.checkpoint_files import latest_checkpoint
@@ -48,6 +53,42 @@ def test_the_loss_is_the_one_that_was_asked_for(tmp_path: Path) -> None:
     config = toy(tmp_path / "run", length=steps(2), loss=LossConfig(kind="sigmoid"))
     assert train(config).top1 is not None
     assert vitrail.load(tmp_path / "run").activation == "sigmoid"
+
+
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+def test_validation_has_the_loss_that_is_trained(
+    tmp_path: Path, kind: Literal["softmax", "sigmoid"]
+) -> None:
+    run = train(toy(tmp_path / "run", length=steps(3), loss=LossConfig(kind=kind)))
+    loaded, dataset = vitrail.load(tmp_path / "run"), open_dataset("digits", split="test")
+    assert loaded.preprocess is not None
+    batches = EvalBatches(dataset, loaded.preprocess, batch=len(dataset))
+    with torch.inference_mode():
+        logits = loaded.model(normalize(batches[0].images, loaded.preprocess))
+    labels = torch.from_numpy(dataset.labels)
+    if kind == "softmax":
+        expected = F.cross_entropy(logits, labels)
+    else:
+        targets = F.one_hot(labels, 10).float()
+        summed = F.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+        expected = summed / len(dataset)
+    assert run.loss == pytest.approx(expected.item(), rel=1e-4)
+    found = vitrail.evaluate(tmp_path / "run", "digits", split="test")
+    assert found.loss.value == pytest.approx(run.loss)
+
+
+def test_thresholds_are_not_chosen_on_test_images(tmp_path: Path) -> None:
+    """Without a validation split, training images choose them; test images only if asked to."""
+    data = {"train": several_labels(64, 0), "test": several_labels(32, 1)}
+    run = train(toy(tmp_path / "run", length=steps(4), batch=32), data=data)
+    assert run.chosen_on == "halves (held out)"
+    assert run.images == 6
+    assert read_config(tmp_path / "run").hold_out == 0.1
+    asked = train(toy(tmp_path / "asked", length=steps(4), val_split="test"), data=data)
+    assert (asked.chosen_on, asked.images) == ("halves", 32)
+    one_class = LossConfig(kind="softmax")  # has none to choose
+    plain = train(toy(tmp_path / "plain", length=steps(4), loss=one_class), data=data)
+    assert (plain.chosen_on, plain.images) == (None, 32)
 
 
 def test_the_precision_that_auto_chose_stays(

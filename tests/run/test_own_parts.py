@@ -21,7 +21,7 @@ from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.config import from_dict
 from vitrail.data.batches import TrainBatches
-from vitrail.data.datasets.open import open_data, open_splits, val_is_test
+from vitrail.data.datasets.open import open_data, open_splits, open_stand_in
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.preprocess import Preprocess
@@ -99,7 +99,9 @@ def test_data_by_import_path(tmp_path: Path) -> None:
     text = f"py:{HERE}:by_split"
     assert len(open_data(text, split="train")) == 24  # type: ignore[arg-type]
     assert open_data(text, split="val").name == f"py:{HERE}:by_split test"
-    assert val_is_test(text)
+    stand_in = open_stand_in(text)
+    assert stand_in is not None
+    assert stand_in.name == f"py:{HERE}:by_split test"
     assert {name: len(each) for name, each in open_splits(text).items()} == {"train": 24, "test": 8}
     assert "has no split 'other'" in refusal(lambda: open_data(text, split="other"))
     assert "cannot import" in refusal(lambda: open_data(f"py:{HERE}:nothing"))

@@ -23,6 +23,7 @@ from vitrail.evaluation.metrics.scores import (
     score_labels,
     sigmoid,
 )
+from vitrail.weights.checkpoint import Activation
 
 
 class Accuracy(NamedTuple):
@@ -34,7 +35,7 @@ class Accuracy(NamedTuple):
     top5: float
     """Fraction whose class is among the five most likely."""
     loss: float
-    """Mean cross-entropy."""
+    """Mean cross-entropy, by the model's activation; of sigmoids, summed over classes."""
     images: int
     """Images evaluated."""
     skipped: int
@@ -86,6 +87,7 @@ def measure_accuracy(
     preprocess: Preprocess,
     *,
     device: torch.device,
+    activation: Activation = "softmax",
     micro: int | None = None,
     total: Callable[..., list[float]] = _this_process,
     gather: Callable[[Any], list[Any]] = _only_this,
@@ -105,7 +107,7 @@ def measure_accuracy(
         note(batch.bad)
         skipped += len(batch.bad)
         if len(batch.labels):
-            sums += _count(logits, batch.labels, batch.weights.double())
+            sums += _count(logits, batch.labels, batch.weights.double(), activation)
             if keep is not None:
                 there = batch.weights > 0
                 keep(batch.indices[there], logits[there], batch.labels[there])
@@ -154,15 +156,17 @@ def _count_classes(logits: Tensor, labels: Tensor, weights: Tensor) -> np.ndarra
     return np.stack([np.bincount(row.numpy(), minlength=count) for row in rows])
 
 
-def _count(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+def _count(logits: Tensor, labels: Tensor, weights: Tensor, activation: Activation) -> Tensor:
     """Sum up one batch: correct predictions, those in the top 5, losses, images."""
     if labels.ndim == 2:
         targets = labels.float()
-        correct = ((logits > 0) == (labels > 0)).double().mean(-1)
-        losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
-        in_top5 = correct
+        correct = in_top5 = ((logits > 0) == (labels > 0)).double().mean(-1)
     else:
+        targets = F.one_hot(labels, logits.shape[-1]).float()
         best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices == labels[:, None]
         correct, in_top5 = best[:, 0].double(), best.any(-1).double()
+    if labels.ndim == 2 or activation == "sigmoid":
+        losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
+    else:
         losses = F.cross_entropy(logits, labels, reduction="none")
     return torch.stack([correct, in_top5, losses.double(), torch.ones_like(weights)]) @ weights

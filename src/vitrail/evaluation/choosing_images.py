@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import Data, open_dataset, val_is_test, whole_data
+from vitrail.data.datasets.open import Data, open_dataset, open_stand_in, whole_data
 from vitrail.data.split import HELD_OUT, NoSplitError, spell, split_dataset
 from vitrail.evaluation.inputs import name_data, same_data
 from vitrail.training.train_config import TrainConfig
@@ -38,7 +38,7 @@ def open_choosing_images(
     if split is not None:
         if hold_out is not None:
             raise InputError("give --split or --hold-out, not both: images are held out of train")
-        if spell(split) == "test" or (spell(split) == "val" and val_is_test(data)):
+        if spell(split) == "test" or (spell(split) == "val" and open_stand_in(data) is not None):
             raise InputError(f"split {split!r} of {name_data(data)} has test images; {_HINT}")
         return open_dataset(whole, split=split), ()
     alike = [config for config in runs if same_data(config.data, data)]
@@ -47,7 +47,7 @@ def open_choosing_images(
         fraction = min(config.hold_out for config in alike)  # images held out of all runs
     if fraction:
         return split_dataset(open_dataset(data, split="train"), fraction, seed=0)[1], ()
-    if not val_is_test(data):
+    if open_stand_in(data) is None:
         return open_dataset(whole, split="val"), ()
     if alike:
         raise InputError(

@@ -71,12 +71,15 @@ class Classification(Task):
             batches,
             self.preprocess,
             device=self.device,
+            activation=self.loss,
             micro=micro_batch,
             total=processes.sum,
             gather=processes.gather,
             keep=(lambda *rows: kept.append(rows)) if self.metrics else None,
         )
         result = result_of(found)
+        if self.loss == "softmax":
+            result = result._replace(thresholds=None)
         return result._replace(values={**result.values, **self.measure_own(kept, processes)})
 
     def to_checkpoint(
@@ -88,7 +91,7 @@ class Classification(Task):
     ) -> Checkpoint:
         """Keep an ordinary model, with what turns its logits into labels."""
         kept = super().to_checkpoint(model, tensors, provenance, evaluated)
-        thresholds = evaluated.thresholds if evaluated and self.loss == "sigmoid" else None
+        thresholds = evaluated.thresholds if evaluated else None
         return replace(kept, activation=self.loss, thresholds=thresholds)
 
 

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from vitrail.config import InputError, from_dict, read_file
 from vitrail.data.dataset import ImageDataset, ImageStream
-from vitrail.data.datasets.open import Data, open_data, open_dataset, val_is_test, whole_data
+from vitrail.data.datasets.open import Data, open_data, open_dataset, open_stand_in, whole_data
 from vitrail.data.split import HELD_OUT, NoSplitError, spell, split_dataset
 from vitrail.training.checkpoints.run_folder import CONFIG
 from vitrail.training.train_config import TrainConfig
@@ -18,15 +18,22 @@ from vitrail.training.train_config import TrainConfig
 log = logging.getLogger("vitrail")
 
 
-def hold_out_for_choosing(config: TrainConfig, data: Data | None = None) -> TrainConfig:
+def hold_out_for_choosing(
+    config: TrainConfig, data: Data | None = None, *, thresholds: bool = True
+) -> TrainConfig:
     """Hold out training images where a run chooses by evaluations and only a test split is there.
 
-    So no run chooses on the images that it is judged by, unless asked to: `val_split` test.
+    So no run chooses on the images that it is judged by, unless asked to: `val_split` test. It
+    chooses its best weights, and, unless its task has no `thresholds`, those of several labels.
     """
     chooses = config.keep == "best" or config.patience > 0
-    if not chooses or config.hold_out or config.val_split != "val" or config.val_data:
+    thresholds = thresholds and config.task == "classification" and config.loss.kind != "softmax"
+    if not (chooses or thresholds):
         return config
-    if not val_is_test(config.data if data is None else data):
+    if config.hold_out or config.val_split != "val" or config.val_data:
+        return config
+    stand_in = open_stand_in(config.data if data is None else data)
+    if stand_in is None or not (chooses or stand_in.multilabel):
         return config
     log.info("no validation split: %d %% of the training images are held out", 100 * HELD_OUT)
     return replace(config, hold_out=HELD_OUT)

@@ -37,7 +37,8 @@ class Run(Result):
     skipped: int
     """Validation images that could not be read."""
     chosen_on: str | None = None
-    """The images that chose among the evaluations (`keep` best, `patience`), where any did."""
+    """The images that chose among the evaluations (`keep` best, `patience`) or the thresholds of
+    several labels, where any did."""
     seed: int | None = None
     settings: str | None = None
     """Hash of all settings that decide what a run computes."""

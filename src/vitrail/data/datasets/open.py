@@ -141,18 +141,22 @@ def open_splits(data: Data) -> dict[str, ImageDataset]:
     return found
 
 
-def val_is_test(data: Data) -> bool:
-    """Tell whether a dataset has no validation split, so that its test split stands in for it."""
+def open_stand_in(data: Data) -> ImageDataset | ImageStream | None:
+    """Open the test split of a dataset without a validation split, for which it stands in.
+
+    None where nothing stands in, or where the splits can't be opened.
+    """
     if isinstance(data, Mapping):
-        return "test" in (there := {spell(name) for name in data}) and "val" not in there
+        there = {spell(name) for name in data}
+        return open_data(data, split="test") if "test" in there and "val" not in there else None
     if not isinstance(data, str | os.PathLike):
-        return False
+        return None
     try:
         text = _split_data(os.fspath(data))[0]
-        val, test = (_open(text, name, 0) for name in ("val", "test"))
-    except NoSplitError:
-        return False
-    return val.name == test.name
+        test, val = (_open(text, name, 0) for name in ("test", "val"))
+    except InputError:  # such as a test split without labels, which not everybody needs
+        return None
+    return test if val.name == test.name else None
 
 
 def notes(dataset: ImageDataset | ImageStream) -> tuple[str, ...]:
