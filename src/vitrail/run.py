@@ -356,7 +356,7 @@ class TrainingRun:
 
     def _notes(self, start: int) -> list[str]:
         config, total = self.config, self.intervals.total
-        found = [*notes(self.train_set), *self.data_notes]
+        found = [*notes(self.train_set), *self.data_notes, *self.parts.notes(config)]
         if start:
             found.append(f"resuming {show(config.out)} at step {start:,} of {total:,}")
         elif self.provenance is not None:

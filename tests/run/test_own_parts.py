@@ -202,11 +202,15 @@ def test_an_optimizer_with_groups_of_its_own(tmp_path: Path) -> None:
         return torch.optim.SGD([each for group in groups for each in group["params"]])
 
     assert train(small(tmp_path / "run"), optimizer=flat).steps == 4
+    said = (tmp_path / "run" / "log.txt").read_text()
+    assert "flat: of optim.*, it gets lr, weight_decay, layer_decay and clip" in said
 
 
 def test_a_schedule(tmp_path: Path) -> None:
     config = small(tmp_path / "run", optim=OptimConfig(lr=1e-2))
     resumes_to_the_same(config, schedule=own_parts.half)
+    said = f"the schedule is {HERE}:half, in the place of schedule.*"
+    assert said in (config.out / "log.txt").read_text()
     assert rows_of(config.out, "lr") == [5e-3, 5e-3, 2.5e-3, 2.5e-3]
 
 

@@ -178,6 +178,18 @@ def test_settings_of_another_task_are_refused(change: dict[str, Any], said: str)
         merge(merge(RECORDS[0], {"task": "mae"}), {section: values})
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"val_data": "digits", "val_split": ""}, "val_data is not used without val_split; leave"),
+        ({"tune": {"head": "keep-hidden"}}, "tune.head is only used with weights, whose head is"),
+    ],
+)
+def test_settings_that_need_others_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=f"^{said}"):
+        merge(RECORDS[0], change)
+
+
 def test_masked_patches_has_no_decoder() -> None:
     with pytest.raises(InputError, match=r"mim\.decoder\.\* requires --task mae"):
         merge(RECORDS[0], {"task": "masked-patches", "mim": {"decoder": {"depth": 2}}})

@@ -277,3 +277,40 @@ def test_compare_sees_a_difference(tmp_path: Path) -> None:
     ]
     assert compare_logits(*blind) > 0.1
     assert load_folder(tmp_path / "a").spec == first.spec
+
+
+@pytest.mark.parametrize("to", WRITERS)
+def test_a_multi_label_model_stays_one_or_it_is_said(tmp_path: Path, to: str) -> None:
+    """Read as softmax, (4, 4, -4) would be 50 / 50 / 0 %."""
+    made = make(tmp_path / "ours", f"{TINY},activation=gelu")
+    limits = (0.25, 0.5, 0.125, 0.75, 1.0)
+    save_folder(
+        replace(made, classes=tuple("abcde"), activation="sigmoid", thresholds=limits),
+        tmp_path / "ours",
+    )
+    if to == "bigvision":
+        pytest.skip("has no exact GELU")
+    result = convert(str(tmp_path / "ours"), out := tmp_path / FILES.get(to, "out"), to)
+    again = read_checkpoint(str(out), model=str(made.spec))
+    if to == "torchvision":
+        assert again.activation == "softmax"
+        assert result.lost == ("class names", "sigmoid probabilities", "thresholds")
+        assert "not kept by torchvision: class names, sigmoid" in [*result.summary()][-1]
+    else:
+        assert (again.activation, again.thresholds) == ("sigmoid", limits)
+        assert result.lost == (("class names",) if to == "npz" else ())
+
+
+def test_transformers_says_that_a_model_is_multi_label(tmp_path: Path) -> None:
+    transformers = peers.load("transformers")
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    config = transformers.ViTConfig(
+        num_hidden_layers=1, image_size=16, patch_size=8, num_labels=3, **sizes,
+        problem_type="multi_label_classification",
+    )  # fmt: skip
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "theirs")
+    assert read_checkpoint(str(tmp_path / "theirs")).activation == "sigmoid"
+    result = convert(str(tmp_path / "theirs"), tmp_path / "back", "hf")
+    assert result.lost == ()
+    back = transformers.ViTForImageClassification.from_pretrained(tmp_path / "back")
+    assert back.config.problem_type == "multi_label_classification"

@@ -61,6 +61,16 @@ class Parts:
             return config.task == "classification"
         return getattr(self.task, "needs_labels", True)
 
+    def notes(self, config: TrainConfig) -> list[str]:
+        """Say which settings parts of your own take the place of."""
+        own, found = config.parts, list[str]()
+        if self.optimizer is not None:
+            used = "of optim.*, it gets lr, weight_decay, layer_decay and clip"
+            found.append(f"the optimizer is {own.optimizer}: {used}")
+        if self.schedule is not None:
+            found.append(f"the schedule is {own.schedule}, in the place of schedule.*")
+        return found
+
 
 def split_task(task: str | TaskFactory | None) -> tuple[str | None, str | TaskFactory | None]:
     """Tell the name of a task of ours from a task of your own, by object or import path."""

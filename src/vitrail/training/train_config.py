@@ -163,6 +163,10 @@ class TrainConfig:
             raise InputError(f"{self.task} can't predict mixed images; leave mixup and cutmix 0")
         if self.hold_out and self.val_data is not None:
             raise InputError("hold_out and val_data both say what is evaluated on; give one")
+        if self.val_data is not None and not self.val_split:
+            raise InputError("val_data is not used without val_split; leave one of them out")
+        if self.tune.head != "replace" and self.weights is None:
+            raise InputError("tune.head is only used with weights, whose head is replaced")
         check_mim(self.mim, self.task)
 
 

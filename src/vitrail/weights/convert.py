@@ -38,6 +38,7 @@ from vitrail.weights.formats.timm.timm_config import write_timm_config
 from vitrail.weights.formats.torchvision import TORCHVISION
 from vitrail.weights.load import SPEC_KEY, read_resolved
 from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint
+from vitrail.weights.multilabel import MULTI_LABEL, list_lost, multilabel_metadata
 from vitrail.weights.reference import NoReferenceError, run_reference
 from vitrail.weights.sources import Resolved, resolve
 
@@ -54,12 +55,16 @@ class ConversionResult(Result):
     max_difference: float
     compared_with: str
     """What the source's logits were compared with, and what could not be checked."""
+    lost: tuple[str, ...] = ()
+    """What the format has no place for."""
 
     def summary(self) -> Iterator[str]:
         """Name the files, then say how near their logits are, and to what."""
         yield from map(str, self.files)
         yield f"{self.format}: logits differ from the source's by {self.max_difference:.1e}"
         yield f"compared with {self.compared_with}"
+        if self.lost:
+            yield f"not kept by {self.format}: {', '.join(self.lost)}"
 
 
 def convert(
@@ -109,7 +114,8 @@ def _convert(
         if out.is_dir():
             out.rmdir()
         raise
-    return ConversionResult(to, files, max(difference, off), compared_with)
+    lost = list_lost(checkpoint, again)
+    return ConversionResult(to, files, max(difference, off), compared_with, lost)
 
 
 @torch.inference_mode()
@@ -231,7 +237,8 @@ def _write_npz(
     with part.open("wb") as file:
         np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
     with zipfile.ZipFile(part, "a") as archive:  # where no other reader looks
-        archive.comment = json.dumps({SPEC_KEY: spec_to_dict(checkpoint.spec)}).encode()
+        said = {SPEC_KEY: spec_to_dict(checkpoint.spec), **multilabel_metadata(checkpoint)}
+        archive.comment = json.dumps(said).encode()
     _finish(part, out)
     return (out,)
 
@@ -268,7 +275,10 @@ def _write_timm(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
 
 
 def _write_hf(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
-    extra = {"config.json": write_hf_config(checkpoint.spec, checkpoint.classes)}
+    config = write_hf_config(checkpoint.spec, checkpoint.classes)
+    if checkpoint.activation == "sigmoid":
+        config |= MULTI_LABEL
+    extra = {"config.json": config}
     if checkpoint.preprocess is not None:
         extra["preprocessor_config.json"] = write_hf_preprocess(checkpoint.preprocess)
     return _write_hub_folder(checkpoint, out, format_for(checkpoint.spec), extra)
@@ -279,7 +289,8 @@ def _write_hub_folder(
 ) -> tuple[Path, ...]:
     part = _part(out)
     part.mkdir(parents=True, exist_ok=True)
-    metadata = {"format": "pt", SPEC_KEY: json.dumps(spec_to_dict(checkpoint.spec))}
+    spec = json.dumps(spec_to_dict(checkpoint.spec))
+    metadata = {"format": "pt", SPEC_KEY: spec, **multilabel_metadata(checkpoint)}
     save_safetensors(_tensors(checkpoint, format), part / "model.safetensors", metadata)
     for name, data in extra.items():
         (part / name).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")

@@ -37,6 +37,7 @@ from vitrail.weights.formats.huggingface.huggingface_inference import check_mode
 from vitrail.weights.formats.keymap import Tensors, cut_name, read_table
 from vitrail.weights.formats.known_formats import FORMATS, read_classes, read_preprocess
 from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint, as_model
+from vitrail.weights.multilabel import read_multilabel
 from vitrail.weights.sources import Resolved, resolve
 from vitrail.weights.transfer import HeadMode
 
@@ -177,11 +178,14 @@ def read_weights(
     preprocess = read_preprocess(config, found.preprocessor)
     preprocess, cut = _cut_to_patches(preprocess, spec)
     changes += cut
+    activation, thresholds = read_multilabel(file.metadata, config, spec.classes)
     return Checkpoint(
         spec=spec,
         tensors=tensors,
         classes=_classes(config, spec),
         preprocess=preprocess or (published.preprocess if published else None),
+        activation=activation,
+        thresholds=thresholds,
         provenance=Provenance(
             source=found.source,
             sha256=sha256_of(*file.parts or (file.path,)) if hashed else "",

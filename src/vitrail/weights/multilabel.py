@@ -1,0 +1,51 @@
+"""How other projects' files say that a model is multi-label: sigmoids, and their thresholds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from vitrail.weights.checkpoint import Activation, Checkpoint
+
+MULTI_LABEL = {"problem_type": "multi_label_classification"}
+"""In the config.json of transformers."""
+_KEY = "vitrail.thresholds"
+_LONGEST = 40_000  # characters; the comment of an archive has room for 65,535
+
+
+def multilabel_metadata(checkpoint: Checkpoint) -> dict[str, str]:
+    """Give what a file's metadata says of a multi-label model; of another, nothing."""
+    if checkpoint.activation != "sigmoid":
+        return {}
+    text = json.dumps(checkpoint.thresholds)
+    return {_KEY: text if len(text) <= _LONGEST else "null"}
+
+
+def read_multilabel(
+    metadata: Mapping[str, str], config: Mapping[str, Any], classes: int
+) -> tuple[Activation, tuple[float, ...] | None]:
+    """Tell by a file's metadata or config how its logits are read, and the thresholds.
+
+    Anybody may have written them: thresholds that can't be the model's are none.
+    """
+    if _KEY not in metadata:
+        theirs = MULTI_LABEL.items() <= config.items()
+        return "sigmoid" if theirs else "softmax", None
+    try:
+        found = tuple(map(float, json.loads(metadata[_KEY])))
+    except (ValueError, TypeError, RecursionError):
+        return "sigmoid", None
+    return "sigmoid", found if len(found) == classes and all(0 <= x <= 1 for x in found) else None
+
+
+def list_lost(before: Checkpoint, after: Checkpoint) -> tuple[str, ...]:
+    """Name what a file does not say of the model that was written to it."""
+    named = before.classes is not None and after.classes != before.classes
+    lost = {
+        "class names": named,
+        "preprocessing": before.preprocess is not None and after.preprocess is None,
+        "sigmoid probabilities": after.activation != before.activation,
+        "thresholds": after.thresholds != before.thresholds,
+    }
+    return tuple(name for name, is_lost in lost.items() if is_lost)
