@@ -15,6 +15,7 @@ from tests.material import ROOT
 from vitrail.cli.train import MORE
 from vitrail.config import Duration, InputError, read_file
 from vitrail.data.loader import WorkerError
+from vitrail.data.transforms.augment import Augment
 from vitrail.models import parse
 from vitrail.models.cost.total import cost_of
 from vitrail.models.cost.training_cost import training_cost
@@ -162,6 +163,20 @@ def test_precedence(tmp_path: Path) -> None:
     assert (config.optim.lr, config.optim.eps, config.optim.clip) == (0.25, 1e-6, 9)
     assert config.length == Duration(40_000, "steps")
     assert (config.augment.mixup, config.augment.flip) == (0.2, 0)
+
+
+def test_words_of_python_are_settings_or_refused(tmp_path: Path) -> None:
+    words: dict[str, Any] = {"model": TINY, "steps": 40, "out": tmp_path}
+    whole = Augment(crop="whole", flip=0.0)
+    changes: list[dict[str, Any]] = [{"augment": whole}, {"settings": {"augment": whole}}]
+    for given in changes:
+        assert configure("digits", **words, **given).augment == whole
+    words |= {"val_data": "shapes", "ema": 0.5}
+    config = configure("digits", **words)
+    assert (config.val_data, config.ema) == ("shapes", 0.5)
+    words |= {"val_dta": "shapes"}
+    with pytest.raises(InputError, match=r"unknown option --val_dta; did you mean '--val-data'"):
+        configure("digits", **words)
 
 
 def test_flags_that_only_go_together_may_come_in_any_order(tmp_path: Path) -> None:

@@ -37,7 +37,11 @@ class RunWords(TypedDict, total=False):
     config_file: str | Path | None
     """Settings as YAML, TOML or JSON."""
     settings: Mapping[str, Any]
-    """Other settings by dotted path: {"optim.momentum": 0.95}; text is read as their type says."""
+    """Other settings by dotted path: {"optim.momentum": 0.95}; text is read as their type says.
+
+    A section's record is taken too, and those at the top may be words themselves:
+    `augment=Augment(crop="whole")`, `val_data="other/"`.
+    """
 
 
 @dataclass(frozen=True)
@@ -176,11 +180,13 @@ def _daily_settings(task: str | None, words: RunWords) -> dict[str, Any]:
 
 def _more_settings(words: RunWords) -> dict[str, Any]:
     """Nest the settings that are given by dotted path; refuse those that there are not."""
-    settings = dict(words.get("settings") or {})
+    own = RunWords.__annotations__
+    others = {word: value for word, value in words.items() if word not in own}
+    settings = {**others, **(words.get("settings") or {})}
     known = {field.name for field in fields(TrainConfig)}
     for path in settings:
         if path.partition(".")[0] not in known:
-            flags = known | RunWords.__annotations__.keys() - {"settings", "config_file"}
+            flags = known | own.keys() - {"settings", "config_file"}
             hint = suggest(f"--{path}", (f"--{name.replace('_', '-')}" for name in flags))
             raise InputError(f"unknown option --{path}{hint} (see --help)")
     if isinstance(augment := settings.get("augment"), str):

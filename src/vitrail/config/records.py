@@ -54,14 +54,14 @@ def override(obj: T, path: str, text: str) -> T:
     return merge(obj, from_flags([(path, text)]))
 
 
-def from_flags(settings: Iterable[tuple[str, str | Mapping[str, Any]]]) -> dict[str, Any]:
+def from_flags(settings: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Nest settings by dotted path for `merge`; a text is read as its field's type allows.
 
-    "0.9,0.999" is a tuple, "true" a bool, "none" or "null" None.
+    "0.9,0.999" is a tuple, "true" a bool, "none" or "null" None. A record stands for its fields.
     """
     nested: dict[str, Any] = {}
     for path, value in settings:
-        change: Any = Text(value) if isinstance(value, str) else value
+        change: Any = Text(value) if isinstance(value, str) else _plain(value)
         for key in reversed(path.split(".")):
             change = {key: change}
         nested = _combine((nested, change))
@@ -70,17 +70,17 @@ def from_flags(settings: Iterable[tuple[str, str | Mapping[str, Any]]]) -> dict[
 
 def to_dict(obj: DataclassInstance) -> dict[str, Any]:
     """Return the plain data, ready for JSON, from which `from_dict` builds an equal object."""
+    return {name: _plain(value) for name, value in vars_of(obj).items()}
 
-    def plain(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: plain(item) for key, item in value.items()}
-        if isinstance(value, tuple):
-            return [plain(item) for item in value]
-        if isinstance(value, (Path, Duration)):
-            return str(value)
-        return to_dict(value) if is_config(type(value)) else value
 
-    return {name: plain(value) for name, value in vars_of(obj).items()}
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, (Path, Duration)):
+        return str(value)
+    return to_dict(value) if is_config(type(value)) else value
 
 
 def flatten(data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
