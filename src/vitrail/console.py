@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def new_table(first: str, *columns: str, justify: Literal["left", "right"] = "right") -> Table:
-    """Make a table: a column of names, then columns of figures, which stand at the right."""
+    """Make a table: a column of names, then columns of figures, aligned right."""
     from rich import box
     from rich.table import Table
 

@@ -39,7 +39,7 @@ NOTICE = timedelta(seconds=5)
 
 
 class LostError(RuntimeError):
-    """Another process has ended or hangs, so that this one can't go on."""
+    """Another process has ended or hangs, so this one can't continue."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Processes:
         return outcome.value
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
-        """Refuse to go on where processes differ in what they were told or see.
+        """Refuse to continue if processes differ in their settings or data.
 
         Facts are plain data by name, nested or not.
         """

@@ -390,7 +390,7 @@ class TrainingRun:
         self.unreadable.note(UnreadableImage(*each) for each in saved.metadata["unreadable"])
 
     def _save(self, step: int) -> None:
-        """Save the run; where that fails, it is remembered, and training goes on."""
+        """Save the run; if that fails, it is remembered, and training continues."""
         self.metrics.sync()
 
         def metadata() -> dict[str, Any]:

@@ -176,7 +176,7 @@ class ProtocolEstimate(Result):
         yield f"         each on {self.final.images:,} images, evaluated on {self.measured:,}"
         yield f"all      about {show_duration(self.seconds)}, if none ends early"
         yield ""
-        yield f"Each is such a run, at its own rate ({', '.join(self.folders)}):"
+        yield f"Each is a run like this, at its own learning rate ({', '.join(self.folders)}):"
         yield from self.final.summary()
 
 

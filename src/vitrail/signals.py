@@ -28,7 +28,7 @@ class Signals:
         self._owner = os.getpid()
 
     def take(self, number: int, _frame: FrameType | None) -> None:
-        """Take a signal in; the next one, of whatever kind, does what it always did."""
+        """Note a signal; the next one has its default effect."""
         if os.getpid() == self._owner:
             self.number = number
             for each, handler in _DEFAULTS.items():

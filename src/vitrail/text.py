@@ -14,7 +14,7 @@ from typing import Any
 
 from vitrail.config import suggest
 
-# What breaks a line, moves a terminal's cursor, turns the direction of writing, or is no text.
+# What breaks a line, moves a terminal's cursor, turns the direction of writing, or is not text.
 # The set is fixed (not str.isprintable, which changes with Python's Unicode tables), because hashes
 # of printable names decide splits.
 _UNSAFE = re.compile(

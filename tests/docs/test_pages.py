@@ -21,7 +21,7 @@ from tests.deploy.serving import Server, started, until
 from tests.docs.blocks import PAGES, RUN, SHOWN, Block, read_blocks, read_commands
 from tests.docs.stand_ins import adapt_command, adapt_python, make_world
 from tests.material import ROOT
-from vitrail.cli import main
+from vitrail.cli import COMMANDS, main
 
 
 @pytest.fixture(scope="module")
@@ -143,3 +143,19 @@ def test_files_that_are_named_are_there(page: str) -> None:
         assert any(f"{file}/".endswith(f"/{name.rstrip('/')}/") for file in files) or (
             (ROOT / name).exists()
         ), name
+
+
+def test_every_command_has_a_row_in_the_readme() -> None:
+    rows = [
+        line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| `")
+    ]
+    named = " ".join(rows).replace("`", " ")
+    for command in COMMANDS:
+        first, _, second = command.partition(" ")
+        assert re.search(rf"\b{first} {second}".rstrip() + r"\b", named), command
+
+
+def test_examples_of_own_parts_are_short() -> None:
+    for block in read_blocks(ROOT / "docs" / "own-parts.md"):
+        code = [line for line in block.text.splitlines() if line.strip()]
+        assert len(code) <= 25, f"{block} has {len(code)} lines"

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import tyro
 
 from vitrail.cli.options import (
-    Classes,
     Data,
     Device,
     File,
@@ -86,7 +85,7 @@ def zeroshot(
     data: Data,
     *,
     templates: Templates = None,
-    classes: Classes = None,
+    classes: Annotated[str | None, optional("NAMES")] = None,
     split: Split = None,
     csv: File = None,
     out: Annotated[Path | None, optional("DIR")] = None,

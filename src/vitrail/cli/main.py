@@ -132,7 +132,7 @@ def _run(given: list[str]) -> None:
 
 
 def _unknown(name: str) -> str:
-    """Say what a word that is no command may have been meant for."""
+    """Say which command an unknown word may have meant."""
     if inside := [command for command in COMMANDS if command.startswith(f"{name} ")]:
         return f"{name!r} is the first word of: {', '.join(inside)}"
     hint = suggest(name, COMMANDS) or f"; there are: {', '.join(COMMANDS)}"
@@ -145,7 +145,7 @@ def _give_up_stdout() -> None:
 
 
 def _is_explained(error: RuntimeError) -> bool:
-    """Tell whether an error's line says all, so that nobody needs the traceback."""
+    """Tell whether an error's message says it all, without the traceback."""
     from vitrail.data.loader import WorkerError
     from vitrail.training.loop import DivergedError
 
@@ -153,7 +153,7 @@ def _is_explained(error: RuntimeError) -> bool:
 
 
 def _overview() -> str:
-    """Write the help of the whole: a line a command."""
+    """Write the overview: one line per command."""
     width = max(map(len, COMMANDS))
     lines = [(command.__doc__ or "").partition("\n")[0] for command in COMMANDS.values()]
     listed = [f"  {name:{width}}  {line}" for name, line in zip(COMMANDS, lines, strict=True)]

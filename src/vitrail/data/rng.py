@@ -132,7 +132,7 @@ class Permutation:
         return self._count
 
     def __getitem__(self, positions: np.ndarray) -> np.ndarray:
-        """Return what stands at some positions."""
+        """Return the values at some positions."""
         found = self._move(np.asarray(positions, np.int64))
         while (outside := found >= self._count).any():
             found[outside] = self._move(found[outside])

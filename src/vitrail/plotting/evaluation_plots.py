@@ -22,9 +22,9 @@ from vitrail.plotting.canvas import (
 from vitrail.plotting.canvas import save_plot as save_plot
 
 _NAMED = 60
-"""Up to this many classes, names stand at the edges."""
+"""Up to this many classes, the axes show names."""
 _COUNTED = 25
-"""Up to this many classes, counts stand in the cells."""
+"""Up to this many classes, the cells show counts."""
 _FRACTION = LinearSegmentedColormap.from_list("fraction", (f"{COLORS[0]}00", f"{COLORS[0]}ff"))
 """From nothing, whatever the page's background, to a full color."""
 

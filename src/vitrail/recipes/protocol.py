@@ -4,7 +4,7 @@
     RUN/grid/lr-0.003/       a run for each learning rate, without the held-out images
     RUN/seed-0/              a run for each seed, on all training images, at the chosen rate
 
-Each is an ordinary run. The same call goes on where the last one stopped.
+Each is an ordinary run. Call it again to resume.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Trial:
 
     lr: float
     ending: Literal["finished", "cut", "diverged"] | None = None
-    """None while it goes on; `cut` where it was hopeless."""
+    """None while it runs; `cut` if it was hopeless."""
     seen: tuple[Seen, ...] = ()
 
     @property
@@ -148,7 +148,7 @@ class ProtocolResult(Result):
     top1: float
     """Their mean."""
     std: float | None
-    """Their sample standard deviation (over n - 1); None for a single run."""
+    """Their sample std (over n - 1); None for a single run."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""
@@ -176,7 +176,7 @@ class ProtocolResult(Result):
 def find_hopeless(accuracies: Sequence[float], images: int) -> set[int]:
     """Say which of some runs can be given up, by their accuracies on so many images.
 
-    The better half always goes on; of the others, those go on that chance alone may have put
+    The better half always continues; of the others, those that chance alone may have put
     behind: by no more than three standard errors of the difference from the best.
     """
     order = sorted(range(len(accuracies)), key=lambda number: -accuracies[number])

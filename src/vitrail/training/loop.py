@@ -1,4 +1,4 @@
-"""The one training loop: batches in, steps taken, nothing known of what is learned or from where.
+"""The one training loop: batches in, steps result, nothing known of what is learned or from where.
 
 The host never waits for the device before a step is taken: whether loss and gradient are finite is
 decided there, and their numbers are read while the next step is under way.
@@ -59,8 +59,8 @@ class StepResult:
     """Global norm of the gradient, before clipping."""
     lr: float
     finite: bool
-    """Whether training can go on; a loss or gradient that is not finite changes no weight, and of
-    float16 a gradient may be too large once."""
+    """Whether training can continue; a loss or gradient that is not finite changes no weight, and
+    in float16 a gradient may be too large once."""
     bad: int
     """Images that could not be read, in all processes."""
     stop: bool
@@ -139,9 +139,9 @@ class Trainer:
 
     def step(self, step: int, batch: Batch, signals: Signals) -> StepResult:
         """Take one step, the step-th from 0, and wait for its numbers."""
-        taken = self.launch(step, batch, signals).read()
+        result = self.launch(step, batch, signals).read()
         self._failed.zero_()
-        return taken
+        return result
 
     def launch(
         self, step: int, batch: Batch, signals: Signals, save_due: bool = False
@@ -174,7 +174,7 @@ class Trainer:
         return LaunchedStep(step, lr, torch.cat([numbers, own]), stop=alone and signals.number > 0)
 
     def _hold(self, bad_loss: Tensor, bad_gradient: Tensor) -> Tensor:
-        """Note whether training failed; return 1 if the step must not be taken, all on the device.
+        """Note whether training failed; return 1 if the step must not be result, all on the device.
 
         A gradient that is too large for float16 only skips the step, until the scale is 1.
         """
@@ -338,7 +338,7 @@ def fit(
             save_due = save_due or intervals.rests(done)
         else:
             save_due = intervals.due(intervals.save, done)
-        # What a pause has measured is saved even where no step was taken.
+        # What a pause has measured is saved even where no step was result.
         if ending == "paused" or (done > start and (early or save_due)):
             timer.time(save, done)
             saved = done
@@ -353,24 +353,24 @@ def fit(
         stop, save_due, acts = launched[-1][0].stop, False, intervals.acts(step + 1)
         while len(launched) > (0 if acts or stop or save_due else ahead):
             pending, learned = launched.popleft()
-            taken = pending.read()
-            if not taken.finite:
-                if taken.step - 1 > saved:
-                    save(taken.step - 1)
-                where = blame(taken.step - 1)
-                raise DivergedError(_explain(taken, where, scaled=trainer.scale is not None))
-            record(taken, learned)
-            stop, save_due = stop or taken.stop, save_due or taken.save_due
+            result = pending.read()
+            if not result.finite:
+                if result.step - 1 > saved:
+                    save(result.step - 1)
+                where = blame(result.step - 1)
+                raise DivergedError(_explain(result, where, scaled=trainer.scale is not None))
+            record(result, learned)
+            stop, save_due = stop or result.stop, save_due or result.save_due
         if not launched and (ending := settle(step + 1, stop=stop, save_due=save_due)):
             return ending, step + 1
     raise AssertionError("there are fewer batches than steps")
 
 
-def _explain(taken: StepResult, where: str, *, scaled: bool) -> str:
-    what = "gradient" if math.isfinite(taken.loss) else "loss"
+def _explain(result: StepResult, where: str, *, scaled: bool) -> str:
+    what = "gradient" if math.isfinite(result.loss) else "loss"
     or_else = "; in float16 nothing exceeds 65,504: try --precision float32" if scaled else ""
     return (
-        f"the {what} is not finite at step {taken.step} (loss {taken.loss:.4g}, gradient norm "
-        f"{taken.norm:.3g}, lr {taken.lr:.1e}); the weights of step {taken.step - 1} are kept, and "
-        f"{where}; try a lower --lr, a longer warm-up or --optim.clip 1{or_else}"
+        f"the {what} is not finite at step {result.step} (loss {result.loss:.4g}, gradient norm "
+        f"{result.norm:.3g}, lr {result.lr:.1e}); the weights of step {result.step - 1} are kept, "
+        f"and {where}; try a lower --lr, a longer warm-up or --optim.clip 1{or_else}"
     )

@@ -1,7 +1,7 @@
 """Published checkpoints as records: what each holds, how well it does, how it wants its images.
 
-Accuracies are ImageNet top-1 in percent as their publishers state them; where nobody states one for
-the very file, there is none. Torch is not imported.
+Accuracies are ImageNet top-1 in percent as their publishers state them; if nobody states one for
+this very file, there is none. Torch is not imported.
 """
 
 from __future__ import annotations

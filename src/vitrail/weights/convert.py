@@ -244,7 +244,7 @@ def _write_npz(
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    """Give a numpy array; bfloat16, which numpy has not, becomes float32 and loses nothing."""
+    """Give a numpy array; bfloat16, which numpy lacks, becomes float32 and loses nothing."""
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 

@@ -32,7 +32,7 @@ class LoadedModel:
 
 AnyModel = str | os.PathLike[str] | LoadedModel | ViT | BiT
 """What a function takes as a model: text (a run or model folder, a source of weights), a loaded
-model, or a bare one, whose classes and preprocessing nobody knows."""
+model, or a bare one, whose classes and preprocessing are unknown."""
 
 
 def as_checkpoint(model: LoadedModel | ViT | BiT) -> Checkpoint:

@@ -26,7 +26,7 @@ log = logging.getLogger("vitrail")
 
 
 class Logger(Protocol):
-    """Takes values and images; made with the run's folder and the step that it goes on from."""
+    """Takes values and images; called with the run's folder and the step that it starts from."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Take a step's values."""
@@ -165,7 +165,7 @@ class MLflow:
 class Trackio:
     """A Trackio run, kept on this machine unless its settings say otherwise (TRACKIO_SPACE_ID, …).
 
-    A run is known by its name, the run folder's; a resumed one goes on under it.
+    A run is known by its name, the run folder's; a resumed one continues under it.
     """
 
     def __init__(self, folder: Path, step: int) -> None:

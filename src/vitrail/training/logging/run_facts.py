@@ -67,7 +67,7 @@ def cost_of_training(
 def _describe_training(run: _TrainingRun, steps: int) -> dict[str, Any]:
     """Say what was trained, on how many images and with how many operations.
 
-    Those of a task or a model of the user's own nobody knows.
+    Those of a task or model of the user's own are unknown.
     """
     config, parts, spec = run.config, run.parts, run.model.spec
     tensors = list(run.model.parameters())

@@ -222,7 +222,7 @@ def _declare(storage: Any, offset: int, shape: Any, strides: Any) -> TensorRecor
 
 
 def _dict(pairs: Iterable[Any] = ()) -> dict[Any, Any]:
-    """Make a dictionary; tuples are no keys, as a hash of nested ones may take for ever."""
+    """Make a dictionary; tuples can't be keys: hashing nested ones may take forever."""
     made: dict[Any, Any] = {}
     for key, value in pairs:
         if not isinstance(key, (str, int, float, NoneType)):

@@ -21,7 +21,7 @@ def save_safetensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[s
 
 
 def _sort_metadata(path: Path) -> None:
-    """Sort the header's metadata in place; the library leaves it in an order of chance."""
+    """Sort the header's metadata in place; the library's order is random."""
     with path.open("r+b") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         header = file.read(length)

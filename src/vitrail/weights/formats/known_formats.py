@@ -1,4 +1,4 @@
-"""All formats that are read, in the order in which a file's tensors are held against them."""
+"""All formats that are read, in the order in which they are tried."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def is_bit(shapes: Shapes) -> bool:
 def infer_bit(shapes: Shapes, image: Size | None) -> BiTSpec:
     """Read a BiT's spec; at which resolution it was trained only the config can say."""
     if any(key.endswith("running_mean") for key in shapes):
-        raise InputError("timm's ResNetV2 with BatchNorm is no BiT, whose norms are GroupNorms")
+        raise InputError("timm's ResNetV2 with BatchNorm is not a BiT, whose norms are GroupNorms")
     if len(shapes["stem.conv.weight"]) != 4:
         raise InputError(f"'stem.conv.weight' has shape {shapes['stem.conv.weight']}, not 4 axes")
     width, channels = shapes["stem.conv.weight"][:2]
