@@ -319,3 +319,18 @@ def test_an_error_of_the_system_gets_one_line(
     assert stop.value.code == 1
     expected = "vitrail: a.jpg: Too many open files; raise the limit with ulimit -n\n"
     assert capsys.readouterr().err == expected
+
+
+@pytest.mark.parametrize("command", ["evaluate x digits", "inspect x", "train digits", "convert x"])
+def test_a_name_that_is_too_long_is_the_users(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model = vitrail.build("ViT/4@8,depth=1,width=16,heads=2,mlp=32", classes=10)
+    vitrail.save(model, tmp_path / "x")
+    words = [word if word != "x" else str(tmp_path / "x") for word in command.split()]
+    out = str(tmp_path / ("n" * 256))
+    more = {"train": ["--model", "ViT/4@8", "--steps", "1"], "convert": ["--to", "timm"]}
+    words += [out] if words[0] == "convert" else ["--out", out]
+    code, said, err = run(capsys, *words, *more.get(words[0], []))
+    assert (code, said) == (2, "")
+    assert err == f"vitrail: {out}: File name too long\n"

@@ -21,6 +21,7 @@ from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.transforms.apply import normalize
+from vitrail.evaluation.features.feature_index import read_index
 from vitrail.evaluation.metrics.significance import mcnemar
 from vitrail.models.cost.total import cost_of
 from vitrail.weights.checkpoint import save_folder
@@ -449,10 +450,15 @@ def test_names_that_are_not_utf8_are_escaped(
     rows = list(csv.DictReader((out / "classes.csv").read_text("utf-8").splitlines()))
     assert [row["class"] for row in rows] == ["a", r"b\xff", "c"]
     for suffix in ("parquet", "npy", "safetensors"):
-        file = tmp_path / f"features.{suffix}"
+        file = tmp_path / os.fsdecode(b"features\xff." + suffix.encode())
         code, _, err = run(capsys, "embed", str(plain), str(data), "--out", str(file), *CPU)
         assert (code, err) == (0, "")
-    table = list(csv.DictReader((tmp_path / "features.rows.csv").read_text("utf-8").splitlines()))
+        if suffix != "npy":
+            found = read_index(file)
+            assert len(found.names) == 13
+            assert found.facts["data"] == str(data)
+    rows_file = tmp_path / os.fsdecode(b"features\xff.rows.csv")
+    table = list(csv.DictReader(rows_file.read_text("utf-8").splitlines()))
     assert {row["class"] for row in table} == {"a", r"b\xff", "c"}
 
 
@@ -477,3 +483,22 @@ def test_functions_take_objects(photos: Path, model: Path) -> None:
     assert by_object.metrics() == by_text.metrics()
     assert by_object.dataset == by_text.dataset
     assert "<table>" in (by_text._repr_html_() or "")
+
+
+def test_features_need_no_labels(
+    capsys: Capture, photos: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    files = sorted(path for path in photos.rglob("*") if path.is_file())
+    for number, path in enumerate(files):
+        (flat / f"{number:02}{path.suffix}").write_bytes(path.read_bytes())
+    found: list[np.ndarray] = []
+    for data in (flat, photos):
+        out = tmp_path / f"{data.name}.npy"
+        code, _, err = run(capsys, "embed", str(model), str(data), "--out", str(out), *CPU)
+        assert (code, err) == (0, "")
+        found.append(np.load(out))
+    assert len(found[0]) > 0
+    assert np.array_equal(found[0], found[1])

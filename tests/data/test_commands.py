@@ -158,3 +158,22 @@ def test_a_sheet_is_told_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out = tmp_path / "sheet.png"
     _, said, _ = run(capsys, "data", "show", "digits", "--count", "3", "--out", str(out), "--json")
     assert json.loads(said) == {"file": str(out), "images": 3}
+
+
+def test_images_without_labels_are_checked_and_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for seed in range(20):
+        (flat / f"{seed}.png").write_bytes(encode(photo(seed)))
+    code, out, err = run(capsys, "data", "check", str(flat), "--json")
+    found = json.loads(out)
+    assert (code, err, found["classes"]) == (0, "", {"image": {"train": 18, "val": 2}})
+    assert found["notes"] == [
+        "no labels were found; a classifier needs them, such as one folder per class"
+    ]
+    code, _, err = run(capsys, "data", "show", str(flat), "--out", str(tmp_path / "sheet.png"))
+    assert (code, err) == (0, "")
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size[0] > 96

@@ -5,6 +5,7 @@ import base64
 import io
 import json
 import logging
+import resource
 import signal
 import socket
 import subprocess
@@ -394,3 +395,18 @@ def test_serving_leaves_others_logging_alone(capsys: pytest.CaptureFixture[str])
     assert not stream.closed
     assert "no file or folder 'nowhere'" in capsys.readouterr().err
     handler.close()
+
+
+def test_too_few_open_files_are_said_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It started, and told every client that there were too many connections."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (64, 64))
+    with pytest.raises(SystemExit) as stop:
+        main(["serve", str(save_model(tmp_path / "model")), "--port", "0", "--workers", "1"])
+    told = capsys.readouterr()
+    assert (stop.value.code, told.out) == (2, "")
+    assert told.err == (
+        "vitrail: only 64 open files are allowed, too few for connections; raise the limit to 250 "
+        "or more with ulimit -n\n"
+    )

@@ -75,6 +75,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "reproduce": reproduce,
 }
 
+_BAD_PATHS = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
+"""Errors that only another name mends."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and end the process with its exit code."""
@@ -102,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"vitrail: {where}{error.strerror}{more}\n")
         if error.errno == errno.ENOSPC:
             _give_up_stdout()
-        sys.exit(1)
+        sys.exit(2 if error.errno in _BAD_PATHS and error.filename else 1)
     except (Stopped, KeyboardInterrupt) as stop:
         sys.stderr.write(f"vitrail: {stop if str(stop) else 'interrupted'}\n")
         sys.exit(128 + getattr(stop, "number", signal.SIGINT))

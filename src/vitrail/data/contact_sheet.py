@@ -50,7 +50,7 @@ def show_data(
     """
     if size < 1 or count < 1:
         raise InputError(f"count and size must be at least 1, got {count} and {size}")
-    dataset = open_dataset(data, split=split)
+    dataset = open_dataset(data, split=split, labels=False)
     preprocess = Preprocess(
         size=(size, size), mean=(0.5,) * 3, std=(0.5,) * 3, interpolation="bilinear", fit="small"
     )

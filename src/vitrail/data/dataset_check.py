@@ -22,6 +22,7 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.dataset import ImageDataset, UnreadableImage, select
+from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.open import Data, notes, open_splits
 from vitrail.data.datasets.unreadable_list import list_others, write_rows, write_unreadable_list
 from vitrail.data.decoding.decode import LIMITS, ImageError, Limits, decode, read_header
@@ -174,6 +175,8 @@ def check_data(
         bad_here = {bad["path"]: bad["reason"] for bad in found.bad}
         written = write_unreadable_list(root, list_others(root, splits.values()) | bad_here)
     told = dict.fromkeys(note for dataset in splits.values() for note in notes(dataset))
+    if all(dataset.classes == (UNLABELED,) for dataset in splits.values()):
+        told["no labels were found; a classifier needs them, such as one folder per class"] = None
     return replace(found, list=str(written) if written else None, notes=tuple(told))
 
 

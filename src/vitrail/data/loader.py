@@ -178,8 +178,15 @@ class Loader(Generic[T, R]):
         # Forked workers share the dataset's memory and start at once; only Linux forks safely.
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         pool = ProcessPoolExecutor(self._workers, context, _begin_worker, (self._make,))
-        pool.submit(os.getpid)  # starts the workers now, in this thread and not in the reader's
-        self._processes = list((getattr(pool, "_processes", None) or {}).values())
+        started: dict[int, Any] = getattr(pool, "_processes", {})
+        try:
+            pool.submit(os.getpid)  # starts the workers now, in this thread and not in the reader's
+        except OSError:  # of files or memory; the pool would leave the first few, waiting for ever
+            for process in started.values():
+                process.kill()
+                process.join()
+            raise
+        self._processes = list(started.values())
         return pool
 
     def _restart(self) -> None:

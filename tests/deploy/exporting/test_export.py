@@ -315,3 +315,10 @@ def test_samples_are_spread_and_readable(tmp_path: Path) -> None:
     assert set(samples.labels or ()) == {0, 1}
     assert samples.inputs((16, 24)).shape == (6, 16, 24, 3)
     assert len(take_samples(str(tmp_path), PREPROCESS, count=100)) == 10
+
+
+def test_class_names_that_are_not_utf8_are_escaped(folder: Path) -> None:
+    odd = Predictor(replace(make(), classes=("caf\udce9", *NAMES[1:])))
+    written = export(odd, folder / "odd.onnx", to="onnx")
+    told = session(written.files[0]).get_modelmeta().custom_metadata_map
+    assert json.loads(told["classes"]) == ["caf\\xe9", *NAMES[1:]]

@@ -72,7 +72,8 @@ def open_data(
     by split. A dataset that is given as an object is its own split, whichever is asked for. `seed`
     samples the images that are held out as `val` where a dataset comes in one piece. `labels=False`
     also takes images without labels: a folder without class folders, a list without a column of
-    labels, a dataset of images alone. A subset (`cifar10,take=5000`) is one of the asked split.
+    labels, shards or a hub's dataset without labels, a dataset of images alone. A subset
+    (`cifar10,take=5000`) is one of the asked split.
     """
     if isinstance(data, Mapping):
         there = {spell(name): each for name, each in data.items()}
@@ -121,17 +122,20 @@ def open_dataset(
 
 
 def open_splits(data: Data) -> dict[str, ImageDataset]:
-    """Open every split of a dataset, including the images on its list of unreadable ones."""
+    """Open every split of a dataset, including the images on its list of unreadable ones.
+
+    Images need no labels.
+    """
     found: dict[str, ImageDataset] = {}
     if not isinstance(data, str | os.PathLike):
         names = map(spell, data) if isinstance(data, Mapping) else ("train",)
-        return {name: open_dataset(data, split=name) for name in names}
+        return {name: open_dataset(data, split=name, labels=False) for name in names}
     text = os.fspath(data)
     if _split_data(text)[1]:
         raise InputError(f"{text}: expected a whole dataset; leave take and per_class out")
     for name in SPLITS:
         with suppress(NoSplitError):
-            dataset = _open(text, name, 0)
+            dataset = _open(text, name, 0, labels=False)
             if not isinstance(dataset, ImageDataset):
                 raise InputError(f"{dataset.name} is a stream, which only training can read")
             found[name] = dataset
@@ -325,6 +329,14 @@ def _open_own(path: str, split: str, seed: int, labels: bool) -> ImageDataset | 
     return dataset
 
 
+def _hub(rest: str, split: str, seed: int, labels: bool) -> ImageDataset | ImageStream:
+    return open_hub(rest, split, seed=seed, labels=labels)
+
+
+def _shards(rest: str, split: str, seed: int, labels: bool) -> ImageDataset:
+    return open_shards(rest, split, seed=seed, labels=labels)
+
+
 def _imagenet(rest: str, split: str, seed: int, labels: bool) -> ImageDataset:
     return open_imagenet(expand(rest), split)
 
@@ -345,8 +357,8 @@ _SCHEMES: dict[str, tuple[str, Opener]] = {
     "digits": ("", _digits),
     "shapes": ("", lambda rest, split, seed, labels: open_shapes(rest, split)),
     "characters": ("", lambda rest, split, seed, labels: open_characters(rest, split)),
-    "hf": ("NAME", lambda rest, split, seed, labels: open_hub(rest, split, seed=seed)),
-    "wds": ("PATTERN", lambda rest, split, seed, labels: open_shards(rest, split, seed=seed)),
+    "hf": ("NAME", _hub),
+    "wds": ("PATTERN", _shards),
     "py": ("FUNCTION", _open_own),
 }
 """The prefixes of DATA: what must follow the colon, if anything, and what opens it."""

@@ -18,6 +18,7 @@ from vitrail.config import to_dict
 from vitrail.data.transforms.apply import normalize
 from vitrail.models.spec import Size
 from vitrail.predictor import Predictor
+from vitrail.text import to_json
 
 Input = Literal["float", "uint8-nchw", "uint8-nhwc"]
 """What the graph takes: normalized images (batch, channels, height, width), or uint8 from 0 to 255
@@ -92,7 +93,7 @@ def export_metadata(predictor: Predictor, input_format: Input) -> dict[str, str]
         "vitrail.preprocess": json.dumps(to_dict(predictor.preprocess)),
         "vitrail.activation": predictor.activation,
         "vitrail.thresholds": json.dumps(predictor.thresholds),
-        "classes": json.dumps(None if classes is None else list(classes), ensure_ascii=False),
+        "classes": to_json(None if classes is None else list(classes)),
     }
 
 

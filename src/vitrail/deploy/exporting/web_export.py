@@ -7,7 +7,6 @@ one that works on any static host: one thread, no special headers.
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 import subprocess
 import tarfile
@@ -19,6 +18,7 @@ from pathlib import Path
 from vitrail.config import InputError, to_dict
 from vitrail.files import temporary_folder
 from vitrail.predictor import Predictor
+from vitrail.text import to_json
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
 RUNTIME = {
@@ -67,7 +67,7 @@ def write_page(predictor: Predictor, folder: Path, runtime: dict[str, bytes]) ->
             "onnxruntime.wasm": len(runtime["onnxruntime.wasm"]),
         },
     }
-    content["model.json"] = json.dumps(about, ensure_ascii=False).encode()
+    content["model.json"] = to_json(about).encode()
     for name, data in content.items():
         (folder / name).write_bytes(data)
 

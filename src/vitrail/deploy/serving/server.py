@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vitrail.weights.loaded import AnyModel
 
 _FILES = 200  # open files of the server itself
+_FEWEST = 50  # connections below which hardly anybody could be served
 _BACKLOG = 4096  # connections that wait to be accepted
 _MAX_SECONDS, _MAX_IMAGES = 3600, 65536
 
@@ -168,7 +169,7 @@ async def _serve(
     limits, metrics = config.limits, Metrics()
     batcher = Batcher(config.worker, config.workers, config.cores, limits, metrics)
     app = make_app(batcher, limits, metrics, hosts=list(config.hosts), key=config.key)
-    most = _raise_files() - _FILES
+    most = _allow_connections()
 
     class Limited(Connection):
         """A connection of this server."""
@@ -215,11 +216,16 @@ async def _serve(
         await batcher.stop()
 
 
-def _raise_files() -> int:
-    """Raise the limit of open files, and so of connections, as far as allowed."""
+def _allow_connections() -> int:
+    """Raise the limit of open files as far as allowed; return the connections it leaves."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return soft
+    most = max(soft, wanted) - _FILES
+    if most < _FEWEST:
+        raise InputError(
+            f"only {hard} open files are allowed, too few for connections; raise the limit to "
+            f"{_FILES + _FEWEST} or more with ulimit -n"
+        )
+    return most

@@ -63,7 +63,7 @@ def embed(
     kind = options.get("features", "pre-logits")
     parse_feature_kind(kind)
     check_out(Path(out))
-    dataset = open_dataset(data, split=split)
+    dataset = open_dataset(data, split=split, labels=False)
     loaded = as_loaded(model)
     found = features_of(loaded, [dataset], **options)[0]
     facts = {"model": name_model(model), "data": name_data(data), "split": split, "features": kind}

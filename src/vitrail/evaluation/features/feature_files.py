@@ -10,7 +10,6 @@ Names that are not UTF-8 are escaped, as in messages.
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.evaluation.features.extract import Features
 from vitrail.files import check_writable, replacing
-from vitrail.text import encodable
+from vitrail.text import encodable, to_json
 
 SUFFIXES = (".parquet", ".npy", ".safetensors")
 
@@ -63,7 +62,7 @@ def _write_safetensors(features: Features, path: Path, facts: Mapping[str, str])
 
     tensors = {"features": features.values, "labels": features.labels}
     # One entry, because safetensors writes several in an order that changes from call to call.
-    said = {"vitrail": json.dumps({**facts})}
+    said = {"vitrail": to_json({**facts})}
     save_file({name: np.ascontiguousarray(each) for name, each in tensors.items()}, path, said)
 
 
@@ -98,7 +97,8 @@ def _write_parquet(features: Features, path: Path, facts: Mapping[str, str]) -> 
     }
     said = {key: encodable(text) for key, text in facts.items()}
     table = pa.table(columns).replace_schema_metadata(said)
-    parquet.write_table(table, path, row_group_size=8192)
+    with path.open("wb") as file:  # because pyarrow takes only names that are UTF-8
+        parquet.write_table(table, file, row_group_size=8192)
 
 
 def import_arrow() -> tuple[Any, Any]:

@@ -20,6 +20,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.evaluation.features.feature_files import import_arrow
 from vitrail.evaluation.features.neighbors import nearest_rows, row_norms
+from vitrail.files import utf8_path
 
 _AGAIN = "write it again with vitrail embed"
 
@@ -75,7 +76,7 @@ def _read_safetensors(path: Path) -> FeatureIndex:
 
     rows = path.with_suffix(".rows.csv")
     try:
-        with safe_open(path, "pt") as file:
+        with utf8_path(path) as name, safe_open(name, "pt") as file:
             facts = dict(json.loads((file.metadata() or {}).get("vitrail", "{}")))
             values: Tensor = file.get_tensor("features")
         with rows.open(encoding="utf-8", newline="") as opened:
@@ -92,7 +93,8 @@ def _read_safetensors(path: Path) -> FeatureIndex:
 def _read_parquet(path: Path) -> FeatureIndex:
     pa, parquet = import_arrow()
     try:
-        table = parquet.read_table(path, memory_map=True)
+        with utf8_path(path) as name:
+            table = parquet.read_table(name, memory_map=True)
         said = table.schema.metadata or {}
         column = table["features"].combine_chunks()
         width = column.type.list_size

@@ -323,3 +323,20 @@ def test_the_library_is_quiet_only_meanwhile(tmp_path: Path, capfd: Any) -> None
         datasets.logging.set_verbosity(before)
     assert capfd.readouterr() == ("", "")
     assert os.listdir(tmp_path / "cache")  # where the user has it
+
+
+@pytest.mark.parametrize("stream", ["", ",stream=true"])
+def test_images_without_labels_are_one_class_where_none_are_needed(
+    tmp_path: Path, stream: str
+) -> None:
+    write_parquet(tmp_path / "p", "train", table(range(20)).remove_columns("label"))
+    place = f"{tmp_path}/p{stream}"
+    assert "no column that must be its label" in refusal(open_hub, place, "train")
+    found = open_hub(place, "all" if not stream else "train", labels=False)
+    assert found.classes == ("image",)
+    if isinstance(found, ImageDataset):
+        assert found.labels.tolist() == [0] * 20
+    else:
+        items = list(found.items(seed=0, epoch=0))
+        assert sorted(number_in(item.content) for item in items) == list(range(20))
+        assert [item.label for item in items] == [0] * 20

@@ -337,3 +337,19 @@ def test_downloads_that_are_refused(
     assert "no room for 3 more shards in " in text
     assert [path for path, _ in shelf.asked if path.startswith("/b/")][-1] == "/b/0.tar"
     assert len(open_shards(f"{shelf.address}/b/{{0..2}}.tar", "all")) == 15
+
+
+@pytest.mark.parametrize("lacking", ["all", "one"])
+def test_images_without_labels_are_one_class_where_none_are_needed(
+    tmp_path: Path, lacking: str
+) -> None:
+    files: dict[str, bytes | str] = {f"{n}.jpg": image(n) for n in range(20)}
+    labels = {f"{n}.cls": "0" for n in range(20 if lacking == "one" else 0) if n != 7}
+    tar(tmp_path / "a.tar", dict(sorted((files | labels).items())))
+    assert "it has no label" in refusal(open_shards, str(tmp_path), "train")
+    whole = open_shards(str(tmp_path), "all", labels=False)
+    assert (whole.classes, whole.labels.tolist()) == (("image",), [0] * 20)
+    assert sorted(map(bytes, read_all(whole))) == sorted(image(n) for n in range(20))
+    numbered(tmp_path / "labeled" / "b.tar", range(20))
+    one, two = (open_shards(f"{tmp_path}/labeled", "val", labels=each) for each in (True, False))
+    assert one.fingerprint() == two.fingerprint()

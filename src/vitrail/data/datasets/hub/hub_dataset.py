@@ -28,6 +28,7 @@ from vitrail.data.datasets.hub.hub_library import (
     parse_name,
     quiet_library,
 )
+from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.rng import words
 from vitrail.data.split import choose_split, spell, split_indices
 from vitrail.text import printable, quoted
@@ -41,7 +42,8 @@ class HubColumns:
     """Which columns hold the images and labels."""
 
     image: str
-    label: str
+    label: str | None
+    """None for images without labels."""
     multilabel: bool
     classes: list[str] | None
     """Their names, if the dataset has them."""
@@ -108,7 +110,8 @@ class HubStream(ImageStream):
         with in_one_line(self.name):
             rows = self._rows.shuffle(seed=own, buffer_size=self._buffer).skip(start)
             for position, row in enumerate(rows, start):
-                image, label = row[self._columns.image] or {}, row[self._columns.label]
+                column = self._columns.label
+                image, label = row[self._columns.image] or {}, row[column] if column else UNLABELED
                 where = f"{self.name}[epoch {epoch}, image {position}]"
                 path = printable(image.get("path") or "")
                 where += f" {path}" if path else ""
@@ -123,16 +126,19 @@ class HubStream(ImageStream):
                 yield StreamItem(content, number, where, path)
 
 
-def open_hub(rest: str, split: str, *, seed: int = 0) -> ImageDataset | ImageStream:
+def open_hub(
+    rest: str, split: str, *, seed: int = 0, labels: bool = True
+) -> ImageDataset | ImageStream:
     """Open a split of `hf:NAME`; `seed` samples the images to hold out if it has no splits.
 
     NAME may be a folder: one that save_to_disk wrote, or one with Parquet, Arrow or image files.
+    Without `labels`, a dataset without a column of labels is one class.
     """
     name = parse_name(rest)
     datasets = import_datasets()
     with in_one_line(f"hf:{rest}"), quiet_library(datasets):
         splits = load_splits(datasets, name)
-        columns = _find_columns(datasets, next(iter(splits.values())).features, name)
+        columns = _find_columns(datasets, next(iter(splits.values())).features, name, labels)
         alone = set(splits) == {"train"} and not name.options.stream
         chosen = "train" if alone else choose_split(spell(split), tuple(splits), str(name))
         if columns.classes is None and not name.options.stream:
@@ -150,7 +156,7 @@ def open_hub(rest: str, split: str, *, seed: int = 0) -> ImageDataset | ImageStr
     return select(dataset, split_indices(dataset, spell(split), seed), f"{name} ({split})")
 
 
-def _find_columns(datasets: Any, features: Any, name: HubName) -> HubColumns:
+def _find_columns(datasets: Any, features: Any, name: HubName, needed: bool) -> HubColumns:
     """Find the columns by their types, unless the options name them."""
     if features is None:
         raise InputError(f"{name} does not describe its columns; leave stream=true out")
@@ -160,6 +166,8 @@ def _find_columns(datasets: Any, features: Any, name: HubName) -> HubColumns:
     typed = [column for column in there if isinstance(inner[column], datasets.ClassLabel)]
     labels = typed or [column for column in _LABELS if column in there]
     image = _pick("image", options.image, images, there, name)
+    if not (needed or labels or options.label):
+        return HubColumns(image, None, False, [UNLABELED])
     label = _pick("label", options.label, labels, there, name)
     classes = getattr(inner[label], "names", None)
     if classes is None and not str(getattr(inner[label], "dtype", "")).startswith(_LABEL_TYPES):
@@ -181,8 +189,8 @@ def _pick(option: str, asked: str | None, found: list[str], there: list[str], na
 
 
 def _encoded(datasets: Any, rows: Any, columns: HubColumns) -> Any:
-    """Keep the two needed columns, the images encoded."""
-    kept = rows.select_columns([columns.image, columns.label])
+    """Keep the needed columns, the images encoded."""
+    kept = rows.select_columns([columns.image, *([columns.label] if columns.label else [])])
     return kept.cast_column(columns.image, datasets.Image(decode=False))
 
 
@@ -192,8 +200,10 @@ def _find_classes(splits: dict[str, Any], columns: HubColumns, name: str) -> lis
     return name_classes((x for part in parts for x in _values(part, columns.label)), name)
 
 
-def _values(rows: Any, column: str) -> list[Any]:
-    """Read only one column."""
+def _values(rows: Any, column: str | None) -> list[Any]:
+    """Read only one column; without labels, all images have the same one."""
+    if column is None:
+        return [UNLABELED] * len(rows)
     return rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
 
 

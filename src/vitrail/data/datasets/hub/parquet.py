@@ -18,6 +18,7 @@ from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select, stat_files
 from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.lists import Columns, Row, choose_rows, open_rows, read_rows
+from vitrail.files import utf8_path
 from vitrail.text import neighbors, printable, show
 
 
@@ -86,7 +87,7 @@ def _read(path: Path, columns: Columns) -> tuple[Any, str, str | None, str | Non
     except ImportError:
         raise InputError("Parquet files need pyarrow: pip install 'vitrail[data]'") from None
     try:
-        with parquet.ParquetFile(path) as file:
+        with utf8_path(path) as place, parquet.ParquetFile(place) as file:
             names = columns.find(file.schema_arrow.names, path)
             # One thread, because threads that Arrow keeps do not survive a fork.
             return file.read([name for name in names if name], use_threads=False), *names

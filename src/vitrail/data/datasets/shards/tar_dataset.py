@@ -27,6 +27,7 @@ from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select, stat_files
 from vitrail.data.datasets.class_index import name_classes, number_labels
 from vitrail.data.datasets.filenames import Names
+from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.shards.patterns import (
     is_address,
     list_shards,
@@ -86,10 +87,11 @@ class TarDataset(ImageDataset):
         return stat_files([Path(path) for path, _ in self._shards])
 
 
-def open_shards(rest: str, split: str, *, seed: int = 0) -> ImageDataset:
+def open_shards(rest: str, split: str, *, seed: int = 0, labels: bool = True) -> ImageDataset:
     """Open a split of `wds:PATTERN`; `seed` samples the images to hold out if it has no splits.
 
-    A shard whose name does not tell a split belongs to `train`.
+    A shard whose name does not tell a split belongs to `train`. Without `labels`, images that are
+    not all labeled are one class.
     """
     shards = list_shards(rest)
     words = [word or "train" for word in name_splits(shards)]
@@ -100,9 +102,15 @@ def open_shards(rest: str, split: str, *, seed: int = 0) -> ImageDataset:
     fetched = _download([shard for shard in ours if is_address(shard)])
     files = [fetched.get(shard) or Path(shard) for shard in ours]
     name = place_of(shards[0]).parent.name or rest
+    title = name if alone else f"{name}/{chosen}"
+    try:
+        dataset = _index(title, files)
+    except InputError:
+        if labels:
+            raise
+        dataset = _index(title, files, labels=False)
     if not alone:
-        return _index(f"{name}/{chosen}", files)
-    dataset = _index(name, files)
+        return dataset
     return select(dataset, split_indices(dataset, spell(split), seed), f"{name} ({split})")
 
 
@@ -160,27 +168,27 @@ def _check_space(first: Path, more: int) -> None:
         raise InputError(f"no room for {more:,} more shards in {first.parent} ({space}); {hint}")
 
 
-def _index(name: str, shards: Sequence[Path]) -> TarDataset:
-    """Find the images and labels of all shards."""
-    places, names, labels = array("q"), list[bytes](), list[Any]()
+def _index(name: str, shards: Sequence[Path], *, labels: bool = True) -> TarDataset:
+    """Find the images and labels of all shards; without `labels`, all are one class."""
+    places, names, found = array("q"), list[bytes](), list[Any]()
     for number, path in enumerate(shards):
         before = len(names)
         try:
-            for sample in _samples(path):
+            for sample in _samples(path, labels):
                 names.append(os.fsencode(sample.image.name))
                 places.extend((number, sample.image.offset, sample.image.size))
-                labels.append(sample.label)
+                found.append(sample.label)
         except OSError as error:
             raise InputError(f"cannot read {show(path)}: {error.strerror}") from None
         if len(names) == before:
             raise InputError(f"{show(path)} has no images; expected KEY.jpg with KEY.cls")
-    classes = _read_classes(shards[0].parent) or name_classes(labels, name)
+    classes = (labels and _read_classes(shards[0].parent)) or name_classes(found, name)
     table, titles = np.frombuffer(places, np.int64).reshape(-1, 3), _titles(shards)
     numbers = number_labels(
-        labels,
+        found,
         classes,
         lambda index: f"{titles[table[index, 0]]}:{os.fsdecode(names[index])}",
-        several=any(isinstance(label, list) for label in labels),
+        several=any(isinstance(label, list) for label in found),
     )
     return TarDataset(name, classes, numbers, shards, table, Names(names))
 
@@ -196,7 +204,7 @@ class _Sample(NamedTuple):
     label: Any
 
 
-def _samples(path: Path) -> Iterator[_Sample]:
+def _samples(path: Path, labels: bool) -> Iterator[_Sample]:
     """Find the images in a shard, with their labels."""
     seen: set[str] = set()
     for key, files in _groups(path):
@@ -204,18 +212,18 @@ def _samples(path: Path) -> Iterator[_Sample]:
             if key in seen:
                 raise InputError("it appears twice; files of one key must be adjacent")
             seen.add(key)
-            if sample := _find_sample(files):
+            if sample := _find_sample(files, labels):
                 yield sample
         except InputError as error:
             raise InputError(f"{show(path)}: sample {printable(key)!r}: {error}") from None
 
 
-def _find_sample(files: dict[str, Member]) -> _Sample | None:
+def _find_sample(files: dict[str, Member], labeled: bool) -> _Sample | None:
     """Find image and label among the files of a key; None if it has neither, like a README."""
     images = [extension for extension in files if extension in _IMAGES]
     labels = {extension: files[extension].content for extension in _LABELS if extension in files}
     if len(images) == 1:
-        return _Sample(files[images[0]], _read_label(labels))
+        return _Sample(files[images[0]], _read_label(labels) if labeled else UNLABELED)
     if images:
         raise InputError(f"it has several images ({', '.join(images)}); expected one")
     if labels:
