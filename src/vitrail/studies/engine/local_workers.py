@@ -123,6 +123,7 @@ class LocalWorkers:
             else:
                 self._selector.unregister(worker.stdout)
                 error = f"its process ended: {_exit_reason(worker.wait())}"
+                _close_pipes(worker)
                 with suppress(ValueError):
                     self._idle.remove(worker)
             if name is not None:
@@ -141,9 +142,15 @@ class LocalWorkers:
             with suppress(OSError):
                 worker.stdin.close()
             worker.wait()
-            assert worker.stdout is not None
-            worker.stdout.close()
+            _close_pipes(worker)
         self._selector.close()
+
+
+def _close_pipes(worker: subprocess.Popen[str]) -> None:
+    for pipe in (worker.stdin, worker.stdout):
+        assert pipe is not None
+        with suppress(OSError):
+            pipe.close()
 
 
 @contextmanager
