@@ -1,7 +1,8 @@
 """What small studies share: models of 0.05 to 3 M parameters for 32-pixel images, short runs.
 
-Chosen on CIFAR-10: AdamW, as the paper pre-trains, at 3e-3 (0.38 after one epoch of a ViT of 0.14 M
-parameters; 0.36 at 1e-3), a tenth of the steps as warm-up, a padded crop and flips.
+Chosen on CIFAR-10 with a ViT of 0.15 M parameters that sees 25,600 images: AdamW, as the paper
+pre-trains, in batches of 64 at 2e-3 (31.1 %; batches of 128 at 3e-3 reach 29.2 % in the same time,
+of 32 at 1.5e-3 31.6 % in a quarter more), a tenth of the steps as warm-up, a padded crop and flips.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any
 from vitrail.studies.engine.sweep_plan import FewShot
 
 SHORT: dict[str, Any] = {
-    "batch": 128,
-    "lr": 3e-3,
+    "batch": 64,
+    "lr": 2e-3,
     "optim.kind": "adamw",
     "optim.weight_decay": 0.05,
     "schedule.warmup": "10 %",
@@ -27,8 +28,8 @@ SHORT: dict[str, Any] = {
 TINY: dict[str, Any] = {**SHORT, "batch": 16, "steps": 2}
 """Words of a run that only shows that it runs."""
 
-TINY_DATA = "shapes:easy,count=120"
-"""Images of such a run: 120, and 12 to test on."""
+TINY_DATA = "shapes:easy,count=240"
+"""Images of such a run: 240, and 24 to test on."""
 
 
 def vit(patch: int = 8, depth: int = 4, width: int = 64, options: str = "", image: int = 32) -> str:
@@ -50,5 +51,8 @@ def hybrid(stages: str, patch: int = 1, depth: int = 4, width: int = 64, image: 
 
 
 def few_shots(data: str, count: int = 10) -> FewShot:
-    """Measure the accuracy of a linear model on frozen features of `count` images per class."""
-    return FewShot(data, shots=(count,))
+    """Measure the accuracy of a linear model on frozen features of `count` images per class.
+
+    They are sampled among 30 of each class: features of the others need not be computed.
+    """
+    return FewShot(f"{data},per_class=30", shots=(count,))

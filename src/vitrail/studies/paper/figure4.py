@@ -61,11 +61,11 @@ STUDY = Study(
             plan=_plan({**TINY, "batch": 8}, MODELS, [40, 100], 1), data=TINY_DATA, hours=0.002
         ),
         "desk": Setting(
-            plan=_plan({**SHORT, "steps": 400}, MODELS, [500, 2000, 8000, 32_000], 3),
-            data="shapes:medium,count=40000",
-            hours=0.4,
-            why="The same number of steps for every subset, so that only the images differ: 100 "
-            "epochs of 500 images, 1.6 of 32,000.",
+            plan=_plan({**SHORT, "steps": 150}, MODELS, [100, 500, 2500, 12_500], 3),
+            data="shapes:medium",
+            hours=0.1,
+            why="The same number of steps for every subset, so that only the images differ: 96 "
+            "epochs of 100 images, 0.8 of 12,500.",
         ),
         "gpu": Setting(
             plan=_plan(

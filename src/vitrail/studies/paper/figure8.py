@@ -80,10 +80,11 @@ STUDY = Study(
             hours=0.001,
         ),
         "desk": Setting(
-            plan=_plan({**SHORT, "steps": 600, "model": vit(8)}, _shapes(4, 64, 8), 3),
+            plan=_plan({**SHORT, "steps": 240, "model": vit(8)}, _shapes(4, 64, 8), 3),
             data="shapes:medium",
-            hours=0.35,
-            why="Around 4 layers, width 64, MLP 128, patch 8, halved and doubled.",
+            hours=0.05,
+            why="Around 4 layers, width 64, MLP 128, patch 8, halved and doubled; 240 steps of "
+            "64 images, so that a width of 128 and patches of 4 stay affordable.",
         ),
         "gpu": Setting(
             plan=_plan({"recipe": "plain:90", "model": "ViT-S/32"}, _shapes(8, 384, 32), 1),
