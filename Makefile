@@ -51,7 +51,6 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/inspection.py
 	$(BIN)/python benchmarks/predict.py
 	$(BIN)/python benchmarks/serve.py
-	$(BIN)/python benchmarks/self_supervision.py --minutes 2
 
 clean:
 	rm -rf .venv build dist

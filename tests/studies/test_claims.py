@@ -69,9 +69,9 @@ def test_greater_is_a_paired_t_interval() -> None:
     ("rows", "note"),
     [
         (table(a=[0.5, 0.6, 0.4], b=[0.4, 0.7, 0.3]), ""),
-        (table(a=[0.9], b=[0.1]), "1 pairs of runs; 2 are needed"),
+        (table(a=[0.9], b=[0.1]), "1 pair of runs; 2 are needed"),
         (table(a=[0.9, 0.8]), "0 pairs of runs; 2 are needed"),
-        (table(a=[0.9, 0.8, math.nan], b=[math.nan, 0.1, 0.2]), "1 pairs of runs; 2 are needed"),
+        (table(a=[0.9, 0.8, math.nan], b=[math.nan, 0.1, 0.2]), "1 pair of runs; 2 are needed"),
     ],
 )
 def test_too_little_is_undecided(rows: Table, note: str) -> None:
@@ -147,20 +147,28 @@ def test_rises_by_the_slope_of_each_seed() -> None:
     assert judge(rises("top1", A, "images"), grid({("a", 100): [0.5, 0.6]})).verdict == "undecided"
 
 
-def test_best_of_chooses_by_the_mean_over_seeds() -> None:
+def test_best_of_chooses_by_the_mean_over_the_other_seeds() -> None:
     rows = [
         {"pool": pool, "lr": lr, "seed": seed, "val": val, "top1": lr}
         for pool, lr, vals in (
-            ("gap", 1e-3, [0.5, 0.9]),
-            ("gap", 3e-3, [0.8, 0.8]),
-            ("token", 1e-3, [0.6, 0.6]),
-            ("token", 3e-3, [0.1, 0.9]),
+            ("gap", 1e-3, [0.5, 0.9, 0.6]),
+            ("gap", 3e-3, [0.8, 0.8, 0.6]),
+            ("token", 1e-3, [0.6, 0.6, 0.6]),
+            ("token", 3e-3, [0.1, 0.2, 0.9]),
         )
         for seed, val in enumerate(vals)
     ]
-    kept = best_of(rows, "lr", by="val", per=["pool"])
-    assert {(row["pool"], row["lr"]) for row in kept} == {("gap", 3e-3), ("token", 1e-3)}
-    assert len(kept) == 4
+    kept = {(row["pool"], row["seed"]): row["lr"] for row in best_of(rows, "lr", "val", ["pool"])}
+    assert kept == {
+        ("gap", 0): 1e-3,  # 0.75 of the others against 0.7, though its own is worse
+        ("gap", 1): 3e-3,
+        ("gap", 2): 3e-3,
+        ("token", 0): 1e-3,
+        ("token", 1): 1e-3,
+        ("token", 2): 1e-3,
+    }
+    alone = best_of([row for row in rows if row["seed"] == 0], "lr", "val", ["pool"])
+    assert {(row["pool"], row["lr"]) for row in alone} == {("gap", 3e-3), ("token", 1e-3)}
 
 
 def power_law(

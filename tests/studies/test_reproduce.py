@@ -1,15 +1,21 @@
-"""The paper's studies run from the command, at scale smoke."""
+"""The paper's studies from the command, at scale smoke; killed, they end with the same tables."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from vitrail.cli import main
-from vitrail.studies.reproduce import NAMES, StudyResult, load_study, reproduce
-from vitrail.studies.study import SCALES
+from vitrail.studies.reproduce import reproduce
+from vitrail.studies.study import SCALES, Measurements
+from vitrail.studies.study_list import NAMES, load_study
 
-QUICK = ("table8", "figure12", "inspection")
+ALL = [sys.executable, "-m", "vitrail", "reproduce", "all", "--scale", "smoke", "--json"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -17,20 +23,42 @@ def test_a_study_says_all_that_its_page_shows(name: str) -> None:
     study = load_study(name)
     assert study.name == name
     assert set(study.settings) == set(SCALES)
-    assert study.claims
+    assert all(claim.text and claim.paper for claim in study.claims)
     assert study.published.rows
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_a_study_ends_with_the_same_table_again(name: str, tmp_path: Path) -> None:
-    found = [reproduce(name, scale="smoke", out=tmp_path / part) for part in ("one", "two")]
-    tables = [(tmp_path / part / name / "smoke" / "table.csv") for part in ("one", "two")]
-    assert tables[0].read_bytes() == tables[1].read_bytes()
-    first = found[0]
-    assert isinstance(first, StudyResult)
-    assert all(row["state"] == "done" for row in first.rows), first.rows
-    page = first.report.read_text()
-    assert all(judged.finding.verdict in page for judged in first.claims)
+def test_all_studies_from_an_empty_folder_and_after_a_kill(tmp_path: Path) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    done = subprocess.run(ALL, cwd=whole, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)["studies"]
+    assert [each["study"] for each in found] == list(NAMES)
+    for each in found:
+        errors = {row.get("error") for row in each["rows"] if row["state"] != "done"}
+        assert not errors, (each["study"], errors)
+        page = (whole / each["report"]).read_text(encoding="utf-8")
+        assert all(claim["verdict"] in page for claim in each["claims"])
+    kill_in_the_midst(killed, after=len(list(whole.glob("studies/*/smoke/records/*"))) // 3)
+    subprocess.run(ALL, cwd=killed, capture_output=True, check=True)
+    for name in NAMES:
+        table = Path("studies", name, "smoke", "table.csv")
+        assert (whole / table).read_bytes() == (killed / table).read_bytes(), name
+
+
+def kill_in_the_midst(folder: Path, after: int) -> None:
+    """Start all studies, and end them without a word when some runs are done."""
+    process = subprocess.Popen(
+        ALL, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        while len(list(folder.glob("studies/*/smoke/records/*.json"))) < after:
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.05)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (folder / "studies" / NAMES[-1]).exists()
 
 
 def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,9 +71,15 @@ def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "said"),
     [
         (["figur9"], "unknown study 'figur9'; did you mean 'figure9'"),
+        (["figure9", "--scale", "smok"], "smok"),
         (["figure9", "--scale", "paper"], "figure9 at scale paper needs --data: JFT-300M"),
+        (["figure9", "--scale", "gpu"], "figure9 at scale gpu needs --data, such as imagenet:DIR"),
+        (["all", "--scale", "gpu"], "figure3 at scale gpu needs --data, such as imagenet:DIR"),
         (["figure12", "--data", "digits"], "figure12 at scale desk has no use for --data"),
+        (["figure9", "--weights", "runs/a"], "figure9 at scale desk has no use for --weights"),
         (["all", "--data", "digits"], "--data and --weights are of one study"),
+        (["--data", "digits"], "--data and --weights need a study"),
+        (["--pages", "nowhere"], "nowhere has no tables of studies"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(
@@ -63,3 +97,17 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert said in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["figure9", "figure12"])
+def test_a_folder_of_other_cells_is_refused_as_it_is(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name / "smoke"
+    folder.mkdir(parents=True)
+    measured = isinstance(load_study(name).settings["smoke"].plan, Measurements)
+    plan = folder / ("cases.json" if measured else "sweep.json")
+    other = {"base": {"data": "digits"}, "axes": {}, "seeds": [0], "best": {}, "measures": []}
+    plan.write_text(json.dumps(other))
+    with pytest.raises(ValueError, match="choose another --out") as caught:
+        reproduce(name, scale="smoke", out=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert list(folder.iterdir()) == [plan]

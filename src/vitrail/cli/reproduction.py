@@ -18,6 +18,7 @@ def reproduce(
     data: Annotated[str | None, optional("DATA")] = None,
     weights: Annotated[str | None, optional("SOURCE")] = None,
     out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("studies"),
+    pages: Annotated[Path | None, optional("DIR")] = None,
     parallel: Annotated[int | None, optional("N")] = None,
     json: Json = False,
 ) -> None:
@@ -34,9 +35,13 @@ def reproduce(
         data: Images to train on instead of the scale's own.
         weights: Weights to examine instead of the scale's own (of inspection and transfer).
         out: Folder for all studies: DIR/STUDY/SCALE gets the runs, table.csv and report.html.
+        pages: Folder that gets the study's table, and Markdown pages with an index of all tables
+            in it; without STUDY its pages are made again.
         parallel: Runs at once. Default: one per core.
     """
     from vitrail.studies.reproduce import reproduce as run
 
-    result = run(study, scale=scale, data=data, weights=weights, out=out, parallel=parallel)
+    result = run(
+        study, scale=scale, data=data, weights=weights, out=out, pages=pages, parallel=parallel
+    )
     print_result(result, json=json)

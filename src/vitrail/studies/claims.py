@@ -75,6 +75,8 @@ class Claim:
 
     text: str
     check: Check
+    paper: str = ""
+    """What the paper found about it, in a few words."""
 
     def judge(self, rows: Rows) -> Finding:
         """Say what a table says about it."""
@@ -167,14 +169,21 @@ def all_of(*checks: Check) -> Check:
 
 
 def best_of(rows: Rows, choice: str, by: str, per: Sequence[str]) -> Rows:
-    """Keep, for each value of the columns `per`, the choice with the best mean of a measure."""
-    means: dict[tuple[object, ...], dict[object, list[float]]] = {}
-    for row in rows:
-        if (score := as_number(row.get(by))) is not None:
-            key = tuple(row[column] for column in per)
-            means.setdefault(key, {}).setdefault(row[choice], []).append(score)
-    best = {key: max(of, key=lambda each: float(np.mean(of[each]))) for key, of in means.items()}
-    return [row for row in rows if best.get(tuple(row[each] for each in per)) == row[choice]]
+    """Keep, for each value of the columns `per`, the choice with the best mean of a measure.
+
+    Each seed's choice is made by the other seeds' runs: a lucky run would otherwise choose itself.
+    """
+    kept: list[Mapping[str, Any]] = []
+    for seed in seeds_of(rows):
+        mine = [row for row in rows if int(row["seed"]) == seed]
+        means: dict[tuple[object, ...], dict[object, list[float]]] = {}
+        for row in [row for row in rows if int(row["seed"]) != seed] or mine:
+            if (score := as_number(row.get(by))) is not None:
+                key = tuple(row[column] for column in per)
+                means.setdefault(key, {}).setdefault(row[choice], []).append(score)
+        best = {key: max(of, key=lambda each: np.mean(of[each])) for key, of in means.items()}
+        kept += [row for row in mine if best.get(tuple(row[each] for each in per)) == row[choice]]
+    return kept
 
 
 def differences(rows: Rows, measure: str, first: Where, second: Where) -> np.ndarray:
@@ -224,7 +233,8 @@ def judge_sign(values: np.ndarray, level: float, *, offset: float = 0.0) -> Find
     """Say whether the mean of some fractions is above 0, in points; `offset` was subtracted."""
     found = Estimate(*(100 * each for each in student_t(values, 1 - level)))
     shift = 100 * offset
-    note = "" if len(values) > 1 else f"{len(values)} pairs of runs; 2 are needed"
+    plural = "" if len(values) == 1 else "s"
+    note = "" if len(values) > 1 else f"{len(values)} pair{plural} of runs; 2 are needed"
     return Finding(
         verdict=decide(found),
         effect=found.value + shift,

@@ -6,8 +6,8 @@ from vitrail.plotting.canvas import Plot
 from vitrail.report.html_page import ReportSection, escape, make_page, result_card, table_card
 from vitrail.studies.claims import Verdict
 from vitrail.studies.curves import group_table
-from vitrail.studies.reproduce import StudyResult
 from vitrail.studies.study import SCALES, Study
+from vitrail.studies.study_result import StudyResult
 from vitrail.text import show_duration
 
 COLORS: dict[Verdict, str] = {"holds": "#1a7f37", "fails": "#cf222e", "undecided": "#9a6700"}

@@ -92,8 +92,9 @@ class Study:
             name = word.strip("{}")
             if value is not None and word not in repr(plan):
                 raise InputError(f"{self.name} at scale {scale} has no use for --{name}")
-            if not given[word] and word in repr(plan):
-                raise InputError(f"{self.name} at scale {scale} needs --{name}: {setting.why}")
+            if word in repr(plan) and (not given[word] or given[word].endswith(":DIR")):
+                what = f", such as {given[word]}" if given[word] else f": {setting.why}"
+                raise InputError(f"{self.name} at scale {scale} needs --{name}{what}")
         if isinstance(plan, Measurements):
             return replace(plan, cases=_put_in(plan.cases, given))
         measures = [

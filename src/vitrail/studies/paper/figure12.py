@@ -132,10 +132,12 @@ STUDY = Study(
     claims=(
         Claim(
             text="ViT fits larger batches than BiT, at the smallest and the largest size",
+            paper="clearly larger batches",
             check=all_of(_more_batch(LEAST), _more_batch(MOST)),
         ),
         Claim(
             text="ViT is faster than BiT at the largest size",
+            paper="about as fast",
             check=_times(
                 greater(
                     "images_per_second",

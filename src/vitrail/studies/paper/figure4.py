@@ -93,22 +93,27 @@ STUDY = Study(
     claims=(
         Claim(
             text="with the fewest images the small BiT is ahead of the small ViT",
+            paper="ResNet50 far ahead on 9M",
             check=greater(MEASURE, {**_at("BiT, small"), **FEW}, {**_at("ViT, small"), **FEW}),
         ),
         Claim(
             text="the small ViT is behind the small BiT with few images, and ahead with many",
+            paper="B/32 passes ResNet50 by 90M",
             check=crosses(MEASURE, _at("ViT, small"), _at("BiT, small"), FEW, MANY),
         ),
         Claim(
             text="the large ViT is behind the large BiT with few images, and ahead with many",
+            paper="L/16 passes ResNet152x2",
             check=crosses(MEASURE, _at("ViT, large"), _at("BiT, large"), FEW, MANY),
         ),
         Claim(
             text="BiT's lead over ViT (both large) shrinks with more images",
+            paper="turns into a lead of ViT",
             check=gap_closes(MEASURE, _at("BiT, large"), _at("ViT, large"), FEW, MANY),
         ),
         Claim(
             text="the large ViT gains more from more images than the small one",
+            paper="larger ViTs need more images",
             check=gap_closes(MEASURE, _at("ViT, small"), _at("ViT, large"), FEW, MANY),
         ),
     ),

@@ -102,14 +102,17 @@ STUDY = Study(
     claims=(
         Claim(
             text="twice the depth helps",
+            paper="depth helps most",
             check=greater(MEASURE, _at("depth doubled"), _at("base")),
         ),
         Claim(
             text="twice the depth helps more than twice the width",
+            paper="width helps least",
             check=greater(MEASURE, _at("depth doubled"), _at("width doubled")),
         ),
         Claim(
             text="half the patch size helps, without any parameters",
+            paper="robust gains",
             check=greater(MEASURE, _at("patch halved"), _at("base")),
         ),
     ),

@@ -6,12 +6,22 @@ from dataclasses import replace
 
 from vitrail.plotting.study_plots import draw_lines
 from vitrail.result import ResultTable
-from vitrail.studies.claims import Claim, Finding, Rows, alike, best_of, differences, judge_sign
+from vitrail.studies.claims import (
+    Claim,
+    Finding,
+    Rows,
+    alike,
+    best_of,
+    differences,
+    judge_sign,
+    rows_where,
+)
 from vitrail.studies.curves import curves
 from vitrail.studies.engine.sweep_plan import Sweep
 from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, few_shots, vit
 from vitrail.studies.study import DATA, Setting, Study
 
+RATES = [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
 MEASURE, GAP, TOKEN = "fewshot_10", {"model.pool": "gap"}, {"model.pool": "token"}
 
 
@@ -26,13 +36,18 @@ def _check_alike(rows: Rows, level: float) -> Finding:
 
 def _check_other_rate(rows: Rows, level: float) -> Finding:
     """Compare GAP at its own learning rate with GAP at the class token's."""
-    own = {row["model.pool"]: row["lr"] for row in _own_rates(rows)}
-    mine, other = ({**GAP, "lr": own.get(pool)} for pool in ("gap", "token"))
-    if mine == other:
-        found = judge_sign(differences(rows, MEASURE, GAP, TOKEN) * 0, level)
-        note = f"the same learning rate, {mine['lr']}, is best for both"
-        return replace(found, verdict="undecided", effect=0.0, note=note)
-    return judge_sign(differences(rows, MEASURE, mine, other), level)
+    own = {(row["model.pool"], row["seed"]): row["lr"] for row in _own_rates(rows)}
+    told = [
+        {**row, "at": pool}
+        for row in rows_where(rows, GAP)
+        for pool in ("gap", "token")
+        if row["lr"] == own.get((pool, row["seed"]))
+    ]
+    found = differences(told, MEASURE, {"at": "gap"}, {"at": "token"})
+    if found.any() or not len(found):
+        return judge_sign(found, level)
+    note = f"the same learning rate, {own['gap', rows[0]['seed']]}, is best for both"
+    return replace(judge_sign(found, level), note=note)
 
 
 def _plan(words: dict[str, object], rates: list[float], seeds: int) -> Sweep:
@@ -63,10 +78,11 @@ STUDY = Study(
             hours=0.001,
         ),
         "desk": Setting(
-            plan=_plan({**SHORT, "steps": 300, "model": vit(8)}, [1e-3, 3e-3, 1e-2, 3e-2], 3),
+            plan=_plan({**SHORT, "steps": 300, "model": vit(8)}, RATES, 3),
             data="shapes:medium",
             hours=0.05,
-            why="Learning rates a factor of 3 apart, around the best for 300 steps of 64 images.",
+            why="Learning rates a factor of 3 apart, on both sides of the best for 300 steps of "
+            "64 images.",
         ),
         "gpu": Setting(
             plan=_plan(
@@ -86,10 +102,12 @@ STUDY = Study(
     claims=(
         Claim(
             text="each with its own learning rate, class token and GAP are within 3 points",
+            paper="alike",
             check=_check_alike,
         ),
         Claim(
             text="GAP is worse at the class token's best learning rate than at its own",
+            paper="very poor at 8e-4, alike at 3e-4",
             check=_check_other_rate,
         ),
     ),

@@ -72,10 +72,10 @@ STUDY = Study(
         ),
         "gpu": Setting(
             plan=_plan(
-                {"recipe": "plain:90", "data": "imagenet:DIR", "model": "ViT-S/16"},
-                {"recipe": "finetune:pets"}, 224, 384, 3,
+                {"recipe": "plain:90", "data": DATA, "model": "ViT-S/16"},
+                {"recipe": "finetune:pets", "data": "pets"}, 224, 384, 3,
             ),
-            data="pets:DIR",
+            data="imagenet:DIR",
             hours=30,
         ),
         "paper": Setting(
@@ -92,10 +92,12 @@ STUDY = Study(
     claims=(
         Claim(
             text="a higher resolution helps",
+            paper="'often beneficial'",
             check=greater(MEASURE, _at("higher resolution"), _at("same resolution")),
         ),
         Claim(
             text="a new head is within 2 points of a new last layer",
+            paper="'a little more robust'",
             check=alike(MEASURE, _at("same resolution"), _at("same, last layer"), within=0.02),
         ),
     ),

@@ -45,7 +45,8 @@ def _named(rows: Rows) -> Rows:
 def _claim(size: str) -> Claim:
     first, second = ({"size": size, "optimizer": each} for each in OPTIMIZERS)
     text = f"the {size} BiT transfers better when pre-trained with Adam than with SGD"
-    return Claim(text=text, check=greater(MEASURE, first, second))
+    paper = {"small": "89.33 against 88.79 %", "large": "94.01 against 93.72 %"}[size]
+    return Claim(text=text, paper=paper, check=greater(MEASURE, first, second))
 
 
 STUDY = Study(
@@ -85,13 +86,13 @@ STUDY = Study(
         ),
         "gpu": Setting(
             plan=_plan(
-                {"recipe": "plain:90", "data": "imagenet:DIR", "epochs": 30},
-                {"recipe": "finetune:pets"},
+                {"recipe": "plain:90", "data": DATA, "epochs": 30},
+                {"recipe": "finetune:pets", "data": "pets"},
                 {"small": "BiT-R50x1", "large": "BiT-R101x1"},
                 [1e-3, 1e-2, 1e-1],
                 1,
             ),
-            data="pets:DIR",
+            data="imagenet:DIR",
             hours=200,
         ),
         "paper": Setting(

@@ -39,11 +39,11 @@ def _plan(words: dict[str, object], positions: dict[str, dict[str, str]], seeds:
     )
 
 
-def _alike(*names: str) -> Claim:
+def _alike(paper: str, *names: str) -> Claim:
     first, *rest = names
-    listed = ", ".join(names)
+    listed = "; ".join(names)
     checks = [alike(MEASURE, _at(first), _at(name), within=0.02) for name in rest]
-    return Claim(text=f"within 2 points: {listed}", check=all_of(*checks))
+    return Claim(text=f"within 2 points: {listed}", paper=paper, check=all_of(*checks))
 
 
 STUDY = Study(
@@ -70,8 +70,8 @@ STUDY = Study(
             plan=_plan({**SHORT, "steps": 150, "model": vit(4, 2)}, POSITIONS, 3),
             data="shapes:medium",
             hours=0.05,
-            why="Patches of 4 pixels, so that 64 positions are to be told apart; two layers and 150 "
-            "steps of 64 images, so that ten kinds with three seeds stay affordable.",
+            why="Patches of 4 pixels, so that 64 positions are to be told apart; two layers and "
+            "150 steps of 64 images, so that ten kinds with three seeds stay affordable.",
         ),
         "gpu": Setting(
             plan=_plan({"recipe": "plain:90", "model": "ViT-S/16"}, POSITIONS, 1),
@@ -89,17 +89,20 @@ STUDY = Study(
     claims=(
         Claim(
             text="without positions accuracy is more than 1 point lower than with 1-D ones",
+            paper="61.4 against 64.2 %",
             check=greater(MEASURE, _at("1-D, input"), _at("none"), by=0.01),
         ),
-        _alike("1-D, input", "2-D, input", "relative"),
-        _alike("1-D, input", "1-D, every layer", "1-D, shared"),
-        _alike("2-D, input", "2-D, every layer", "2-D, shared"),
+        _alike("64.2, 64.0, 64.0 %", "1-D, input", "2-D, input", "relative"),
+        _alike("64.2, 64.0, 64.3 %", "1-D, input", "1-D, every layer", "1-D, shared"),
+        _alike("64.0, 64.0, 64.0 %", "2-D, input", "2-D, every layer", "2-D, shared"),
         Claim(
             text="beyond the paper: rotary positions are better than learned 1-D ones",
+            paper="-",
             check=greater(MEASURE, _at("rotary"), _at("1-D, input")),
         ),
         Claim(
             text="beyond the paper: fixed sin-cos positions are better than learned 1-D ones",
+            paper="-",
             check=greater(MEASURE, _at("sin-cos"), _at("1-D, input")),
         ),
     ),
