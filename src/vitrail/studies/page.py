@@ -54,8 +54,9 @@ def _verdict_card(result: StudyResult) -> str:
         f'<tr><td style="color:{COLORS[each.finding.verdict]};font-weight:600;'
         f'white-space:nowrap;width:7rem">'
         f"{each.finding.verdict}</td><td>{escape(each.claim)}<br>"
-        f'<span class="note">{escape(each.finding)}</span></td></tr>'
-        for each in result.claims
+        f'<span class="note">{escape(each.finding)}. The paper: {escape(each.paper)}</span>'
+        "</td></tr>"
+        for each in result.failed_first
     )
     return f'<div class="card wide">\n<h3>Claims</h3>\n<table>\n{lines}\n</table>\n</div>'
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from vitrail.config import InputError
@@ -21,7 +21,7 @@ from vitrail.studies.page import draw_result
 from vitrail.studies.study import SCALES, Study
 from vitrail.studies.study_list import NAMES, load_study
 from vitrail.studies.study_result import (
-    Judged,
+    ORDER,
     StudyResult,
     StudyResults,
     judge_table,
@@ -32,9 +32,8 @@ from vitrail.text import show_duration
 
 RUNS, INDEX = "runs.json", "index.md"
 MARKS: dict[Verdict, str] = {"fails": "🔴 fails", "undecided": "🟡 undecided", "holds": "🟢 holds"}
-"""Verdicts in color, in the order in which they are told: what failed comes first."""
-_ORDER = list(MARKS)
-_VERB: dict[Verdict, str] = {"fails": "fail", "undecided": "are undecided", "holds": "hold"}
+"""Verdicts in color."""
+_VERB: dict[Verdict, str] = {"fails": "fail", "undecided": "undecided", "holds": "hold"}
 _CAUTION = """\
 These are small runs on small images: a verdict is about models and data of this size, and does not
 refute the paper's at its own. A claim holds or fails only if the whole 95 % interval of its effect
@@ -86,7 +85,7 @@ def _study_lines(study: Study, result: StudyResult, figure: str | None) -> Itera
     yield f"\n{study.where} of the paper. [All studies]({INDEX}).\n"
     yield f"**{study.question}**\n"
     rows = [
-        (MARKS[each.finding.verdict], each.claim, str(each.finding)) for each in _sorted(result)
+        (MARKS[each.finding.verdict], each.claim, str(each.finding)) for each in result.failed_first
     ]
     yield from _table_lines(ResultTable(("verdict", "claim", "effect (interval)"), rows))
     yield f"\n{_READING}\n"
@@ -117,8 +116,9 @@ def _index_lines(results: StudyResults) -> Iterator[str]:
     counts = Counter(claim.finding.verdict for _, claim in judged)
     yield "# The paper's claims, checked\n"
     said = ", ".join(f"{counts[verdict]} {_VERB[verdict]}" for verdict in MARKS)
-    yield f"Of {len(judged)} claims in {len(results.studies)} studies {said}. {_CAUTION}\n"
-    judged.sort(key=lambda pair: _ORDER.index(pair[1].finding.verdict))
+    yield f"{len(judged)} claims, {len(results.studies)} of {len(NAMES)} studies: {said}."
+    yield f"{_CAUTION}\n"
+    judged.sort(key=lambda pair: ORDER.index(pair[1].finding.verdict))
     rows = [
         (
             MARKS[claim.finding.verdict],
@@ -154,10 +154,6 @@ def _head(result: StudyResult) -> str:
 
 def _cost(result: StudyResult) -> str:
     return show_duration(3600 * result.hours)
-
-
-def _sorted(result: StudyResult) -> Sequence[Judged]:
-    return sorted(result.claims, key=lambda each: _ORDER.index(each.finding.verdict))
 
 
 def _table_lines(table: ResultTable) -> Iterator[str]:

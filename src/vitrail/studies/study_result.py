@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.result import Result, ResultTable, to_plain
-from vitrail.studies.claims import Finding, Rows
+from vitrail.studies.claims import Finding, Rows, Verdict
 from vitrail.studies.study import Scale, Study
 from vitrail.text import show_duration
+
+ORDER: tuple[Verdict, ...] = ("fails", "undecided", "holds")
+"""What failed is said first."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class StudyResult(Result):
     report: Path
     title: str = ""
 
+    @property
+    def failed_first(self) -> list[Judged]:
+        """The claims in the order in which they are told."""
+        return sorted(self.claims, key=lambda each: ORDER.index(each.finding.verdict))
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: the claims with their verdicts, and the rows."""
         claims = [
@@ -57,7 +65,7 @@ class StudyResult(Result):
     def summary(self) -> Iterator[ResultTable | str]:
         """Give one line per claim, then what failed, and where to look."""
         yield f"{self.title} ({self.scale}{f', {self.data}' if self.data else ''})"
-        yield from map(str, self.claims)
+        yield from map(str, self.failed_first)
         failed = [row for row in self.rows if row.get("state") != "done"]
         if failed:
             yield f"{len(failed)} of {len(self.rows)} cells failed: {failed[0].get('error')}"
@@ -74,7 +82,7 @@ class StudyResults(Result):
         """Give one line per claim of every study."""
         for each in self.studies:
             yield each.title
-            yield from (f"  {judged}" for judged in each.claims)
+            yield from (f"  {judged}" for judged in each.failed_first)
         hours = sum(each.hours for each in self.studies)
         yield f"{show_duration(3600 * hours)} of processor time"
 

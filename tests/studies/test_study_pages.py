@@ -1,0 +1,66 @@
+"""Pages of studies are made of the tables beside them, and say what failed first."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.material import ROOT
+from vitrail.cli import main
+from vitrail.studies.study_list import load_study
+from vitrail.studies.study_pages import keep_table, write_pages
+from vitrail.studies.study_result import judge_table, table_from_csv, table_to_csv
+
+KEPT = ROOT / "docs" / "studies"
+
+
+def test_the_pages_in_docs_are_made_of_the_tables_beside_them(tmp_path: Path) -> None:
+    for path in [*KEPT.glob("*.csv"), KEPT / "runs.json"]:
+        shutil.copy(path, tmp_path)
+    main(["reproduce", "--pages", str(tmp_path)])
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert made == sorted(path.name for path in KEPT.iterdir())
+    for page in tmp_path.glob("*.md"):
+        assert page.read_bytes() == (KEPT / page.name).read_bytes(), page.name
+
+
+def test_a_table_is_read_as_it_was_written() -> None:
+    rows = [
+        {"pool": "gap", "lr": 1e-3, "seed": 0, "top1": 0.1 + 0.2, "error": None},
+        {"pool": "token, big", "lr": 3e-05, "seed": 1, "top1": None, "error": 'a "b"\nc'},
+    ]
+    assert table_from_csv(table_to_csv(rows)) == rows
+
+
+def test_what_failed_is_said_first_and_no_folder_is_told(tmp_path: Path) -> None:
+    shapes = {"base": 0.3, "depth doubled": 0.4, "width doubled": 0.5, "patch halved": 0.3}
+    noise = (0.0, 0.001, -0.001)
+    rows = [
+        {"shape": shape, "seed": seed, "fewshot_10": score + (1 + place) * noise[seed],
+         "top1": score, "parameters": 1000, "flops": 1e12 * (1 + place), "state": "done"}
+        for place, (shape, score) in enumerate(shapes.items()) for seed in range(3)
+    ]  # fmt: skip
+    study = load_study("figure8")
+    data = "cifar10:/home/me/cifar,take=5000"
+    result = judge_table(study, "desk", data, rows, hours=0.5, report=tmp_path / "report.html")
+    assert [each.finding.verdict for each in result.claims] == ["holds", "fails", "undecided"]
+    keep_table(result, tmp_path)
+    found = write_pages(tmp_path)
+    assert found.studies[0].claims == result.claims
+    index, page = ((tmp_path / name).read_text() for name in ("index.md", "figure8.md"))
+    for text in (index, page):
+        places = [text.index(verdict) for verdict in ("🔴 fails", "🟡 undecided", "🟢 holds")]
+        assert places == sorted(places)
+        assert "/home/me" not in text
+    assert "vitrail reproduce figure8 --scale desk --data cifar10:DIR,take=5000" in page
+    assert "30.0 minutes" in index
+    assert (tmp_path / "figure8.svg").read_text().startswith("<?xml")
+
+
+def test_a_study_that_is_kept_again_replaces_its_table(tmp_path: Path) -> None:
+    study = load_study("figure8")
+    for scale in ("smoke", "desk"):
+        row = {"shape": "base", "seed": 0, "fewshot_10": 0.3, "flops": 1e12, "state": "done"}
+        keep_table(judge_table(study, scale, "digits", [row], 0.1, tmp_path), tmp_path)
+    [result] = write_pages(tmp_path).studies
+    assert (result.scale, result.hours) == ("desk", pytest.approx(0.1))
