@@ -123,6 +123,7 @@ def _zoo_rows() -> Iterator[dict[str, str]]:
             "trained on": entry.data,
             "ImageNet top-1": "" if entry.top1 is None else f"{entry.top1:.2f}",
             "published by": entry.cited,
+            "use": entry.use,
             "license": entry.license,
         }
 

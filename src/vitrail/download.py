@@ -283,7 +283,10 @@ def fetch_from_hub(
     except errors.EntryNotFoundError:
         return None
     except errors.GatedRepoError:
-        raise InputError(f"{where} is gated: accept its terms on its page and log in") from None
+        raise InputError(
+            f"{where} is gated: accept its license at huggingface.co/{repository}, then run "
+            "`hf auth login`, or set HF_TOKEN"
+        ) from None
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
         raise MissingError(f"the hub has no {where}, or not for everyone") from None
     except Exception as error:  # whatever its HTTP library raises, which changes with versions

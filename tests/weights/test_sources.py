@@ -352,13 +352,17 @@ def test_catalogue(entry: Any) -> None:
     size = entry.preprocess.size
     assert find(entry.source) is entry
     assert entry.resolution == spec.image
-    assert entry.source.startswith("dinov2:") or size == spec.image
+    assert entry.source.startswith(("dinov2:", "timm:naflex")) or size == spec.image
     stride = getattr(spec, "stride", (1, 1))
     assert (size[0] % stride[0], size[1] % stride[1]) == (0, 0)
     assert (entry.top1 is None) == (entry.cited == "")
-    assert 20 < entry.megabytes < 5000
+    assert 20 < entry.megabytes < 30_000
     half = entry.preprocess.mean == (0.5, 0.5, 0.5)
-    assert half != ("deit" in entry.source or "mae" in entry.source or "dinov2" in entry.source)
+    assert half != any(word in entry.source for word in ("deit", "mae", "dinov", "eva02"))
+    assert (entry.use == "classify") == (spec.classes == 1000)
+    gated = entry.source.startswith("hf:facebook/dinov3-")
+    assert ("gated" in entry.access) == gated
+    assert (entry.license == "DINOv3 License") == ("dinov3" in entry.source)
 
 
 def test_catalogue_as_a_whole() -> None:
@@ -376,3 +380,12 @@ def test_catalogue_as_a_whole() -> None:
     assert scores["timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"] == 75.452
     assert scores[RECOMMENDED["google:augreg/R50+L/32@384"]] == 85.99
     assert scores["dinov2:vitg14"] == 86.5
+    # As published, in millions.
+    stated = {"timm:vit_mediumd_patch16_reg4_gap_256.sbb2_e200_in12k_ft_in1k": 64.11}
+    stated |= {"timm:eva02_large_patch14_448.mim_m38m_ft_in22k_in1k": 305.08}
+    stated |= {"timm:naflexvit_base_patch16_parfac_gap.e300_s576_in1k": 86.46}
+    stated |= {"timm:vit_7b_patch16_dinov3.lvd1689m": 6716.03}
+    for source, millions in stated.items():
+        entry = find(source)
+        assert entry is not None
+        assert round(entry.parameters / 1e6, 2) == millions

@@ -14,7 +14,7 @@ def weights_at_hand() -> list[PublishedWeights]:
 
 def is_free(published: PublishedWeights) -> bool:
     """Tell whether a license allows any use."""
-    return "NC" not in published.license.split("-")
+    return published.license in ("Apache-2.0", "MIT")
 
 
 def _is_cached(source: str) -> bool:

@@ -8,48 +8,13 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.models.cost.total import cost_of
 from vitrail.models.names import parse
-from vitrail.models.spec import Spec
-
-
-@dataclass(frozen=True, kw_only=True)
-class PublishedWeights:
-    """One checkpoint that somebody published."""
-
-    source: str
-    """Where `vitrail.weights.sources.resolve` finds it."""
-    model: str
-    """Its model in our grammar of names."""
-    data: str
-    """What it was trained on, in order."""
-    top1: float | None
-    """Published ImageNet top-1 accuracy in percent."""
-    cited: str
-    """Who published the accuracy, and what was measured; empty without one."""
-    license: str
-    preprocess: Preprocess
-
-    @property
-    def spec(self) -> Spec:
-        """The model's record."""
-        return parse(self.model)
-
-    @property
-    def resolution(self) -> tuple[int, int]:
-        """Height and width that the file's position embeddings are made for."""
-        return self.spec.image
-
-    @property
-    def megabytes(self) -> float:
-        """Size of its parameters as float32, in millions of bytes; the file is hardly larger."""
-        return cost_of(self.spec).parameter_bytes / 1e6
-
+from vitrail.weights.catalog_successors import successors
+from vitrail.weights.published_weights import PublishedWeights, published
 
 I21K, I1K, BOTH = "ImageNet-21k", "ImageNet-1k", "ImageNet-21k, ImageNet-1k"
 _HALF = (0.5, 0.5, 0.5)
@@ -83,26 +48,6 @@ _META = Preprocess(
 """DeiT, MAE, DINOv2: the short side to 256, the center 224."""
 
 
-def _record(
-    source: str,
-    model: str,
-    data: str,
-    preprocess: Preprocess,
-    top1: float | None = None,
-    cited: str = "",
-    license: str = "Apache-2.0",
-) -> PublishedWeights:
-    return PublishedWeights(
-        source=source,
-        model=model,
-        data=data,
-        top1=top1,
-        cited=cited if top1 is not None else "",
-        license=license,
-        preprocess=preprocess,
-    )
-
-
 def _originals() -> Iterator[PublishedWeights]:
     """List the paper's own files; the heads of the ImageNet-21k ones are zero on purpose."""
     hybrid = ("R50+ViT-B/16", "R50+ViT-B_16", 768)
@@ -110,18 +55,18 @@ def _originals() -> Iterator[PublishedWeights]:
     plain = [(f"ViT-{s}/{p}", f"ViT-{s}_{p}", widths[s]) for s in widths for p in (16, 32)]
     for model, file, width in (*plain, ("ViT-H/14", "ViT-H_14", 1280), hybrid):
         name = f"{model},classes=21843,representation={width}"
-        yield _record(f"google:imagenet21k/{file}", name, I21K, _google(224))
+        yield published(f"google:imagenet21k/{file}", name, I21K, _google(224))
     tuned = "google:imagenet21k+imagenet2012"
     for model, file, _ in plain:
-        yield _record(f"{tuned}/{file}", f"{model}@384", BOTH, _google(384))
+        yield published(f"{tuned}/{file}", f"{model}@384", BOTH, _google(384))
     name = f"{hybrid[0]}@384"
     cited = "vision_transformer issue 39"
-    yield _record(f"{tuned}/{hybrid[1]}", name, BOTH, _google(384), 85.08, cited)
+    yield published(f"{tuned}/{hybrid[1]}", name, BOTH, _google(384), 85.08, cited)
     for size, top1 in (("B", 81.2), ("L", 82.7)):
         source = f"{tuned}/ViT-{size}_16-224"
-        yield _record(source, f"ViT-{size}/16", BOTH, _google(224), top1, _README)
+        yield published(source, f"ViT-{size}/16", BOTH, _google(224), top1, _README)
     for patch in (16, 32):  # sharpness-aware minimization, arXiv 2106.01548
-        yield _record(f"google:sam/ViT-B_{patch}", f"ViT-B/{patch}", I1K, _google(224))
+        yield published(f"google:sam/ViT-B_{patch}", f"ViT-B/{patch}", I1K, _google(224))
 
 
 _AUGREG = {
@@ -145,10 +90,10 @@ def _augreg() -> Iterator[tuple[str, PublishedWeights]]:
         stem, dash, rest = name.rpartition("+")
         model = f"{stem}{dash}ViT-{rest}"
         file = f"google:augreg/{size}-i21k-300ep-lr_0.001-{rules}"
-        record = _record(file, f"{model},classes=21843", I21K, _google(224))
+        record = published(file, f"{model},classes=21843", I21K, _google(224))
         yield f"google:augreg/{name}", record
         file += f"--imagenet2012-steps_20k-lr_{rate}-res_384"
-        record = _record(file, f"{model}@384", BOTH, _google(384), top1, _README)
+        record = published(file, f"{model}@384", BOTH, _google(384), top1, _README)
         yield f"google:augreg/{name}@384", record
 
 
@@ -158,13 +103,13 @@ def _bits() -> Iterator[PublishedWeights]:
     options = "standardize=timm,pool_padding=zeros"
     for size, top1 in scores.items():
         name = f"BiT-R{size}"
-        yield _record(f"google:bit/BiT-M-R{size}", f"{name},classes=21843", I21K, _google(224))
+        yield published(f"google:bit/BiT-M-R{size}", f"{name},classes=21843", I21K, _google(224))
         # 480 is BiT-HyperRule's size for ImageNet.
         tuned = f"google:bit/BiT-M-R{size}-ILSVRC2012"
-        yield _record(tuned, f"{name}@480", BOTH, _google(480))
+        yield published(tuned, f"{name}@480", BOTH, _google(480))
         side = 480 if size == "152x4" else 448
         source = f"timm:resnetv2_{size}_bit.goog_in21k_ft_in1k"
-        yield _record(source, f"{name}@{side},{options}", BOTH, _timm_bit(side), top1, _TIMM)
+        yield published(source, f"{name}@{side},{options}", BOTH, _timm_bit(side), top1, _TIMM)
 
 
 _TIMM_VITS = (
@@ -197,7 +142,7 @@ def _timms() -> Iterator[PublishedWeights]:
         options = ",activation=gelu,position_resize=timm"
         options += ",stem_norm_eps=1e-05,standardize=timm" if "+" in model else ""
         image = _timm(parse(model).image[0])
-        yield _record(f"timm:{name}", model + options, data, image, top1, _TIMM)
+        yield published(f"timm:{name}", model + options, data, image, top1, _TIMM)
 
 
 def _hugging_face() -> Iterator[PublishedWeights]:
@@ -206,7 +151,7 @@ def _hugging_face() -> Iterator[PublishedWeights]:
         for patch, side in ((16, 224), (16, 384), (32, 384)):
             name = f"ViT-{letter}/{patch}" + ("@384" if side == 384 else "")
             source = f"hf:google/vit-{size}-patch{patch}-{side}"
-            yield _record(source, f"{name},{options}", BOTH, _google(side))
+            yield published(source, f"{name},{options}", BOTH, _google(side))
 
 
 def _meta() -> Iterator[PublishedWeights]:
@@ -216,20 +161,21 @@ def _meta() -> Iterator[PublishedWeights]:
     for size, letter, plain, distilled in deit:
         name, readme = f"ViT-{letter}/16,{timm}", "DeiT README"
         source = f"timm:deit_{size}_patch16_224.fb_in1k"
-        yield _record(source, name, I1K, _META, plain, readme)
+        yield published(source, name, I1K, _META, plain, readme)
         source = f"timm:deit_{size}_distilled_patch16_224.fb_in1k"
-        yield _record(source, f"{name},distilled=true", I1K, _META, distilled, readme)
+        yield published(source, f"{name},distilled=true", I1K, _META, distilled, readme)
     mae = (("base", "B/16", 83.6), ("large", "L/16", 85.9), ("huge", "H/14", 86.9))
     for size, model, top1 in mae:
         source = f"timm:vit_{size}_patch{model[2:]}_224.mae"
         name, cited = f"ViT-{model},classes=0,{timm}", "MAE README, after fine-tuning"
-        yield _record(source, name, I1K, _META, top1, cited, license="CC-BY-NC-4.0")
+        yield published(source, name, I1K, _META, top1, cited, license="CC-BY-NC-4.0")
     giant = "ViT/14@518,depth=40,width=1536,heads=24,mlp=4096,activation=swiglu"
     models = {size: f"ViT-{size.upper()}/14@518,activation=gelu" for size in "sbl"} | {"g": giant}
     for (size, model), top1 in zip(models.items(), (81.1, 84.5, 86.3, 86.5), strict=True):
         name, cited = f"{model},classes=0,layer_scale=1e-05", "DINOv2 README, linear probe"
-        yield _record(f"dinov2:vit{size}14", name, "LVD-142M", _META, top1, cited)
-        yield _record(f"dinov2:vit{size}14_reg", f"{name},registers=4", "LVD-142M", _META)
+        source, data = f"dinov2:vit{size}14", "LVD-142M"
+        yield published(source, name, data, _META, top1, cited, use="features")
+        yield published(f"{source}_reg", f"{name},registers=4", data, _META, use="features")
 
 
 RECOMMENDED: dict[str, str] = {short: record.source for short, record in _augreg()}
@@ -243,6 +189,7 @@ CATALOG: tuple[PublishedWeights, ...] = (
     *_hugging_face(),
     *_meta(),
     *_bits(),
+    *successors(),
 )
 """The checkpoints that `vitrail weights list` shows; `resolve` reaches many more."""
 

@@ -258,6 +258,9 @@ def _from_repository(
 
     config = read_json(file("config.json"))  # first: it is small, and tells a wrong name at once
     weights = next((path for name in _HUB_NAMES if (path := file(name))), None)
+    if weights is None and (clip := file(f"{_OPEN_CLIP}model.safetensors")):
+        said = read_json(file(f"{_OPEN_CLIP}config.json"))
+        return Resolved(source, clip, said, {}, find(source))
     if weights is None:
         raise InputError(f"{repository} on the hub has neither {' nor '.join(_HUB_NAMES)}")
     if weights.name == _INDEX:

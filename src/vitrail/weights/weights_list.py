@@ -18,7 +18,7 @@ class WeightsList(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: one row per checkpoint, also by whom its accuracy was published."""
-        sizes = ("resolution", "megabytes")
+        sizes = ("resolution", "parameters", "megabytes")
         rows = [{**asdict(e), **{key: getattr(e, key) for key in sizes}} for e in self.weights]
         return {"weights": rows}
 
@@ -29,12 +29,13 @@ class WeightsList(Result):
         for entry in self.weights:
             name = short.get(entry.source, entry.source)
             top1 = f"{entry.top1:.2f}" if entry.cited else ""
-            pixels = "x".join(map(str, sorted(set(entry.resolution))))
-            figures = (pixels, f"{entry.megabytes:,.0f}", top1, entry.license)
-            rows.append((name, entry.model.partition(",")[0], entry.data, *figures))
-        columns = ("source", "model", "trained on", "px", "MB", "top-1", "license")
+            figures = (f"{entry.parameters / 1e6:,.1f}", top1, entry.use, entry.license)
+            rows.append((name, entry.model.partition(",")[0], *figures))
+        columns = ("source", "model", "M params", "top-1", "use", "license")
         yield ResultTable(columns, rows)
-        yield "Top-1 on ImageNet as published; --json says by whom, and the preprocessing."
+        yield "Top-1 on ImageNet as published; --json says by whom, the data and the preprocessing."
+        gated = sum(bool(entry.access) for entry in self.weights)
+        yield f"{gated} are gated: accept the license on their page at huggingface.co and log in."
 
 
 def list_weights() -> WeightsList:

@@ -10,9 +10,12 @@ from typing import Any
 from vitrail.config import to_dict
 from vitrail.data import Preprocess
 from vitrail.result import Result, ResultTable, plain_fields
+from vitrail.weights.catalog import find
 from vitrail.weights.checkpoint import Activation
-from vitrail.weights.load import read_checkpoint
+from vitrail.weights.license import find_license
+from vitrail.weights.load import read_resolved
 from vitrail.weights.loaded import AnyModel, as_checkpoint
+from vitrail.weights.sources import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,8 @@ class WeightsSummary(Result):
     activation: Activation
     thresholds: tuple[float, ...] | None
     preprocess: Preprocess | None
+    license: str | None
+    """As the catalog, the config or the model card says; None where none of them does."""
     sha256: str | None
     changes: tuple[str, ...]
     """What was done to the weights since they were read."""
@@ -42,6 +47,7 @@ class WeightsSummary(Result):
         """Give one line per fact, then the changes."""
         shown = self.to_dict()
         changes = shown.pop("changes")
+        shown["license"] = self.license or "not stated: see where the weights come from"
         for key, value in (shown.pop("preprocess") or {}).items():
             shown[f"preprocess.{key}"] = " x ".join(map(str, value)) if key == "size" else value
         rows = [(key, f"{v:,}" if type(v) is int else str(v)) for key, v in shown.items() if v]
@@ -53,11 +59,14 @@ def show_weights(source: AnyModel, *, model: str | None = None) -> WeightsSummar
     """Say what a source, or a loaded model, holds; the file is hashed."""
     if isinstance(source, str | os.PathLike):
         named = os.fspath(source)
-        checkpoint = read_checkpoint(named, model=model)
+        found = resolve(named)
+        checkpoint = read_resolved(found, model=model)
+        license = find_license(found)
     else:
-        checkpoint = as_checkpoint(source)
+        checkpoint, license = as_checkpoint(source), None
         named = str(checkpoint.spec)
     provenance = checkpoint.provenance
+    origin = find(provenance.source) if provenance else None
     return WeightsSummary(
         source=named,
         format=provenance.format if provenance else "vitrail",
@@ -68,6 +77,7 @@ def show_weights(source: AnyModel, *, model: str | None = None) -> WeightsSummar
         activation=checkpoint.activation,
         thresholds=checkpoint.thresholds,
         preprocess=checkpoint.preprocess,
+        license=license or (origin.license if origin else None),
         sha256=provenance.sha256 if provenance else None,
         changes=provenance.changes if provenance else (),
     )

@@ -72,7 +72,7 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     mlp = shapes[f"{block}.mlp.c_fc.weight"][0]
     depth = count_layers(shapes, r"visual\.transformer\.resblocks\.(\d+)\.")
     depth = min(depth, len(shapes))  # whatever a name claims
-    image = _image(config)
+    image = clip_image(config)
     if image is None:
         side = square_side(shapes["visual.positional_embedding"][0] - 1)
         image = side * patch[0], side * patch[1]
@@ -96,7 +96,7 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
 
 
 def _heads(depth: int, width: int, mlp: int, config: Mapping[str, Any]) -> int:
-    size = _vision(config).get("head_width")
+    size = clip_vision(config).get("head_width")
     if isinstance(size, int) and size > 0:
         return width // size
     return read_heads(depth, width, mlp, config)
@@ -105,21 +105,23 @@ def _heads(depth: int, width: int, mlp: int, config: Mapping[str, Any]) -> int:
 def _is_quick(config: Mapping[str, Any]) -> bool:
     """Say which GELU it is: as the model's given name or open_clip's config says, else OpenAI's."""
     said = config.get("vitrail_activation")
-    if not _vision(config) and said in ("gelu", "quick-gelu"):
+    if not clip_vision(config) and said in ("gelu", "quick-gelu"):
         return said == "quick-gelu"
-    return bool(_model(config).get("quick_gelu", not _vision(config)))
+    return bool(_model(config).get("quick_gelu", not clip_vision(config)))
 
 
 def _model(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return section(config, "model_cfg") or config
 
 
-def _vision(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def clip_vision(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what open_clip's config says of the image tower."""
     return section(_model(config), "vision_cfg")
 
 
-def _image(config: Mapping[str, Any]) -> Size | None:
-    size = config.get("vitrail_image") or _vision(config).get("image_size")
+def clip_image(config: Mapping[str, Any]) -> Size | None:
+    """Return the resolution that the config, or the model's given name, says."""
+    size = config.get("vitrail_image") or clip_vision(config).get("image_size")
     if size is None:
         return None
     sides = (size, size) if isinstance(size, int) else size
@@ -134,7 +136,7 @@ def _image(config: Mapping[str, Any]) -> Size | None:
 
 def read_open_clip_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
     """Read the transform of open_clip's config; None where it says none that we have."""
-    said, size = section(config, "preprocess_cfg"), _image(config)
+    said, size = section(config, "preprocess_cfg"), clip_image(config)
     fits: dict[str, Fit] = {"shortest": "crop", "squash": "stretch"}
     fit = fits.get(str(said.get("resize_mode", "shortest")))
     interpolation = said.get("interpolation", "bicubic")
@@ -146,7 +148,8 @@ def read_open_clip_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
     return Preprocess(size=size, mean=mean, std=std, interpolation=interpolation, fit=fit)
 
 
-def _left_out(key: str) -> str | None:
+def left_out_of_clip(key: str) -> str | None:
+    """Say why a tensor beside the image tower is not read, or None."""
     if re.fullmatch(_TEXT, key):
         return "the text tower"
     if re.fullmatch(_NUMBERS, key):
@@ -154,4 +157,4 @@ def _left_out(key: str) -> str | None:
     return None
 
 
-CLIP = Format("CLIP", _recognizes, _infer, _table, _left_out)
+CLIP = Format("CLIP", _recognizes, _infer, _table, left_out_of_clip)

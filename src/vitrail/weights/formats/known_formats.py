@@ -13,6 +13,7 @@ from vitrail.weights.formats import clip
 from vitrail.weights.formats.bigvision import BIGVISION
 from vitrail.weights.formats.bit_tf import BIT_TF
 from vitrail.weights.formats.dino import DINO, MAE
+from vitrail.weights.formats.dinov3 import DINOV3
 from vitrail.weights.formats.format import Format
 from vitrail.weights.formats.google import GOOGLE
 from vitrail.weights.formats.huggingface import huggingface_config
@@ -28,16 +29,17 @@ from vitrail.weights.formats.huggingface.huggingface_aimv2 import HF_AIMV2
 from vitrail.weights.formats.huggingface.huggingface_beit import HF_BEIT
 from vitrail.weights.formats.huggingface.huggingface_dinov3 import HF_DINOV3
 from vitrail.weights.formats.huggingface.huggingface_yolos import HF_YOLOS
+from vitrail.weights.formats.open_clip import OPEN_CLIP
 from vitrail.weights.formats.timm import timm_config
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.torchvision import TORCHVISION
 
 FORMATS: tuple[Format, ...] = (
-    *(GOOGLE, BIGVISION, BIT_TF, MAE, DINO, TIMM),
+    *(GOOGLE, BIGVISION, BIT_TF, MAE, DINOV3, DINO, TIMM),
     *(HF_VIT, HF_DEIT, HF_IJEPA, HF_DINOV2, HF_DINOV3, HF_CLIP, HF_SIGLIP),
-    *(HF_AIMV2, HF_BEIT, HF_YOLOS, TORCHVISION, clip.CLIP),
+    *(HF_AIMV2, HF_BEIT, HF_YOLOS, TORCHVISION, clip.CLIP, OPEN_CLIP),
 )
-"""MAE's and DINO's names are timm's and more, so they come before it."""
+"""MAE's and both DINOs' names are timm's and more, so they come before it."""
 
 
 def read_preprocess(
