@@ -110,7 +110,7 @@ def settings_page() -> str:
 
 def _zoo_rows() -> Iterator[dict[str, str]]:
     from vitrail.models.cost.total import cost_of
-    from vitrail.weights.catalog import CATALOG
+    from vitrail.weights.published.catalog import CATALOG
 
     for entry in CATALOG:
         cost = cost_of(entry.spec)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from vitrail.weights.convert import to_state_dict as to_state_dict
     from vitrail.weights.load import load as load
     from vitrail.weights.loaded import save as save
-    from vitrail.weights.weights_list import list_weights as list_weights
+    from vitrail.weights.published.weights_list import list_weights as list_weights
     from vitrail.weights.weights_summary import show_weights as show_weights
 
 _LAZY = {
@@ -91,7 +91,7 @@ _LAZY = {
     "list_models": "vitrail.models.cost.total",
     "load": "vitrail.weights.load",
     "save": "vitrail.weights.loaded",
-    "list_weights": "vitrail.weights.weights_list",
+    "list_weights": "vitrail.weights.published.weights_list",
     "show_weights": "vitrail.weights.weights_summary",
     "to_state_dict": "vitrail.weights.convert",
     "Predictor": "vitrail.predictor",

@@ -68,7 +68,7 @@ def test_the_site_builds_without_a_warning_and_shows_every_page(
 
 
 def test_the_zoo_has_every_known_checkpoint(site: ModuleType) -> None:
-    from vitrail.weights.catalog import CATALOG
+    from vitrail.weights.published.catalog import CATALOG
 
     rows = {row["source"]: row for row in csv.DictReader(io.StringIO(site.zoo_table()))}
     assert len(rows) == len(CATALOG)

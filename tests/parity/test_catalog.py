@@ -7,10 +7,10 @@ import torch
 
 from tests.parity import peers
 from vitrail.models import parse
-from vitrail.weights.catalog_successors import successors
 from vitrail.weights.formats.huggingface.huggingface_dinov3 import HF_DINOV3
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.timm.timm_config import read_timm_preprocess
+from vitrail.weights.published.catalog_successors import successors
 
 ENTRIES = {entry.source: entry for entry in successors()}
 TIMMS = [source for source in ENTRIES if source.startswith("timm:")]

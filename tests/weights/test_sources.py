@@ -15,7 +15,7 @@ import pytest
 from tests.shelf import BODY, Shelf, refusal, serving
 from vitrail.models import parse
 from vitrail.weights import sources
-from vitrail.weights.catalog import CATALOG, RECOMMENDED, find
+from vitrail.weights.published.catalog import CATALOG, RECOMMENDED, find
 from vitrail.weights.sources import resolve
 
 INDEX = "model.safetensors.index.json"

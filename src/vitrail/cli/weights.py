@@ -58,6 +58,6 @@ def weights_list(*, json: Json = False) -> None:
 
     Example: vitrail weights list
     """
-    from vitrail.weights.weights_list import list_weights
+    from vitrail.weights.published.weights_list import list_weights
 
     print_rows(list_weights(), "weights", json=json)

@@ -13,8 +13,8 @@ from vitrail.evaluation.choosing.rank_backbones import BackboneRanking, rank_bac
 from vitrail.evaluation.features.compute import FeatureOptions
 from vitrail.files import check_writable, write_whole
 from vitrail.report.html_page import ReportSection, make_page, table_card
-from vitrail.weights.at_hand import weights_at_hand
 from vitrail.weights.loaded import AnyModel
+from vitrail.weights.published.at_hand import weights_at_hand
 
 
 def choose(

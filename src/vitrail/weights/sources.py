@@ -23,7 +23,13 @@ from urllib.parse import quote
 from vitrail.config import InputError, suggest
 from vitrail.download import MissingError, cache_folder, fetch, fetch_from_hub
 from vitrail.models.names import parse
-from vitrail.weights.catalog import CATALOG, RECOMMENDED, PublishedWeights, choose_augreg, find
+from vitrail.weights.published.catalog import (
+    CATALOG,
+    RECOMMENDED,
+    PublishedWeights,
+    choose_augreg,
+    find,
+)
 
 GOOGLE = "https://storage.googleapis.com"
 """Google's public storage, where the paper's authors keep their files."""

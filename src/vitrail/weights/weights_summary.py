@@ -10,11 +10,11 @@ from typing import Any
 from vitrail.config import to_dict
 from vitrail.data import Preprocess
 from vitrail.result import Result, ResultTable, plain_fields
-from vitrail.weights.catalog import find
 from vitrail.weights.checkpoint import Activation
 from vitrail.weights.license import find_license
 from vitrail.weights.load import read_resolved
 from vitrail.weights.loaded import AnyModel, as_checkpoint
+from vitrail.weights.published.catalog import find
 from vitrail.weights.sources import resolve
 
 

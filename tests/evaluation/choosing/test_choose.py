@@ -11,8 +11,8 @@ from tests.evaluation.probes.test_probe_model import write_colors
 from tests.evaluation.sets import save_tiny
 from vitrail.evaluation.choosing.rank_backbones import BackboneRanking, RankedBackbone, mark_front
 from vitrail.evaluation.metrics.intervals import Estimate
-from vitrail.weights.at_hand import is_free, weights_at_hand
-from vitrail.weights.catalog import CATALOG, find
+from vitrail.weights.published.at_hand import is_free, weights_at_hand
+from vitrail.weights.published.catalog import CATALOG, find
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from vitrail.data.transforms.preprocess import Fit, Preprocess
-from vitrail.weights.published_weights import PublishedWeights, published
+from vitrail.weights.published.published_weights import PublishedWeights, published
 
 _HALF = (0.5, 0.5, 0.5)
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

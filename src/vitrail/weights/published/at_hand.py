@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vitrail.download import cache_folder
-from vitrail.weights.catalog import CATALOG, PublishedWeights
+from vitrail.weights.published.catalog import CATALOG, PublishedWeights
 from vitrail.weights.sources import cached_path
 
 

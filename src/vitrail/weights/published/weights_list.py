@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from vitrail.result import Result, ResultTable
-from vitrail.weights.catalog import CATALOG, RECOMMENDED, PublishedWeights
+from vitrail.weights.published.catalog import CATALOG, RECOMMENDED, PublishedWeights
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models.names import parse
-from vitrail.weights.catalog_successors import successors
-from vitrail.weights.published_weights import PublishedWeights, published
+from vitrail.weights.published.catalog_successors import successors
+from vitrail.weights.published.published_weights import PublishedWeights, published
 
 I21K, I1K, BOTH = "ImageNet-21k", "ImageNet-1k", "ImageNet-21k, ImageNet-1k"
 _HALF = (0.5, 0.5, 0.5)

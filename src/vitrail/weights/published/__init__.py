@@ -1,0 +1,1 @@
+"""The catalog of published checkpoints: what each holds, how well it does, its license."""
