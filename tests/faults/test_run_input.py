@@ -15,6 +15,7 @@ from vitrail.data.cache import CacheConfig
 from vitrail.data.decoding.decode import ImageError, decode
 from vitrail.data.transforms.augment import Augment
 from vitrail.run import TrainConfig
+from vitrail.training.checkpoints.checkpoint_files import latest_checkpoint
 from vitrail.training.loop import Trainer
 from vitrail.training.optimization.schedule import ScheduleConfig
 
@@ -129,6 +130,21 @@ def test_no_readable_image_to_evaluate_on_is_an_error(tmp_path: Path) -> None:
     config = config_of(make_folder(tmp_path / "photos", val_bad=20), tmp_path / "run")
     with pytest.raises(InputError, match=r"20 of 20 images could not be used .* more than"):
         train(config)
+
+
+def test_too_many_bad_validation_images_end_a_run_and_lose_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = make_folder(tmp_path / "photos", val_bad=5)
+    config = config_of(photos, tmp_path / "run", eval_every=steps(8), save_every=None)
+    with pytest.raises(InputError, match=r"photos/val: 5 of 20 images could not be used .* 10%"):
+        train(config)
+    saved = latest_checkpoint(config.out / "checkpoints")
+    assert saved is not None
+    assert saved.step == 8
+    fail_at(monkeypatch, 7)  # so that no step can be taken twice
+    run = train(replace(config, max_unreadable=0.5))
+    assert (run.steps, run.images, run.skipped) == (8, 15, 5)
 
 
 @pytest.mark.parametrize("cache", [CacheConfig(), CacheConfig(limit=1.0)])

@@ -332,6 +332,10 @@ def fit(
                 ending = "converged" if evaluate(done) else ending
             except StopRequested:
                 stop = True
+            except InputError:  # of the validation images or a metric: no step is lost for them
+                if done > saved:
+                    save(done)
+                raise
         ending = "stopped" if stop else ending
         early = ending in ("stopped", "converged")
         if intervals.save is None:
