@@ -357,6 +357,10 @@ class TrainingRun:
     def _notes(self, start: int) -> list[str]:
         config, total = self.config, self.intervals.total
         found = [*notes(self.train_set), *self.data_notes, *self.parts.notes(config)]
+        if config.hold_out and self.val_set is not None:
+            found.append(
+                f"evaluated on {len(self.val_set):,} images held out of the training split"
+            )
         if start:
             found.append(f"resuming {show(config.out)} at step {start:,} of {total:,}")
         elif self.provenance is not None:

@@ -15,6 +15,7 @@ from vitrail.data.class_balance import (
     BalancedOrder,
     balance_notes,
     class_weights,
+    describe_imbalance,
     imbalance,
     resolve_balance,
 )
@@ -125,3 +126,9 @@ def test_what_cannot_be_balanced_is_refused() -> None:
         resolve_balance("weights", stream)
     with pytest.raises(InputError, match="use balance weights"):
         resolve_balance("sampling", dataset_of([2, 3], several=True))
+
+
+def test_balanced_classes_are_said_to_be() -> None:
+    labels = np.repeat(np.arange(3), 4)
+    dataset = ArrayDataset("even", ("a", "b", "c"), labels, np.zeros((12, 2, 2, 1), np.uint8))
+    assert describe_imbalance(dataset) == "3 classes of 4 images each"

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.report.page_reader import read
+from tests.report.tiny_models import save_model
 from tests.shelf import refusal
-from vitrail import inspect
+from vitrail import inspect, load
 from vitrail.config import override
+from vitrail.data.dataset import ArrayDataset
+from vitrail.data.transforms.apply import normalize
 from vitrail.report.report_inputs import open_inputs
 from vitrail.report.run_report import write_run_report
 from vitrail.report.run_sections import read_curves, show_training
@@ -75,6 +79,37 @@ def test_mistakes_are_images_the_most_confident_first(run: Path) -> None:
     for alt, mistake in zip(alts, mistakes, strict=True):
         said = f"{mistake['label']}, predicted {mistake['predicted']}"
         assert f"{said} with {mistake['confidence']:.1%}" in alt
+
+
+def test_mistakes_of_several_labels_are_images_too(tmp_path: Path) -> None:
+    """Those with a label too many or too few, by brute force; the surest wrong answer first."""
+    model = save_model(tmp_path / "model", classes=("a", "b_c", "d"), activation="sigmoid")
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (9, 16, 16, 3), dtype=np.uint8)
+    labels = rng.integers(0, 2, (9, 3), dtype=np.uint8)
+    report = inspect(model, data=ArrayDataset("noise", ("a", "b_c", "d"), labels, pixels))
+    (section,) = (each for each in report.sections if each.title == "Mistakes")
+    loaded = load(model)
+    assert loaded.preprocess is not None
+    with torch.no_grad():
+        logits = loaded.model(normalize(torch.from_numpy(pixels), loaded.preprocess))
+    chances = logits.sigmoid().numpy()
+    expected = {}
+    for number in range(9):
+        pairs = zip(chances[number], labels[number] > 0, strict=True)
+        wrong = [p if p >= 0.5 else 1 - p for p, true in pairs if (p >= 0.5) != true]
+        if wrong:
+            expected[f"noise[{number}]"] = max(wrong)
+    found = {each["name"]: each["confidence"] for each in section.data["mistakes"]}
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert list(found.values()) == sorted(found.values(), reverse=True)
+    assert section.note == f"{len(expected)} of 9 images have a wrong label or lack one."
+    missed = int(((chances[:, 1] < 0.5) & (labels[:, 1] > 0)).sum())
+    assert f"{missed} missed" in str(section.cards[-1])
+    one = inspect(save_model(tmp_path / "one", classes=("a", "b_c", "d")),
+                  data=ArrayDataset("noise", ("a", "b_c", "d"), labels, pixels))  # fmt: skip
+    (section,) = (each for each in one.sections if each.title == "Mistakes")
+    assert section.note == "The model gives each image one class, but images have several labels."
 
 
 def test_a_sample_of_the_images_is_called_one(run: Path) -> None:

@@ -81,6 +81,8 @@ def test_thresholds_are_not_chosen_on_test_images(tmp_path: Path) -> None:
     """Without a validation split, training images choose them; test images only if asked to."""
     data = {"train": several_labels(64, 0), "test": several_labels(32, 1)}
     run = train(toy(tmp_path / "run", length=steps(4), batch=32), data=data)
+    said = "evaluated on 6 images held out of the training split"
+    assert said in (tmp_path / "run" / "log.txt").read_text()
     assert run.chosen_on == "halves (held out)"
     assert run.images == 6
     assert read_config(tmp_path / "run").hold_out == 0.1

@@ -68,6 +68,8 @@ def describe_imbalance(dataset: ImageDataset) -> str:
     """Say which class has the most images and which the fewest."""
     counts = dataset.class_counts()
     most, least = int(counts.argmax()), int(np.where(counts > 0, counts, counts.max()).argmin())
+    if counts.min() == counts.max():
+        return f"{len(counts):,} classes of {counts[most]:,} images each"
     return (
         f"the largest class, {quoted([dataset.classes[most]])}, has {counts[most]:,} images, the "
         f"smallest, {quoted([dataset.classes[least]])}, {counts[least]:,} "

@@ -16,7 +16,12 @@ from vitrail.evaluation.dataset_predictions import (
     join_predictions,
     predict_dataset,
 )
-from vitrail.evaluation.metrics.scores import confusion_matrix, most_confused
+from vitrail.evaluation.metrics.scores import (
+    confusion_matrix,
+    most_confused,
+    predict_labels,
+    sigmoid,
+)
 from vitrail.plotting.evaluation_plots import draw_confusion
 from vitrail.report.html_page import ReportSection, escape, table_card
 from vitrail.report.report_images import ReportImage, even_indices, shrink, take_images
@@ -32,45 +37,72 @@ PAIRS = 10
 def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
     """Predict up to `count` images of a dataset that has the model's classes."""
     section, dataset = ReportSection("Mistakes"), inputs.dataset
-    if dataset is None or dataset.multilabel or not inputs.classes:
+    if dataset is None or not inputs.classes:
+        return section
+    if dataset.multilabel and inputs.loaded.activation == "softmax":
+        section.note = "The model gives each image one class, but images have several labels."
         return section
     if dataset.classes != inputs.classes:
         section.note = "The classes of the data are not the model's, so no prediction is a mistake."
         return section
     indices = even_indices(len(dataset), count)
     found = predict_inputs(inputs, select(dataset, indices))
-    predicted = found.top[:, 0]
-    counts = confusion_matrix(found.labels, predicted, len(inputs.classes))
-    wrong = np.flatnonzero(predicted != found.labels)
-    wrong = wrong[np.argsort(-found.confidence[wrong], kind="stable")]
+    several = dataset.multilabel
+    labels, predicted, confidence = (_several_labels if several else _one_class)(found, inputs)
+    wrong = np.flatnonzero((predicted != labels).any(1))
+    wrong = wrong[np.argsort(-confidence[wrong], kind="stable")]
     section.note = (
-        f"{len(wrong):,} of {format_image_count(len(predicted))} are misclassified"
+        f"{len(wrong):,} of {format_image_count(len(labels))} "
+        f"{'have a wrong label or lack one' if several else 'are misclassified'}"
         f"{'' if len(indices) == len(dataset) else f', sampled evenly from {len(dataset):,}'}."
     )
     mistakes = [
         {
             "name": dataset.where(int(indices[found.indices[row]])),
-            "label": inputs.classes[found.labels[row]],
-            "predicted": inputs.classes[predicted[row]],
-            "confidence": float(found.confidence[row]),
+            "label": _name_labels(labels[row], inputs.classes),
+            "predicted": _name_labels(predicted[row], inputs.classes),
+            "confidence": float(confidence[row]),
         }
         for row in wrong[:SHOWN]
     ]
     images = take_images(dataset, indices[found.indices[wrong[:SHOWN]]], inputs.preprocess)
+    section.data |= {"images": len(labels), "mistakes": mistakes}
     if mistakes:
         cards = map(_image_card, images, mistakes)
         section.cards.append(
             '<div class="card wide">\n<h3>Mistaken images, the most confident first</h3>\n'
             f'<div class="images">\n{"".join(cards)}</div>\n</div>'
         )
+    if several:
+        section.cards.append(_list_labels(labels, predicted, inputs.classes))
+        return section
+    counts = confusion_matrix(found.labels, found.top[:, 0], len(inputs.classes))
+    if mistakes:
         section.cards.append(_list_pairs(counts, inputs.classes))
-    section.draw(
-        draw_confusion(counts, inputs.classes),
-        images=len(predicted),
-        mistakes=mistakes,
-        confusion=counts.tolist(),
-    )
+    section.draw(draw_confusion(counts, inputs.classes), confusion=counts.tolist())
     return section
+
+
+_Marked = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""True and predicted labels (images, classes), and how sure each image's prediction is."""
+
+
+def _one_class(found: Predictions, inputs: ReportInputs) -> _Marked:
+    every = np.arange(len(inputs.classes))
+    return found.labels[:, None] == every, found.top[:, :1] == every, found.confidence
+
+
+def _several_labels(found: Predictions, inputs: ReportInputs) -> _Marked:
+    """Mark labels by the model's thresholds; it is as sure as of its surest wrong answer."""
+    assert found.logits is not None
+    labels, chances = found.labels > 0, sigmoid(found.logits)
+    predicted = predict_labels(found.logits, inputs.loaded.thresholds)
+    sure = np.where(predicted, chances, 1 - chances)
+    return labels, predicted, np.where(predicted != labels, sure, 0).max(1)
+
+
+def _name_labels(marked: np.ndarray, classes: tuple[str, ...]) -> str:
+    return ", ".join(classes[number] for number in np.flatnonzero(marked)) or "none"
 
 
 def predict_inputs(inputs: ReportInputs, dataset: ImageDataset) -> Predictions:
@@ -89,13 +121,31 @@ def _image_card(image: ReportImage, mistake: dict[str, str]) -> str:
     pixels = shrink(image.pixels, SIDE).repeat(larger, 0).repeat(larger, 1)
     Image.fromarray(pixels).save(file, "JPEG", quality=85)
     data = base64.b64encode(file.getvalue()).decode()
-    label, predicted = escape(mistake["label"]), escape(mistake["predicted"])
+    label, predicted = (escape(mistake[key]) for key in ("label", "predicted"))
     confidence = f"{mistake['confidence']:.1%}"
     alt = f"{escape(image.short_name)}: {label}, predicted {predicted} with {confidence}"
     return (
         f'<figure><img src="data:image/jpeg;base64,{data}" alt="{alt}">\n<figcaption>'
-        f"<p><b>{predicted}</b> {confidence}</p><p>true: {label}</p></figcaption></figure>\n"
+        f"<p><b>{_breakable(predicted)}</b> {confidence}</p><p>true: {_breakable(label)}</p>"
+        "</figcaption></figure>\n"
     )
+
+
+def _breakable(text: str) -> str:
+    """Let a long name break after its underscores."""
+    return text.replace("_", "_<wbr>")
+
+
+def _list_labels(labels: np.ndarray, predicted: np.ndarray, classes: tuple[str, ...]) -> str:
+    """List the labels that are wrong most often."""
+    missed, extra = (labels & ~predicted).sum(0), (predicted & ~labels).sum(0)
+    order = np.argsort(-(missed + extra), kind="stable")
+    rows = {
+        classes[number]: f"{missed[number]:,} missed, {extra[number]:,} too many, "
+        f"of {format_image_count(int(labels[:, number].sum()))}"
+        for number in order[:PAIRS]
+    }
+    return table_card("Labels by mistakes", rows)
 
 
 def _list_pairs(counts: np.ndarray, classes: tuple[str, ...]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,6 @@ from vitrail.data.datasets.open import Data, open_data, open_dataset, open_stand
 from vitrail.data.split import HELD_OUT, NoSplitError, spell, split_dataset
 from vitrail.training.checkpoints.run_folder import CONFIG
 from vitrail.training.train_config import TrainConfig
-
-log = logging.getLogger("vitrail")
 
 
 def hold_out_for_choosing(
@@ -35,7 +32,6 @@ def hold_out_for_choosing(
     stand_in = open_stand_in(config.data if data is None else data)
     if stand_in is None or not (chooses or stand_in.multilabel):
         return config
-    log.info("no validation split: %d %% of the training images are held out", 100 * HELD_OUT)
     return replace(config, hold_out=HELD_OUT)
 
 

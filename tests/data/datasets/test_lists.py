@@ -125,7 +125,7 @@ def test_a_column_of_splits(tmp_path: Path) -> None:
     assert len(open_csv(path, "all")) == 4
     path = write(path, "path,label,split\n1,a,train\n2,b,test\n")
     assert listed(open_csv(path, "val")) == [("2", "b")]
-    assert open_csv(path, "val").name == f"{path} (val)"
+    assert open_csv(path, "val").name == f"{path} (test)"
 
 
 def test_without_splits_a_tenth_is_held_out(tmp_path: Path) -> None:

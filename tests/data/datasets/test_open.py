@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.data.datasets.hub_sets import table as hub_table
+from tests.data.datasets.hub_sets import write_parquet
 from vitrail.config import InputError
 from vitrail.data.dataset import ArrayDataset, FixedSizeDataset, ImageDataset
-from vitrail.data.datasets.open import check_trainable, notes, open_data
+from vitrail.data.datasets.open import (
+    check_trainable,
+    notes,
+    open_data,
+    open_splits,
+    open_stand_in,
+)
 from vitrail.data.datasets.unreadable_list import FilteredDataset, write_unreadable_list
 
 
@@ -48,6 +56,50 @@ def test_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path, "a:b/x/1", "a:b/y/1")
     monkeypatch.chdir(tmp_path)
     assert len(open_source("a:b", split="all")) == 2
+
+
+@pytest.mark.parametrize("kind", ["folder", "csv", "parquet", "parquet of images", "wds", "hf"])
+def test_a_test_split_that_stands_in_is_called_so(tmp_path: Path, kind: str) -> None:
+    """By its name, by which runs know on which images they must not choose."""
+    rows = [(split, number) for split in ("train", "test") for number in range(4)]
+    table: dict[str, list[Any]] = {
+        "path": [f"{split}/{'ab'[number % 2]}/{number}" for split, number in rows],
+        "label": [number % 2 for _, number in rows],
+        "split": [split for split, _ in rows],
+    }
+    make(tmp_path / "set", *table["path"])
+    if kind == "folder":
+        text = str(tmp_path / "set")
+    elif kind == "csv":
+        lines = [",".join(map(str, row)) for row in zip(*table.values(), strict=True)]
+        (tmp_path / "set" / "list.csv").write_text("path,label,split\n" + "\n".join(lines))
+        text = f"csv:{tmp_path}/set/list.csv"
+    elif kind.startswith("parquet"):
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        if kind == "parquet of images":
+            table = {"image": [name.encode() for name in table.pop("path")], **table}
+        parquet.write_table(pa.table(table), tmp_path / "set" / "list.parquet")
+        text = f"parquet:{tmp_path}/set/list.parquet"
+    elif kind == "wds":
+        for split in ("train", "test"):
+            with tarfile.open(tmp_path / f"{split}.tar", "w") as tar:
+                for number in range(4):
+                    for name, content in ((f"{number}.png", b"x"), (f"{number}.cls", b"0")):
+                        entry = tarfile.TarInfo(name)
+                        entry.size = len(content)
+                        tar.addfile(entry, io.BytesIO(content))
+        text = f"wds:{tmp_path}/{{train,test}}.tar"
+    else:
+        for split in ("train", "test"):
+            write_parquet(tmp_path / "hub", split, hub_table(range(4)))
+        text = f"hf:{tmp_path}/hub"
+    stand_in = open_stand_in(text)
+    assert stand_in is not None
+    assert stand_in.name == open_data(text, split="val").name
+    assert "test" in stand_in.name
+    assert set(open_splits(text)) == {"train", "test"}
 
 
 def test_the_seed_draws_what_is_held_out(tmp_path: Path) -> None:

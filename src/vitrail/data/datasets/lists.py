@@ -198,7 +198,8 @@ def open_rows(
     notes = [f"{show(path)}: {repeated:,} repeated rows left out"] if repeated else []
     files = Names(list(kept))
     whole = FolderDataset(show(path), classes, labels, path.parent, files, notes=notes)
-    return whole.part(choose_rows(whole, splits, split, seed), f"{whole.name} ({split})")
+    indices, chosen = choose_rows(whole, splits, split, seed)
+    return whole.part(indices, f"{whole.name} ({chosen})")
 
 
 def read_rows(
@@ -234,14 +235,14 @@ def bad_row(path: Path, row: Row, problem: str) -> InputError:
 
 def choose_rows(
     whole: ImageDataset, splits: Sequence[str | None], asked: str, seed: int
-) -> np.ndarray:
-    """Return the indices of the requested split's rows."""
+) -> tuple[np.ndarray, str]:
+    """Return the indices of the requested split's rows, and which split stands for it."""
     found = set(splits)
     there = [word for word in SPLITS if word in found]
     if there in ([], ["train"]):
-        return split_indices(whole, asked, seed)
+        return split_indices(whole, asked, seed), asked
     chosen = choose_split(asked, there, whole.name)
-    return np.flatnonzero([chosen in ("all", word) for word in splits])
+    return np.flatnonzero([chosen in ("all", word) for word in splits]), chosen
 
 
 def _file_name(row: Row, path: Path) -> bytes:

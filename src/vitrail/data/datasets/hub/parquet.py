@@ -76,7 +76,8 @@ def open_parquet(
         return open_rows(path, rows, split, seed, names)
     classes, labels, splits = read_rows(path, rows, names)
     whole = ParquetDataset(show(path), classes, labels, path, images)
-    return select(whole, choose_rows(whole, splits, split, seed), f"{whole.name} ({split})")
+    indices, chosen = choose_rows(whole, splits, split, seed)
+    return select(whole, indices, f"{whole.name} ({chosen})")
 
 
 def _read(path: Path, columns: Columns) -> tuple[Any, str, str | None, str | None]:
