@@ -1,4 +1,4 @@
-"""Training in tests: a run without its report, which would take longer than the run."""
+"""Training in tests: a run without its report and calibration, which would take longer."""
 
 import json
 from functools import partial
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import vitrail.run
 
-train = partial(vitrail.run.train, report=False)
+train = partial(vitrail.run.train, report=False, calibrate=False)
 
 
 def read_repeatable(path: Path) -> bytes:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from vitrail.evaluation.probes.fewshot import fewshot as fewshot
     from vitrail.evaluation.probes.knn import knn as knn
     from vitrail.evaluation.probes.linear_probe import probe as probe
+    from vitrail.evaluation.uncertainty.calibrate import calibrate as calibrate
     from vitrail.evaluation.zeroshot import zeroshot as zeroshot
     from vitrail.inspection import record as record
     from vitrail.model_soup import soup as soup
@@ -76,6 +77,7 @@ _LAZY = {
     "normalize": "vitrail.data.transforms.apply",
     "Preprocess": "vitrail.data.transforms.preprocess",
     "default_preprocess": "vitrail.data.transforms.preprocess",
+    "calibrate": "vitrail.evaluation.uncertainty.calibrate",
     "compare": "vitrail.evaluation.comparison",
     "embed": "vitrail.evaluation.features.embed",
     "evaluate": "vitrail.evaluation.evaluate",

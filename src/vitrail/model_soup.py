@@ -160,6 +160,7 @@ def soup(
         first,
         tensors=tensors,
         thresholds=_average_thresholds([found[number][1] for number in chosen]),
+        uncertainty=None,
         provenance=Provenance(source="soup", sha256="", format="vitrail", changes=changes),
     )
     save_folder(mean, Path(out))

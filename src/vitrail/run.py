@@ -26,6 +26,7 @@ from vitrail.data.datasets.open import Data, check_trainable, notes
 from vitrail.data.streaming import Cursor
 from vitrail.data.unreadable import UnreadableImages
 from vitrail.distributed import Processes, process_group
+from vitrail.evaluation.uncertainty.calibrate import leave_calibration
 from vitrail.files import write_whole
 from vitrail.models import BiT, ViT
 from vitrail.models.model import Model
@@ -96,6 +97,7 @@ def train(
     loggers: Sequence[str | LoggerFactory] = (),
     restart: bool = False,
     report: bool = True,
+    calibrate: bool = True,
     **words: Unpack[RunWords],
 ) -> Run:
     """Train a model, from where an earlier call stopped; `restart` begins again.
@@ -104,7 +106,8 @@ def train(
     recipe="small-data", epochs=20, out="runs/photos")`. Data, task, optimizer, schedule, transform,
     metrics, callbacks and loggers may be objects of your own or their import paths, `model` also a
     function that changes the model (docs/own-parts.md); an object without a path has to be given
-    again to resume.
+    again to resume. At the end the model is calibrated on the validation images unless `calibrate`
+    is False.
     """
     given = {"data": data, "model": model, "task": task, "weights": weights}
     config, parts = prepare_run(
@@ -118,7 +121,7 @@ def train(
         callbacks=callbacks,
         loggers=loggers,
     )
-    return _train(config, parts, restart=restart, report=report)
+    return _train(config, parts, restart=restart, report=report, calibrate=calibrate)
 
 
 def finetune(
@@ -132,6 +135,7 @@ def finetune(
     seeds: int = 3,
     restart: bool = False,
     report: bool = True,
+    calibrate: bool = True,
     **words: Unpack[RunWords],
 ) -> Run | ProtocolResult:
     """Train a pre-trained model on other images, with a new head.
@@ -146,7 +150,7 @@ def finetune(
     )
     config, parts = gather_parts(found.config, data=data, checkpoint=checkpoint or found.checkpoint)
     if protocol is None:
-        return _train(config, parts, restart=restart, report=report)
+        return _train(config, parts, restart=restart, report=report, calibrate=calibrate)
     if parts.data is not None or checkpoint is not None:
         raise InputError(
             "the protocol opens data and weights for each run: give text, such as py:module:name"
@@ -187,10 +191,14 @@ def prepare_run(
     )
 
 
-def _train(config: TrainConfig, parts: Parts, *, restart: bool, report: bool) -> Run:
-    """Train in all processes; leave the report in the folder."""
+def _train(
+    config: TrainConfig, parts: Parts, *, restart: bool, report: bool, calibrate: bool
+) -> Run:
+    """Train in all processes; calibrate the model, and leave the report in the folder."""
     with process_group(config.device) as processes:
         run = train_among(processes, config, parts, restart=restart)
+        if calibrate and processes.is_main:
+            leave_calibration(run.folder)
         if report and processes.is_main:
             leave_report(run.folder)
     return run

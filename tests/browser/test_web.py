@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.data.decoding.images import encode, photo
-from tests.deploy.serving import NAMES, PREPROCESS, image, save_model
+from tests.deploy.serving import NAMES, PREPROCESS, doubtful, image, save_model
 from vitrail.config import InputError, to_dict
 from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Fit, Interpolation, Preprocess
@@ -48,7 +48,9 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
     place = tmp_path_factory.mktemp("web")
-    return Predictor.load(save_model(place / "one & <b>", classes=CLASSES))
+    doubts = doubtful(save_model(place / "plain", classes=CLASSES))
+    made = save_model(place / "one & <b>", classes=CLASSES, uncertainty=doubts)
+    return Predictor.load(made, unsure="5%")
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +124,22 @@ def test_a_image_is_answered_as_by_the_predictor(
     assert visit.page.inner_text("h2") == "one & <b>"
     assert visit.page.inner_text("#name") == f"{EVIL}.png".replace("/", "")
     assert visit.page.locator("#seen:visible").count() == 1
+
+
+def test_what_it_is_unsure_of_is_said_as_by_the_predictor(visit: Visit, model: Predictor) -> None:
+    seen = set()
+    for seed in range(12):
+        expected = model.predict(image(seed))
+        visit.upload(image(seed))
+        line = visit.page.inner_text(".labels")
+        assert ("Unsure" in line) == expected.unsure
+        assert ("Unlike" in line) == (expected.ood is not None and expected.ood >= 0.95)
+        seen.add(expected.unsure)
+    assert seen == {True, False}
+    flat = encode(np.full((40, 40, 3), 200, np.uint8), "png")
+    visit.upload(flat)
+    assert model.predict(flat).doubts()[-1:] == ["unlike the training images"]
+    assert "Unlike the images" in visit.page.inner_text(".labels")
 
 
 @pytest.mark.parametrize("thresholds", [None, (0.9, 0.99, 0.01, 0.5, 0.5, 0.5, 0.5)])

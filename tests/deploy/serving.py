@@ -22,8 +22,11 @@ from PIL import Image
 
 from vitrail.cli import main
 from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.evaluation.uncertainty.novelty import class_means, feature_distance
 from vitrail.models import build, parse
+from vitrail.predictor import Predictor
 from vitrail.weights.checkpoint import Checkpoint, save_folder
+from vitrail.weights.uncertainty_record import Uncertainty, UncertaintyFacts
 
 PREPROCESS = Preprocess(
     size=(32, 32), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), interpolation="bicubic", fit="crop"
@@ -40,6 +43,7 @@ def save_model(
     name: str = SMALL,
     classes: tuple[str, ...] | None = NAMES,
     thresholds: tuple[float, ...] | None = None,
+    uncertainty: Uncertainty | None = None,
 ) -> Path:
     """Write a model of random weights that tells images apart; multi-label with thresholds."""
     torch.manual_seed(0)
@@ -54,9 +58,29 @@ def save_model(
         classes=classes,
         activation="softmax" if thresholds is None else "sigmoid",
         thresholds=thresholds,
+        uncertainty=uncertainty,
     )
     save_folder(checkpoint, folder)
     return folder
+
+
+def doubtful(model: Path, images: int = 200) -> Uncertainty:
+    """Say of a model that the less sure half of its answers to noise was wrong."""
+    predictor = Predictor.load(model, device="cpu")
+    noise = [image(1000 + seed) for seed in range(images)]
+    confidence = predictor.logits(noise).double().softmax(1).amax(1)
+    features = predictor.embed(noise)
+    means = class_means(features[:14], torch.arange(14) % 7, 7)
+    facts = UncertaintyFacts(
+        temperature=2.5, ece_before=0.3, ece_after=0.1, images=images, data="noise"
+    )
+    return Uncertainty(
+        facts=facts,
+        confidence=confidence,
+        correct=(confidence > confidence.median()).to(torch.uint8),
+        means=means,
+        distances=feature_distance(features, means),
+    )
 
 
 def embed(model: Path, photos: Path, out: Path, *more: str) -> Path:

@@ -19,7 +19,16 @@ import numpy as np
 import pytest
 import torch
 
-from tests.deploy.serving import NAMES, PREPROCESS, Server, form, image, save_model, started
+from tests.deploy.serving import (
+    NAMES,
+    PREPROCESS,
+    Server,
+    doubtful,
+    form,
+    image,
+    save_model,
+    started,
+)
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.data.transforms.apply import normalize
@@ -71,6 +80,21 @@ def test_an_image_gets_the_predictors_answer(server: Server, predictor: Predicto
         ]
         values = [score["probability"] for score in top]
         assert values == pytest.approx([score.probability for score in expected.top], abs=1e-6)
+
+
+def test_a_calibrated_model_says_what_it_is_unsure_of(models: Path, tmp_path: Path) -> None:
+    doubts = doubtful(models / "first")
+    folder = save_model(tmp_path / "doubts", uncertainty=doubts)
+    predictor = Predictor.load(folder, unsure="5%")
+    asked = [image(seed) for seed in range(24)]
+    expected = predictor.predict(asked)
+    assert {each.unsure for each in expected} == {True, False}
+    with started(tmp_path, str(folder), "--unsure", "5%") as running:
+        found = [running.post("/predict", content)[2]["images"][0] for content in asked]
+    for each, prediction in zip(found, expected, strict=True):
+        assert each["unsure"] == prediction.unsure
+        assert each["ood"] == pytest.approx(prediction.ood, abs=1e-6)
+        assert each["top"][0]["probability"] == pytest.approx(prediction.probability, abs=1e-6)
 
 
 def test_a_multi_label_model_gives_the_classes_that_reach_their_thresholds(

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from vitrail.cli.options import Classes, Device, File, Json, Model, Templates, Workers, optional
+from vitrail.cli.options import (
+    Classes,
+    Device,
+    File,
+    Json,
+    Model,
+    Templates,
+    Unsure,
+    Workers,
+    optional,
+)
 from vitrail.console import print_json, print_line
 from vitrail.result import print_result
 
@@ -24,6 +34,7 @@ def predict(
     classes: Classes = None,
     templates: Templates = None,
     patches: Annotated[int | None, optional("N")] = None,
+    unsure: Unsure = None,
     top: int = 5,
     csv: File = None,
     parquet: File = None,
@@ -56,8 +67,8 @@ def predict(
             print_json(prediction.to_dict())
 
     result = run(
-        model, images, classes=classes, templates=templates, patches=patches, top=top,
-        csv=csv, parquet=parquet, backend=backend, device=device,
+        model, images, classes=classes, templates=templates, patches=patches,
+        unsure=unsure, top=top, csv=csv, parquet=parquet, backend=backend, device=device,
         keep=not (json or csv or parquet), on_prediction=show,
     )  # fmt: skip
     if json:
@@ -84,6 +95,7 @@ def export(
     max_changed: float = 0.01,
     images: int = 256,
     data: Annotated[str | None, optional("DATA")] = None,
+    unsure: Unsure = None,
     runtime: Annotated[Path | None, optional("FOLDER")] = None,
     json: Json = False,
 ) -> None:
@@ -113,7 +125,8 @@ def export(
 
     result = run(
         model, out, to=to, input=input, any_size=any_size, aot=aot, quantize=quantize,
-        max_changed=max_changed, images=images, data=data, runtime=runtime,
+        max_changed=max_changed, images=images, data=data, unsure=unsure,
+        runtime=runtime,
     )  # fmt: skip
     print_result(result, json=json)
 
@@ -160,6 +173,7 @@ def serve(
     port: int = 8000,
     workers: Workers = None,
     backend: str = "pytorch",
+    unsure: Unsure = None,
     device: Device = None,
     api_key_file: File = None,
     allow_host: Annotated[tuple[str, ...], optional("NAME …")] = (),
@@ -208,8 +222,9 @@ def serve(
         sys.stdout.flush()
 
     run(
-        models, index=index, host=host, port=port, workers=workers, backend=backend, device=device,
-        api_key_file=api_key_file, allow_host=allow_host, max_megabytes=max_megabytes,
-        max_megapixels=max_megapixels, max_images=max_images, queue=queue,
-        receive_seconds=receive_seconds, answer_seconds=answer_seconds, on_start=started,
+        models, index=index, host=host, port=port, workers=workers, backend=backend,
+        unsure=unsure, device=device, api_key_file=api_key_file, allow_host=allow_host,
+        max_megabytes=max_megabytes, max_megapixels=max_megapixels, max_images=max_images,
+        queue=queue, receive_seconds=receive_seconds, answer_seconds=answer_seconds,
+        on_start=started,
     )  # fmt: skip

@@ -23,6 +23,38 @@ from vitrail.cli.options import (
 from vitrail.result import print_result
 
 
+def calibrate(
+    model: Model,
+    data: Data,
+    *,
+    split: Split = None,
+    out: Annotated[Path | None, optional("FOLDER")] = None,
+    batch: int = 64,
+    device: Device = None,
+    workers: Workers = None,
+    json: Json = False,
+) -> None:
+    """Calibrate a model on held-out images, so that it knows what it doesn't know.
+
+    Example: vitrail calibrate runs/photos photos/
+
+    Fits a temperature to the probabilities, notes how often the model was right at which
+    confidence (for --unsure), and which images are like its training images. Training does this at
+    its end by itself.
+
+    Args:
+        split: Images that the model was not trained on. Default: what the run was validated on,
+            otherwise val.
+        out: Write a new model folder there. Default: the model's own folder keeps it.
+        batch: Images in a forward pass.
+        workers: Threads that decode images. Default: one per core.
+    """
+    from vitrail.evaluation.uncertainty.calibrate import calibrate as run
+
+    result = run(model, data, split=split, out=out, batch=batch, device=device, workers=workers)
+    print_result(result, json=json)
+
+
 def evaluate(
     model: Model,
     data: Data,

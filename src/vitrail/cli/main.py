@@ -25,7 +25,7 @@ from vitrail import __version__
 from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
 from vitrail.cli.deploy import bench, export, predict, serve
-from vitrail.cli.evaluate import compare, evaluate, zeroshot
+from vitrail.cli.evaluate import calibrate, compare, evaluate, zeroshot
 from vitrail.cli.features import choose, embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models
@@ -56,6 +56,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "finetune": finetune,
     "soup": soup,
     "evaluate": evaluate,
+    "calibrate": calibrate,
     "zeroshot": zeroshot,
     "compare": compare,
     "vtab": vtab,

@@ -50,6 +50,15 @@ Templates = Annotated[
     ),
 ]
 
+Unsure = Annotated[
+    str | None,
+    optional(
+        "RATE",
+        "Withhold answers, so that at most this fraction of the others is wrong, such as 5%, on "
+        "images like those that the model was calibrated on. Default: all are given.",
+    ),
+]
+
 OTHER_NAMES = {
     **dict.fromkeys(("learning_rate", "lr0", "base_lr", "blr"), "--lr"),
     **dict.fromkeys(("weight_decay", "wd"), "--optim.weight-decay"),

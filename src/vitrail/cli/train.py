@@ -48,6 +48,8 @@ class CommonFlags:
     """Start again, and remove what the run has left in RUN."""
     no_report: bool = False
     """Write no report.html into RUN at the end."""
+    no_calibration: bool = False
+    """Do not calibrate the model on the validation images at the end."""
     dry_run: bool = False
     """Only estimate the run: steps, memory, FLOPs, and time from a few real steps."""
     json: Json = False
@@ -91,7 +93,7 @@ def train(
         return _print(estimate(data, **words), flags)
     from vitrail.run import train
 
-    return _print(train(data, restart=flags.restart, report=not flags.no_report, **words), flags)
+    return _print(train(data, **_ends(flags), **words), flags)
 
 
 def finetune(
@@ -138,7 +140,7 @@ def finetune(
         return _print(estimate_finetuning(data, **words), flags)
     from vitrail.run import finetune
 
-    return _print(finetune(data, restart=flags.restart, report=not flags.no_report, **words), flags)
+    return _print(finetune(data, **_ends(flags), **words), flags)
 
 
 def _words(flags: CommonFlags, settings: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -146,6 +148,15 @@ def _words(flags: CommonFlags, settings: Sequence[tuple[str, str]]) -> dict[str,
     names = ("out", "recipe", "steps", "epochs", "batch", "lr", "seed", "image")
     words = {name: getattr(flags, name) for name in names}
     return {**words, "config_file": flags.config, "settings": dict(settings)}
+
+
+def _ends(flags: CommonFlags) -> dict[str, bool]:
+    """Return how the run begins and ends, as the functions take it."""
+    return {
+        "restart": flags.restart,
+        "report": not flags.no_report,
+        "calibrate": not flags.no_calibration,
+    }
 
 
 def _print(result: Result, flags: CommonFlags) -> None:

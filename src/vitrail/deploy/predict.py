@@ -11,7 +11,9 @@ from vitrail.config import InputError
 from vitrail.console import log_line, show_progress
 from vitrail.deploy.backends.backends import REFERENCE
 from vitrail.deploy.backends.selection import AUTO, check_backend, select_backend
+from vitrail.evaluation.uncertainty.selective import parse_rate
 from vitrail.predictor import ImageLike, ModelLike, Prediction, Predictor
+from vitrail.predictor.doubts import answers_nothing
 from vitrail.predictor.images import find_images, is_one
 from vitrail.predictor.prediction_files import csv_writer, parquet_writer
 from vitrail.result import Result, ResultTable
@@ -31,14 +33,22 @@ class PredictionResult(Result):
 
     def summary(self) -> Iterable[ResultTable | str]:
         """Give a table of classes, and the images that could not be read."""
+        doubted = any(each.doubts() for each in self.predictions)
         rows = [
-            ("" if rank else each.path, *score.cells())
+            (
+                "" if rank else each.path,
+                *score.cells(),
+                *([] if not doubted else ["" if rank else "; ".join(each.doubts())]),
+            )
             for each in self.predictions
             for rank, score in enumerate(each.top)
         ]
         if rows:
-            columns = ("image", "class", "probability", "predicted")[: len(rows[0])]
+            cells = len(rows[0]) - doubted
+            columns = (*("image", "class", "probability", "predicted")[:cells], *["note"] * doubted)
             yield ResultTable(columns, rows, justify="left")
+        if withheld := sum(each.unsure is True for each in self.predictions):
+            yield f"unsure: {withheld:,} of {self.images:,} images"
         for each in self.unreadable:
             yield f"unreadable: {each.path}: {each.error}"
 
@@ -50,6 +60,7 @@ def predict(
     classes: Texts | None = None,
     templates: Texts | None = None,
     patches: int | None = None,
+    unsure: float | str | None = None,
     top: int = 5,
     csv: str | Path | None = None,
     parquet: str | Path | None = None,
@@ -62,7 +73,8 @@ def predict(
 
     `classes` are given as text to a CLIP or SigLIP ("cat,dog", a list, or a file with one per
     line), with prompt `templates` such as "a photo of a {}.". `patches` keeps the images' aspect
-    ratio, within a patch budget.
+    ratio, within a patch budget. `unsure`, such as "5%", withholds answers so that at most that
+    fraction of the others is wrong, for a model that was calibrated.
     `on_prediction` gets each prediction as soon as it is there; without `keep`, the result holds
     only the unreadable ones. InputError if no image can be read.
     """
@@ -74,6 +86,7 @@ def predict(
     if csv is not None and csv == parquet:
         raise InputError(f"--csv and --parquet are both {csv}; give two names")
     check_backend(backend)
+    rate = None if unsure is None else parse_rate(unsure)
     files: list[ImageLike] = []
     for each in given:
         files += find_images([each]) if isinstance(each, str | Path) else [each]
@@ -82,6 +95,10 @@ def predict(
     predictor = Predictor.load(model, classes=classes, templates=templates, device=device)
     if patches is not None:
         predictor = predictor.with_patches(patches)
+    if rate is not None:
+        predictor = predictor.with_unsure(rate)
+        if answers_nothing(predictor.doubts):
+            log_line(f"no answer of {predictor.name} is sure enough for {rate:.4g}: all are unsure")
     predictor = select_backend(predictor, backend, log=log_line)
     kept: list[Prediction] = []
     unreadable: list[Prediction] = []

@@ -128,7 +128,12 @@ def _evaluate(
     batches = EvalBatches(dataset, preprocess_of(loaded), batch=batch)
     predictions = join_predictions(
         predict_dataset(
-            loaded.model, batches, matching, device=device, activation=loaded.activation
+            loaded.model,
+            batches,
+            matching,
+            device=device,
+            activation=loaded.activation,
+            temperature=loaded.temperature,
         )
     )
     thresholds = map_thresholds(loaded, matching, dataset)

@@ -67,9 +67,13 @@ class Predictions:
 
 
 def read_predictions(
-    batch: Batch, logits: Tensor, matching: ClassMatching, activation: Activation = "softmax"
+    batch: Batch,
+    logits: Tensor,
+    matching: ClassMatching,
+    activation: Activation = "softmax",
+    temperature: float = 1.0,
 ) -> Predictions:
-    """Reduce one batch's logits to predictions."""
+    """Reduce one batch's logits to predictions; the temperature is that of the confidence."""
     readable = batch.weights > 0
     labels, logits = batch.labels[readable], logits[readable[: len(logits)]]
     rows = batch.indices[readable].numpy()
@@ -104,11 +108,14 @@ def read_predictions(
         scores = F.log_softmax(logits, -1)
         losses = -scores.masked_fill(~own, -torch.inf).logsumexp(-1)
     best = scores.topk(k, -1)
+    confidence = best.values[:, 0].double().exp()
+    if activation == "softmax" and temperature != 1:
+        confidence = (logits.double() / temperature).softmax(-1).amax(-1)
     return Predictions(
         rows,
         labels.numpy(),
         owner[best.indices].numpy(),
-        best.values[:, 0].double().exp().numpy(),
+        confidence.numpy(),
         losses.double().numpy(),
         None,
         batch.bad,
@@ -152,13 +159,14 @@ def predict_batches(
     *,
     device: torch.device,
     activation: Activation = "softmax",
+    temperature: float = 1.0,
     report: Callable[[int], None] = lambda done: None,
 ) -> list[Predictions]:
     """Run a model over batches; `report` is told how many images are done."""
     found: list[Predictions] = []
     done = 0
     for batch, logits in run_batches(model, batches, preprocess, device=device):
-        found.append(read_predictions(batch, logits, matching, activation))
+        found.append(read_predictions(batch, logits, matching, activation, temperature))
         done += len(batch.labels)
         report(done)
     return found
@@ -171,6 +179,7 @@ def predict_dataset(
     *,
     device: torch.device,
     activation: Activation = "softmax",
+    temperature: float = 1.0,
     loader: LoaderConfig | None = None,
     report: Callable[[int], None] = lambda done: None,
 ) -> list[Predictions]:
@@ -183,5 +192,6 @@ def predict_dataset(
         matching,
         device=device,
         activation=activation,
+        temperature=temperature,
         report=report,
     )

@@ -44,7 +44,9 @@ def predict_on_ray(
     """
     if device not in (None, "cpu", "cuda"):
         raise InputError(f"--engine ray takes --device cpu or cuda, got {device!r}")
-    work = _PredictBatch(loaded.model.cpu(), batches, matching, loaded.activation, device)
+    work = _PredictBatch(
+        loaded.model.cpu(), batches, matching, loaded.activation, loaded.temperature, device
+    )
     parts: list[Predictions] = []
     done = 0
     steps = range(len(batches))
@@ -63,6 +65,7 @@ class _PredictBatch:
     batches: EvalBatches
     matching: ClassMatching
     activation: Activation
+    temperature: float
     device: str | None
 
     def __call__(self, step: int) -> Predictions:
@@ -76,6 +79,7 @@ class _PredictBatch:
             self.matching,
             device=device,
             activation=self.activation,
+            temperature=self.temperature,
         )[0]
 
 

@@ -138,6 +138,8 @@ def open_matched(
         if loaded.thresholds is not None:
             own = "a label is predicted where its probability reaches the model's threshold"
         notes += (own,)
+    if loaded.temperature != 1 and not dataset.multilabel:
+        notes += (f"probabilities are calibrated: temperature {loaded.temperature:.3f}",)
     if loaded.preprocess is not None and loaded.preprocess.patches:
         sides = "x".join(map(str, loaded.preprocess.size))
         notes += (f"images are stretched to {sides}; predict keeps their aspect ratio",)
@@ -181,6 +183,7 @@ def _predict(
                 matching,
                 device=processes.device,
                 activation=loaded.activation,
+                temperature=loaded.temperature,
                 loader=LoaderConfig(workers=workers),
                 report=lambda done: report(done * processes.count),
             )

@@ -14,7 +14,7 @@ from vitrail.files import replacing
 from vitrail.predictor.predictions import Prediction
 from vitrail.text import printable
 
-COLUMNS = ("path", "rank", "index", "label", "probability", "predicted", "error")
+COLUMNS = ("path", "rank", "index", "label", "probability", "predicted", "error", "unsure", "ood")
 _ROWS_PER_WRITE = 4096
 
 
@@ -28,11 +28,14 @@ def csv_writer(path: Path) -> Iterator[Callable[[Prediction], None]]:
         def add(prediction: Prediction) -> None:
             name = printable(prediction.path)
             if prediction.error is not None:
-                writer.writerow((name, *[""] * 5, prediction.error))
+                writer.writerow((name, *[""] * 5, prediction.error, "", ""))
+            unsure = "" if prediction.unsure is None else str(prediction.unsure).lower()
+            ood = "" if prediction.ood is None else f"{prediction.ood:.4g}"
             for rank, score in enumerate(prediction.top, 1):
                 flag = "" if score.predicted is None else str(score.predicted).lower()
                 probability = f"{score.probability:.6g}"
-                writer.writerow((name, rank, score.index, score.label, probability, flag, ""))
+                cells = (name, rank, score.index, score.label, probability, flag, "")
+                writer.writerow((*cells, unsure, ood))
 
         yield add
         file.flush()
@@ -55,6 +58,7 @@ def parquet_writer(path: Path) -> Iterator[Callable[[Prediction], None]]:
         ]
     )
     fields = [("path", pa.string()), ("top", pa.list_(score)), ("error", pa.string())]
+    fields += [("unsure", pa.bool_()), ("ood", pa.float64())]
     schema = pa.schema(fields)
     rows: list[dict[str, Any]] = []
     with replacing(path) as part, pq.ParquetWriter(part, schema) as writer:
@@ -66,7 +70,8 @@ def parquet_writer(path: Path) -> Iterator[Callable[[Prediction], None]]:
         def add(prediction: Prediction) -> None:
             failed = prediction.error is not None
             top = None if failed else [asdict(each) for each in prediction.top]
-            rows.append({"path": printable(prediction.path), "top": top, "error": prediction.error})
+            named = {"path": printable(prediction.path), "top": top, "error": prediction.error}
+            rows.append({**named, "unsure": prediction.unsure, "ood": prediction.ood})
             if len(rows) == _ROWS_PER_WRITE:
                 flush()
 

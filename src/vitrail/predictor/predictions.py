@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.decoding.decode import ImageError
+from vitrail.evaluation.uncertainty.novelty import FLAGGED
 from vitrail.result import Result, ResultTable
 from vitrail.weights.checkpoint import Activation
 
@@ -48,6 +49,11 @@ class Prediction(Result):
     error: str | None = None
     error_kind: str | None = None
     """The error in two words, e.g. `not an image`."""
+    unsure: bool | None = None
+    """Whether the answer is withheld at the error rate that was asked for; None if none was."""
+    ood: float | None = None
+    """How unlike the training images it is: the fraction of held-out images that are nearer to
+    them. None for a model that was never calibrated."""
 
     @property
     def index(self) -> int:
@@ -63,6 +69,11 @@ class Prediction(Result):
     def probability(self) -> float:
         """The probability of the most likely class."""
         return self.top[0].probability
+
+    @property
+    def answer(self) -> str:
+        """The name of the most likely class, or `unsure`."""
+        return "unsure" if self.unsure else self.label
 
     @property
     def multilabel(self) -> bool:
@@ -85,13 +96,21 @@ class Prediction(Result):
             yield ResultTable(
                 (self.path, "probability", *more), [score.cells() for score in self.top]
             )
+            yield from self.doubts()
+
+    def doubts(self) -> list[str]:
+        """Say in words why the answer should not be trusted."""
+        found = ["unsure"] if self.unsure else []
+        return found + (["unlike the training images"] if (self.ood or 0) >= FLAGGED else [])
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain data: the path, and either `top` or `error`; `labels` if multi-label."""
         if self.error is not None:
             return {"path": self.path, "error": self.error}
-        labels = {"labels": list(self.labels)} if self.multilabel else {}
-        return {"path": self.path, **labels, "top": [score.to_dict() for score in self.top]}
+        more: dict[str, Any] = {"labels": list(self.labels)} if self.multilabel else {}
+        doubts = {"unsure": self.unsure, "ood": self.ood}
+        more |= {name: value for name, value in doubts.items() if value is not None}
+        return {"path": self.path, **more, "top": [score.to_dict() for score in self.top]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,16 +131,19 @@ def rank(
     *,
     activation: Activation = "softmax",
     thresholds: tuple[float, ...] | None = None,
+    temperature: float = 1.0,
 ) -> list[tuple[ClassScore, ...]]:
     """Give the `top` most likely classes per row of logits (n, classes); ties in class order.
 
+    A softmax model's logits are divided by the temperature.
     For a sigmoid model, all classes that reach their thresholds come first, also if there are more
     than `top`.
     """
     if top < 1:
         raise InputError(f"top must be at least 1, got {top}")
     logits = logits.double()
-    probabilities = logits.sigmoid() if activation == "sigmoid" else logits.softmax(-1)
+    scaled = logits / temperature
+    probabilities = logits.sigmoid() if activation == "sigmoid" else scaled.softmax(-1)
     order = probabilities.sort(dim=-1, descending=True, stable=True).indices
     counts, reached = [top] * len(logits), None
     if activation == "sigmoid":

@@ -22,8 +22,11 @@ from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import choose_device
+from vitrail.evaluation.uncertainty.calibrate import features_and_logits
+from vitrail.evaluation.uncertainty.selective import parse_rate
 from vitrail.models import BiT, ViT, ViTSpec
 from vitrail.predictor.batching_config import BatchingConfig, default_batching, keep_threads
+from vitrail.predictor.doubts import doubts_of
 from vitrail.predictor.fused import fuse
 from vitrail.predictor.images import ImageLike, is_one, preprocess_image, read_content
 from vitrail.predictor.last_block import inference_copy
@@ -63,8 +66,12 @@ class Predictor:
         device: str | torch.device | None = None,
         engine: Engine | None = None,
         batching: BatchingConfig | None = None,
+        unsure: float | str | None = None,
     ) -> None:
-        """Wrap a loaded model on a device, the best by default; `engine` computes the logits."""
+        """Wrap a loaded model on a device, the best by default; `engine` computes the logits.
+
+        `unsure` is the error rate that its answers may have, 0.05 or "5%"; the others are unsure.
+        """
         if loaded.preprocess is None:
             raise InputError(
                 f"{name} does not say how images are preprocessed; use a source that does (timm:…, "
@@ -81,6 +88,11 @@ class Predictor:
         self.thresholds = loaded.thresholds
         on_gpu = self.device.type != "cpu"
         self.batching = batching or default_batching(self.model.spec, on_gpu=on_gpu)
+        self.unsure = None if unsure is None else parse_rate(unsure)
+        """The error rate of the answers that are given."""
+        self.doubts = doubts_of(loaded, name, self.unsure)
+        self.temperature = loaded.temperature
+        """What logits are divided by to give probabilities."""
         self._engine, self._loaded = engine, loaded
         self._hooking = threading.Lock()
 
@@ -93,27 +105,31 @@ class Predictor:
         classes: Texts | None = None,
         templates: Texts | None = None,
         device: str | torch.device | None = None,
+        unsure: float | str | None = None,
     ) -> Predictor:
         """Load a run folder, a model folder, or weights: timm:…, hf:…, google:…, file:…, a path.
 
         A model or predictor that is loaded already is taken as it is. `model` names the
         architecture where the shapes of the source don't determine it. `classes`, as text, makes a
-        zero-shot classifier of a CLIP or SigLIP; `templates` are its prompts.
+        zero-shot classifier of a CLIP or SigLIP; `templates` are its prompts. `unsure` is the error
+        rate that its answers may have.
         """
+        rate = None if unsure is None else parse_rate(unsure)
         if classes is not None:
             if not isinstance(source, str | Path):
                 raise InputError("classes need a text tower: give the model as text, not loaded")
             made = zero_shot_model(source, classes, templates=templates)
-            return cls(made, name=str(source), device=device)
+            return cls(made, name=str(source), device=device, unsure=rate)
         if templates is not None:
             raise InputError("--templates requires --classes")
         if isinstance(source, Predictor):
-            return source
+            return source if rate is None else source.with_unsure(rate)
         if isinstance(source, ViT | BiT):
             source = LoadedModel(source, None, None, None)
         if isinstance(source, LoadedModel):
-            return cls(source, name=source.model.spec.name, device=device)
-        return cls(load(str(source), model=model), name=str(source), device=device)
+            return cls(source, name=source.model.spec.name, device=device, unsure=rate)
+        loaded = load(str(source), model=model)
+        return cls(loaded, name=str(source), device=device, unsure=rate)
 
     def with_patches(self, patches: int) -> Predictor:
         """Give a predictor that takes images at their own aspect ratio, within a patch budget."""
@@ -124,14 +140,33 @@ class Predictor:
             raise InputError(f"--patches requires a ViT with square patches, got {spec.name}")
         preprocess = replace(self.preprocess, patches=patches, patch_size=spec.stride[0])
         loaded = replace(self._loaded, model=self.model, preprocess=preprocess)
-        return Predictor(loaded, name=self.name, device=self.device)
+        return Predictor(loaded, name=self.name, device=self.device, unsure=self.unsure)
+
+    def with_unsure(self, rate: float | str) -> Predictor:
+        """Give a predictor that withholds answers: at most `rate` of the others is wrong."""
+        loaded = replace(self._loaded, model=self.model)
+        return Predictor(
+            loaded,
+            name=self.name,
+            device=self.device,
+            engine=self._engine,
+            batching=self.batching,
+            unsure=rate,
+        )
 
     def with_engine(self, engine: Engine | None, batching: BatchingConfig) -> Predictor:
         """Give a predictor of the same model whose logits another engine computes."""
         if engine is not None and self.preprocess.patches:
             raise InputError("a patch budget gives images of many sizes; use --backend pytorch")
         loaded, device = replace(self._loaded, model=self.model), self.device
-        return Predictor(loaded, name=self.name, device=device, engine=engine, batching=batching)
+        return Predictor(
+            loaded,
+            name=self.name,
+            device=device,
+            engine=engine,
+            batching=batching,
+            unsure=self.unsure,
+        )
 
     @overload
     def predict(self, images: ImageLike, *, top: int = 5) -> Prediction: ...
@@ -147,11 +182,14 @@ class Predictor:
         """
         if is_one(images):
             path = str(images) if isinstance(images, str | Path) else "image 0"
-            return Prediction(path, self.rank(self.logits(images)[None], top=top)[0])
-        logits = [(output.path, _values(output)) for output in self.outputs(images)]
-        if not logits:
+            return self._answer(path, self._gather(images, self._pick_scores()), top)
+        scores = [
+            (output.path, _values(output))
+            for output in self._stream(_items(images), self._pick_scores())
+        ]
+        if not scores:
             raise InputError("no images to predict")
-        return [Prediction(path, self.rank(row[None], top=top)[0]) for path, row in logits]
+        return [self._answer(path, row, top) for path, row in scores]
 
     def predictions(
         self, images: ImageLike | Iterable[ImageLike] | ImageDataset, *, top: int = 5
@@ -160,12 +198,12 @@ class Predictor:
 
         `batching.workers` threads decode and run images, a few ahead of the caller.
         """
-        for output in self.outputs(images):
+        for output in self._stream(_items(images), self._pick_scores()):
             if output.values is None:
                 assert output.error is not None
                 yield Prediction(output.path, (), str(output.error), output.error.kind)
             else:
-                yield Prediction(output.path, self.rank(output.values[None], top=top)[0])
+                yield self._answer(output.path, output.values, top)
 
     def outputs(
         self, images: ImageLike | Iterable[ImageLike] | ImageDataset, *, features: bool = False
@@ -183,8 +221,24 @@ class Predictor:
 
     def rank(self, logits: Tensor, *, top: int = 5) -> list[tuple[ClassScore, ...]]:
         """Give the classes of each row of logits (n, classes), as `predictions.rank` does."""
-        kind, thresholds = self.activation, self.thresholds
-        return rank(logits, self.classes, top, activation=kind, thresholds=thresholds)
+        return rank(
+            logits,
+            self.classes,
+            top,
+            activation=self.activation,
+            thresholds=self.thresholds,
+            temperature=self.temperature,
+        )
+
+    def _answer(self, path: str, scores: Tensor, top: int) -> Prediction:
+        """Make a prediction of logits, which the distance follows where it is known."""
+        logits, distance = scores[: self.model.spec.classes], scores[self.model.spec.classes :]
+        return Prediction(
+            path,
+            self.rank(logits[None], top=top)[0],
+            unsure=self.doubts.unsure(logits),
+            ood=self.doubts.ood(distance) if len(distance) else None,
+        )
 
     def same_predictions(self, logits: Tensor, others: Tensor) -> Tensor:
         """Tell for each row of logits whether both give the same class, or the same labels."""
@@ -250,6 +304,22 @@ class Predictor:
         if prepared.dtype == torch.uint8:
             return normalize(prepared, self.preprocess, device=self.device)
         return prepared.to(self.device, torch.float32)
+
+    def _pick_scores(self) -> Engine:
+        """Give what computes logits, and in the same pass the features' distance if it is known."""
+        logits = self._pick(features=False)
+        measured = self._engine is None and self.doubts.means is not None
+        return self._run_scores if measured else logits
+
+    def _run_scores(self, prepared: Tensor) -> Tensor:
+        """Compute logits and distance (n, classes + 1) of prepared images."""
+
+        def compute(images: Tensor) -> Tensor:
+            features, logits = features_and_logits(self._fast, images)
+            distance = self.doubts.distance(features)
+            return torch.cat([logits, distance.to(logits)[:, None]], 1)
+
+        return self._run(compute, prepared)
 
     def _pick(self, *, features: bool) -> Engine:
         if features:

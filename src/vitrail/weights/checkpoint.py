@@ -16,7 +16,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +32,14 @@ from vitrail.models.cost.total import cost_of
 from vitrail.weights.files.tensor_files import check_numbers, open_weights, sha256_of
 from vitrail.weights.files.write_safetensors import save_safetensors
 from vitrail.weights.sources import LARGEST_JSON
+from vitrail.weights.uncertainty_record import (
+    FILE,
+    Uncertainty,
+    UncertaintyFacts,
+    check_uncertainty,
+    read_uncertainty,
+    write_uncertainty,
+)
 
 WEIGHTS, RECORD = "model.safetensors", "model.json"
 VERSION = 1
@@ -70,6 +78,8 @@ class Checkpoint:
     thresholds: tuple[float, ...] | None = None
     """For each output of a sigmoid model, the probability from which on an image has the label,
     chosen on held-out images; 0.5 where there are none."""
+    uncertainty: Uncertainty | None = None
+    """Its temperature, and how sure and how often right it was on held-out images."""
     provenance: Provenance | None = None
     changed_by: str | None = None
     """The import path of what put parts of its own into the model, where something did."""
@@ -152,6 +162,7 @@ class _Record:
     parameters: int
     activation: Activation = "softmax"
     thresholds: tuple[float, ...] | None = None
+    uncertainty: UncertaintyFacts | None = None
     changed_by: str | None = None
 
 
@@ -185,17 +196,19 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Path:
     """Write all beside the folder, on disk and for all that may read the user's files."""
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
     save_safetensors(checkpoint.tensors, new / WEIGHTS, {"format": "pt"})
+    uncertain = checkpoint.uncertainty
     record = _Record(
         name=str(checkpoint.spec),
         sha256=sha256_of(new / WEIGHTS),
         parameters=sum(tensor.numel() for tensor in checkpoint.tensors.values()),
+        uncertainty=None if uncertain is None else write_uncertainty(uncertain, new),
         **{key: getattr(checkpoint, key) for key in _SHARED},
     )
     data = {"version": VERSION, **to_dict(record), "spec": spec_to_dict(checkpoint.spec)}
     text = json.dumps({**data, "checksum": ""}, indent=2) + "\n"
     sealed = text.replace(_seal(""), _seal(hashlib.sha256(text.encode()).hexdigest()))
     (new / RECORD).write_text(sealed, encoding="utf-8", newline="\n")
-    for path in (new / WEIGHTS, new / RECORD, new):
+    for path in (*sorted(new.iterdir()), new):
         permit(path)  # as mkdtemp does not
         sync(path)
     return new
@@ -244,7 +257,7 @@ def check_replaceable(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise InputError(f"{folder}: is a file; choose another name for the model folder")
-    others = sorted({path.name for path in folder.iterdir()} - {WEIGHTS, RECORD})
+    others = sorted({path.name for path in folder.iterdir()} - {WEIGHTS, RECORD, FILE})
     if not others and (folder / RECORD).exists():
         others = [RECORD]
         with suppress(InputError):
@@ -276,6 +289,9 @@ def load_folder(folder: Path) -> Checkpoint:
     shared: dict[str, Any] = {key: getattr(record, key) for key in _SHARED}
     checkpoint = Checkpoint(spec=spec, tensors=_read_weights(place / WEIGHTS, record), **shared)
     try:
+        if record.uncertainty is not None:
+            found = read_uncertainty(record.uncertainty, place, spec.classes)
+            checkpoint = replace(checkpoint, uncertainty=found)
         check_size(spec, {name: tuple(tensor.shape) for name, tensor in checkpoint.tensors.items()})
         _make_empty(checkpoint)
         _check_outputs(checkpoint)
@@ -316,6 +332,8 @@ def _check_outputs(checkpoint: Checkpoint) -> None:
     classes, outputs = checkpoint.classes, checkpoint.spec.classes
     if classes is not None and len(classes) != outputs:
         raise InputError(f"{len(classes)} class names for {outputs} outputs of {checkpoint.spec}")
+    if checkpoint.uncertainty is not None:
+        check_uncertainty(checkpoint.uncertainty, outputs)
     if (thresholds := checkpoint.thresholds) is None:
         return
     if checkpoint.activation != "sigmoid":

@@ -88,7 +88,7 @@ def as_loaded(model: AnyModel, *, image: Size | None = None) -> LoadedModel:
     if image is None or image == loaded.model.spec.image:
         return loaded
     fitted = adapt_checkpoint(as_checkpoint(loaded), image=image)
-    return replace(loaded, model=fitted.build(), preprocess=fitted.preprocess)
+    return replace(loaded, model=fitted.build(), preprocess=fitted.preprocess, uncertainty=None)
 
 
 def _read_state_dict(

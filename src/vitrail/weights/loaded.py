@@ -14,6 +14,7 @@ from vitrail.config import InputError
 from vitrail.data import Preprocess
 from vitrail.models import BiT, ViT, build
 from vitrail.weights.checkpoint import Activation, Checkpoint, Provenance, save_folder
+from vitrail.weights.uncertainty_record import Uncertainty
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,13 @@ class LoadedModel:
     """What makes probabilities of the model's logits."""
     thresholds: tuple[float, ...] | None = None
     """For each output of a sigmoid model, the probability from which on an image has the label."""
+    uncertainty: Uncertainty | None = None
+    """Its temperature, and how sure and how often right it was on held-out images."""
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by to give probabilities; 1 unless it was calibrated."""
+        return 1.0 if self.uncertainty is None else self.uncertainty.temperature
 
 
 AnyModel = str | os.PathLike[str] | LoadedModel | ViT | BiT

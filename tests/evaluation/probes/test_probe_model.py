@@ -86,9 +86,14 @@ def test_the_scale_is_calibrated_without_moving_a_class() -> None:
         return Ridge(features, labels, 10).head(1.0)
 
     plain = fit(*tensors(train))
-    head, temperature = calibrate_head(plain, train, None, fit, 0)
-    assert temperature is not None
-    torch.testing.assert_close(head.logits(x) * temperature, plain.logits(x))
+    head, uncertainty = calibrate_head(plain, train, None, fit, 0)
+    assert uncertainty is not None
+    inside = plain.weight.norm() / head.weight.norm()  # the temperature that is in the head now
+    torch.testing.assert_close(head.logits(x) * inside, plain.logits(x))
+    assert uncertainty.temperature == 1
+    assert uncertainty.facts.ece_before > 0.2
+    assert uncertainty.facts.ece_after < 0.06
+    assert len(uncertainty.distances) == len(uncertainty.confidence) == len(train)
     correct = (plain.logits(x).argmax(1) == y).numpy()
 
     def error(logits: torch.Tensor) -> float:

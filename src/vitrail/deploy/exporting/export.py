@@ -85,11 +85,13 @@ def export(
     max_changed: float = 0.01,
     images: int = 256,
     data: Data | None = None,
+    unsure: float | str | None = None,
     runtime: str | Path | None = None,
 ) -> ExportResult:
     """Write a model in another format; nothing is left behind if it computes something else.
 
     It is checked on images of `data`, or on generated shapes. `ExportConfig` has the options.
+    `unsure` is the error rate of the answers that a web page gives.
     """
     config = ExportConfig(
         input=input, any_size=any_size, aot=aot, quantize=quantize, max_changed=max_changed,
@@ -98,7 +100,9 @@ def export(
     write = _find_writer(to, config)  # before the model is loaded
     if config.quantize == "int8" and data is None:
         raise InputError("int8 needs images like those it will see, for calibration: --data")
-    predictor, out = Predictor.load(model, device="cpu"), Path(out)
+    if unsure is not None and to != "web":
+        raise InputError(f"--unsure requires --to web, not {to}")
+    predictor, out = Predictor.load(model, device="cpu", unsure=unsure), Path(out)
     if predictor.device.type != "cpu":
         raise InputError(f"export needs a model on the CPU, not on {predictor.device}")
     if any_size and getattr(predictor.model.spec, "position", "") == "relative-2d":
@@ -120,7 +124,7 @@ def export(
     calibration = None
     if "int8" in choices:
         calibration = take_samples(data, preprocess, count=CALIBRATION, split="train")
-    module = ExportModule(predictor, config.input).eval()
+    module = ExportModule(predictor, config.input, distance=to == "web").eval()
     sizes = [preprocess.size, *([other_size(module)] if config.any_size else [])]
     with replacing(out) as part:  # first, so that an unwritable place is known at once
         files = read_runtime(config.runtime) if to == "web" else {}
@@ -221,7 +225,8 @@ def _compare(context: ExportContext, run: Engine, samples: Samples, size: Size) 
             )
         apart = (found - expected).abs().nan_to_num(nan=math.inf)  # max() ignores NaN
         worst = max(worst, float(apart.max()) / scale)
-        same[batch] &= context.predictor.same_predictions(found, expected)
+        classes = module.model.spec.classes or None  # a distance may follow the logits
+        same[batch] &= context.predictor.same_predictions(found[:, :classes], expected[:, :classes])
     return _Compared(worst, float(same.double().mean()))
 
 

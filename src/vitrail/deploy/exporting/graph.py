@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from vitrail import __version__
 from vitrail.config import to_dict
 from vitrail.data.transforms.apply import normalize
+from vitrail.evaluation.uncertainty.calibrate import features_and_logits
 from vitrail.models.spec import Size
 from vitrail.predictor import Predictor
 from vitrail.text import to_json
@@ -30,17 +31,25 @@ OUTPUT = "logits"
 class ExportModule(nn.Module):
     """A model that takes images in one of the input formats."""
 
-    def __init__(self, predictor: Predictor, input_format: Input) -> None:
+    def __init__(
+        self, predictor: Predictor, input_format: Input, *, distance: bool = False
+    ) -> None:
+        """With `distance`, a calibrated model's logits are followed by that of the features."""
         super().__init__()
+        self.doubts = predictor.doubts
+        self.measured = distance and self.doubts.means is not None
         self.model, self.preprocess = predictor.model, predictor.preprocess
         self.input_format: Input = input_format
 
     def forward(self, images: Tensor) -> Tensor:
         """Compute the logits (batch, classes), or the features of a model without classes."""
-        if self.input_format == "float":
+        if self.input_format != "float":
+            last = images if self.input_format == "uint8-nhwc" else images.permute(0, 2, 3, 1)
+            images = normalize(last, self.preprocess)
+        if not self.measured:
             return self.model(images)
-        last = images if self.input_format == "uint8-nhwc" else images.permute(0, 2, 3, 1)
-        return self.model(normalize(last, self.preprocess))
+        features, logits = features_and_logits(self.model, images)
+        return torch.cat([logits, self.doubts.distance(features)[:, None]], 1)
 
     def to_input(self, prepared: Tensor) -> Tensor:
         """Convert prepared images, uint8 (n, height, width, channels), to the input format."""
@@ -92,6 +101,7 @@ def export_metadata(predictor: Predictor, input_format: Input) -> dict[str, str]
         "vitrail.input": input_format,
         "vitrail.preprocess": json.dumps(to_dict(predictor.preprocess)),
         "vitrail.activation": predictor.activation,
+        "vitrail.temperature": json.dumps(predictor.temperature),
         "vitrail.thresholds": json.dumps(predictor.thresholds),
         "classes": to_json(None if classes is None else list(classes)),
     }

@@ -62,6 +62,8 @@ def write_page(predictor: Predictor, folder: Path, runtime: dict[str, bytes]) ->
         "preprocess": to_dict(predictor.preprocess),
         "activation": predictor.activation,
         "thresholds": predictor.thresholds,
+        "temperature": predictor.temperature,
+        **_doubts(predictor),
         "bytes": {
             "model.onnx": (folder / "model.onnx").stat().st_size,
             "onnxruntime.wasm": len(runtime["onnxruntime.wasm"]),
@@ -70,6 +72,18 @@ def write_page(predictor: Predictor, folder: Path, runtime: dict[str, bytes]) ->
     content["model.json"] = to_json(about).encode()
     for name, data in content.items():
         (folder / name).write_bytes(data)
+
+
+def _doubts(predictor: Predictor) -> dict[str, object]:
+    """Say when the page withholds an answer, and how far held-out images were; no infinities."""
+    doubts = predictor.doubts
+    found: dict[str, object] = {}
+    if doubts.threshold is not None:
+        found["answered_above"] = min(max(doubts.threshold, -1.0), 2.0)  # of a probability
+    if doubts.held_out is not None:
+        ranked = doubts.held_out.sort().values.tolist()
+        found["held_out"] = [round(each, 6) for each in ranked]
+    return found
 
 
 def read_runtime(folder: Path | None) -> dict[str, bytes]:

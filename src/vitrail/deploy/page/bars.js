@@ -16,11 +16,19 @@ function makeBar({ label, probability, predicted }) {
   return row;
 }
 
-// A multi-label model's labels are said in a line above.
-export function showBars(panel, top) {
+const FLAGGED = 0.95; // as in evaluation/uncertainty/novelty.py
+
+function sayDoubts({ unsure, ood }) {
+  const said = unsure ? ["Unsure: none of these is certain enough."] : [];
+  if (ood >= FLAGGED) said.push("Unlike the images that the model was trained on.");
+  return said.join(" ");
+}
+
+// A multi-label model's labels are said in a line above, and so is why to doubt an answer.
+export function showBars(panel, top, doubts = {}) {
   const labels = top.filter(({ predicted }) => predicted).map(({ label }) => label);
   const multilabel = top.some(({ predicted }) => predicted !== undefined);
   const line = labels.length ? `Labels: ${labels.join(" · ")}` : "No class reaches its threshold.";
-  panel.querySelector(".labels").textContent = multilabel ? line : "";
+  panel.querySelector(".labels").textContent = multilabel ? line : sayDoubts(doubts);
   panel.querySelector(".bars").replaceChildren(...top.map(makeBar));
 }

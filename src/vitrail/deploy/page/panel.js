@@ -77,9 +77,9 @@ export class Panel {
     try {
       const { classes, attention, index } = this.model;
       if (classes) {
-        const { top } = await this.request(this.address("predict"));
+        const { top, unsure, ood } = await this.request(this.address("predict"));
         if (signal.aborted) return false;
-        showBars(this.root, top);
+        showBars(this.root, top, { unsure, ood });
       }
       if (attention) await this.explain();
       if (index && !signal.aborted) await this.compare(signal);

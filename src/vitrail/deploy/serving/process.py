@@ -32,6 +32,8 @@ class WorkerConfig:
     device: str | None
     """The best device if None."""
     backend: str
+    unsure: float | None
+    """The error rate of the answers that are given; None gives all."""
     pixels: int
     """Largest image."""
     bytes: int

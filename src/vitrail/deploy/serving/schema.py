@@ -29,6 +29,10 @@ class ImagePrediction(ImageResult):
 
     labels: list[str] | None = None
     """The classes that reach their thresholds; only for a multi-label model."""
+    unsure: bool | None = None
+    """Whether the answer is withheld at the error rate of `--unsure`; only with that."""
+    ood: float | None = None
+    """How unlike the training images it is, from 0 to 1; only for a calibrated model."""
     top: list[ClassScore] | None = None
 
 

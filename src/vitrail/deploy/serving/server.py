@@ -22,6 +22,7 @@ from vitrail.data.decoding.faults import LIMITS
 from vitrail.deploy.serving.limits import ServeLimits
 from vitrail.deploy.serving.process import WorkerConfig
 from vitrail.deploy.serving.serve_config import ServeConfig, name_indices, name_models, read_key
+from vitrail.evaluation.uncertainty.selective import parse_rate
 from vitrail.machine import available_cores
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def serve(
     port: int = 8000,
     workers: int | None = None,
     backend: str = "pytorch",
+    unsure: float | str | None = None,
     device: str | None = None,
     api_key_file: str | Path | None = None,
     allow_host: Sequence[str] = (),
@@ -54,8 +56,9 @@ def serve(
 ) -> None:
     """Serve models over HTTP until SIGTERM or Ctrl-C, with the options of `vitrail serve`.
 
-    A dict names the models; loaded ones are handed over in a temporary folder. `on_start` gets the
-    address once the models are loaded. InputError if the address is taken or a model can't be
+    A dict names the models; loaded ones are handed over in a temporary folder. `unsure`, such as
+    "5%", withholds answers so that at most that fraction of the others is wrong. `on_start` gets
+    the address once the models are loaded. InputError if the address is taken or a model can't be
     loaded.
     """
     for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
@@ -88,6 +91,7 @@ def serve(
         indices=name_indices(index, named),
         device=device,
         backend=backend,
+        unsure=None if unsure is None else parse_rate(unsure),
         pixels=limits.pixels,
         bytes=limits.body,
         threads=max(1, cores // workers),

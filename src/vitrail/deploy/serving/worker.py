@@ -73,10 +73,15 @@ class ServedModel:
 
 
 def load_model(
-    source: str, name: str, index: str | None, device: str | None, backend: str = "pytorch"
+    source: str,
+    name: str,
+    index: str | None,
+    device: str | None,
+    backend: str = "pytorch",
+    unsure: float | None = None,
 ) -> ServedModel:
     """Load a model and its index; torch's threads are those of this process."""
-    predictor = Predictor.load(source, device=device)
+    predictor = Predictor.load(source, device=device, unsure=unsure)
     similar = None if index is None else SimilarityIndex(index, predictor)
     predictor.name = name  # clients need not know where it is
     batching = replace(predictor.batching, workers=1, threads=torch.get_num_threads())
@@ -223,7 +228,12 @@ def main() -> None:
     try:
         models = {
             name: load_model(
-                source, name, head["indices"].get(name), head["device"], head["backend"]
+                source,
+                name,
+                head["indices"].get(name),
+                head["device"],
+                head["backend"],
+                head["unsure"],
             )
             for name, source in head["models"].items()
         }

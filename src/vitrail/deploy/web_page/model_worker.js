@@ -2,7 +2,7 @@
 
 import * as ort from "./onnxruntime.js";
 import { preprocess } from "./preprocess.js";
-import { rank } from "./rank.js";
+import { doubt, rank } from "./rank.js";
 
 const TOP = 5;
 const send = (kind, rest = {}) => postMessage({ kind, ...rest });
@@ -68,10 +68,11 @@ addEventListener("message", ({ data: { number, file } }) => {
       const pixels = await preprocess(file, about.preprocess);
       const channels = mean.length;
       const input = new ort.Tensor("uint8", pixels, [1, ...size, channels]);
-      const { logits } = await session.run({ images: input });
+      const outputs = (await session.run({ images: input })).logits.data;
+      const { logits, doubts } = doubt(outputs, about);
       const milliseconds = Math.round(performance.now() - start);
       const seen = show(pixels, size, channels);
-      send("prediction", { number, top: rank(logits.data, about, TOP), seen, milliseconds });
+      send("prediction", { number, top: rank(logits, about, TOP), doubts, seen, milliseconds });
     } catch (error) {
       send("refused", { number, text: error.message });
     }

@@ -46,9 +46,9 @@ const handlers = {
   refused({ number, text }) {
     if (number === turn) showError(text);
   },
-  prediction({ number, top, seen, milliseconds }) {
+  prediction({ number, top, doubts, seen, milliseconds }) {
     if (number !== turn) return;
-    showBars(document, top);
+    showBars(document, top, doubts);
     const canvas = find("seen");
     Object.assign(canvas, { width: seen.width, height: seen.height });
     canvas.getContext("2d").putImageData(seen, 0, 0);

@@ -151,9 +151,9 @@ def _write(loaded: LoadedModel, train: Features, found: Shots, out: Path) -> Non
     orders = sample_order(train.labels, classes, 0)
     rows = torch.from_numpy(np.concatenate([order[: found.shots] for order in orders]))
     features, labels = torch.from_numpy(train.values), torch.from_numpy(train.labels)
-    head, _ = calibrate_head(fit(features[rows], labels[rows]), train, rows, fit, 0)
+    head, uncertainty = calibrate_head(fit(features[rows], labels[rows]), train, rows, fit, 0)
     said = f"least squares (l2 {l2:g}) of {found.shots} images per class of {train.name}"
-    write_probe(loaded, head, train, out, said)
+    write_probe(loaded, head, train, out, said, uncertainty)
 
 
 def fit_shots(

@@ -149,9 +149,9 @@ def probe(
         else:
             found = probe_sgd(*pair, rates=chosen, epochs=epochs, seed=seed, report=report)
     if out is not None:
-        head, _ = calibrate_head(found.head, pair[0], None, found.fit, seed)
+        head, uncertainty = calibrate_head(found.head, pair[0], None, found.fit, seed)
         said = f"linear probe ({by}) of {len(pair[0]):,} images of {pair[0].name}"
-        write_probe(loaded, head, pair[0], out, said)
+        write_probe(loaded, head, pair[0], out, said, uncertainty)
     fields = evaluated_features(model, data, pair, options)
     return ProbeResult(**fields, by=by, probe=found, out=None if out is None else Path(out))
 

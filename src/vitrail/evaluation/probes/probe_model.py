@@ -14,12 +14,14 @@ from vitrail.config import InputError
 from vitrail.data.split import sample_order
 from vitrail.evaluation.features.extract import Features
 from vitrail.evaluation.inputs import preprocess_of
-from vitrail.evaluation.uncertainty.temperature import fit_temperature
+from vitrail.evaluation.uncertainty.fit_uncertainty import fit_uncertainty
+from vitrail.evaluation.uncertainty.novelty import class_means, feature_distance
 from vitrail.files import check_writable
 from vitrail.models import ViTSpec
 from vitrail.weights.checkpoint import Provenance, check_replaceable, save_folder
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, as_checkpoint
+from vitrail.weights.uncertainty_record import Uncertainty
 
 _FOLDS = 5
 _MOST = 20_000  # images, above which one fold is enough to calibrate on
@@ -82,28 +84,38 @@ def check_probe_out(out: str | Path | None, features: str) -> None:
 
 def calibrate_head(
     head: LinearHead, train: Features, rows: Tensor | None, fit: FitHead, seed: int
-) -> tuple[LinearHead, float | None]:
+) -> tuple[LinearHead, Uncertainty | None]:
     """Scale a head so that its probabilities are as often right as they say: temperature 1.
 
-    Heads fitted to four fifths of its images (`rows` of `train`, or all) score the others. Give
-    also the temperature that is in the head now, None where no image could be held out.
+    Heads fitted to four fifths of its images (`rows` of `train`, or all) score the others, and
+    class means of those measure their distance. None where no image could be held out.
     """
     x, y = torch.from_numpy(train.values), torch.from_numpy(train.labels)
     if rows is not None:
         x, y = x[rows], y[rows]
-    parts = [
-        (fit(x[rest], y[rest]).logits(x[held]), y[held])
-        for rest, held in folds(y.numpy(), len(train.classes), seed)
-    ]
+    classes, parts = len(train.classes), list[tuple[Tensor, Tensor, Tensor]]()
+    for rest, held in folds(y.numpy(), classes, seed):
+        means = class_means(x[rest], y[rest], classes)
+        distances = feature_distance(x[held], means)
+        parts.append((fit(x[rest], y[rest]).logits(x[held]), y[held], distances))
     if not parts:
         return head, None
-    logits, labels = (torch.cat(each) for each in zip(*parts, strict=True))
-    temperature = fit_temperature(logits, labels)
-    return head.scaled(1 / temperature), temperature
+    logits, labels, distances = (torch.cat(each) for each in zip(*parts, strict=True))
+    data, means = f"{train.name}, cross-validated", class_means(x, y, classes)
+    plain = fit_uncertainty(logits, labels, data=data)
+    logits = logits / plain.temperature
+    found = fit_uncertainty(logits, labels, data=data, means=means, distances=distances)
+    facts = replace(found.facts, temperature=1.0, ece_before=plain.facts.ece_before)
+    return head.scaled(1 / plain.temperature), replace(found, facts=facts)
 
 
 def write_probe(
-    model: AnyModel, head: LinearHead, train: Features, out: str | Path, said: str
+    model: AnyModel,
+    head: LinearHead,
+    train: Features,
+    out: str | Path,
+    said: str,
+    uncertainty: Uncertainty | None = None,
 ) -> Path:
     """Write a model folder of the frozen backbone and the head; `said` is how it was fitted."""
     loaded = as_loaded(model)
@@ -129,6 +141,7 @@ def write_probe(
             preprocess=preprocess_of(loaded),
             activation="softmax",
             thresholds=None,
+            uncertainty=uncertainty,
             provenance=replace(before, changes=(*before.changes, said)),
         ),
         Path(out),
