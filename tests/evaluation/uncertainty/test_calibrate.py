@@ -11,6 +11,7 @@ import vitrail
 from tests.evaluation.sets import TINY, save_tiny, write_images
 from vitrail.cli import main
 from vitrail.config import InputError
+from vitrail.data.datasets.open import open_dataset
 from vitrail.evaluation.metrics.calibration import measure_calibration
 from vitrail.evaluation.uncertainty.fit_uncertainty import fit_uncertainty
 from vitrail.weights.checkpoint import load_folder
@@ -61,7 +62,7 @@ def test_predict_withholds_answers(
     out = tmp_path / "run"
     words = {"model": TINY, "steps": 200, "batch": 128, "lr": 0.02, "report": False}
     vitrail.train("digits", out=out, **words)
-    digits = vitrail.open_data("digits", split="val")
+    digits = open_dataset("digits", split="val")
     images = [digits.read(index) for index in range(100)]
     found = vitrail.predict(out, images, unsure="50%")
     sure = [each for each in found.predictions if not each.unsure]
