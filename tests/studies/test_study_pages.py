@@ -1,5 +1,6 @@
 """Pages of studies are made of the tables beside them, and say what failed first."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -64,3 +65,17 @@ def test_a_study_that_is_kept_again_replaces_its_table(tmp_path: Path) -> None:
         keep_table(judge_table(study, scale, "digits", [row], 0.1, tmp_path), tmp_path)
     [result] = write_pages(tmp_path).studies
     assert (result.scale, result.hours) == ("desk", pytest.approx(0.1))
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ("digits", "digits"),
+        ("shapes:medium,count=40", "shapes:medium,count=40"),
+        ("cifar10:/home/me/cifar", "cifar10:DIR"),
+        ("/home/me/photos/,take=10%", "photos,take=10%"),
+    ],
+)
+def test_data_is_told_without_its_place(data: str, told: str, tmp_path: Path) -> None:
+    keep_table(judge_table(load_study("figure8"), "desk", data, [], 0.1, tmp_path), tmp_path)
+    assert json.loads((tmp_path / "runs.json").read_text())["figure8"]["data"] == told

@@ -62,7 +62,7 @@ def _mean(values: Sequence[float]) -> str:
     mean, std = float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
     if abs(mean) <= 1:
         return f"{100 * mean:.1f}" + (f" ± {100 * std:.1f}" if std is not None else "")
-    return f"{mean:.3g}"
+    return f"{mean:,.0f}" if 1000 <= mean < 1e7 else f"{mean:.3g}"
 
 
 def _name(value: object) -> str:

@@ -48,6 +48,7 @@ def keep_table(result: StudyResult, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / f"{result.study}.csv", table_to_csv(result.rows))
     data = re.sub(r"^(\w+):[^,]*/[^,]*", r"\1:DIR", result.data)  # wherever it was
+    data = re.sub(r"^/[^,]*?([^/,]+)/?(?=,|$)", r"\1", data)
     runs = _read_runs(folder) if (folder / RUNS).exists() else {}
     runs[result.study] = {"scale": result.scale, "data": data, "hours": round(result.hours, 4)}
     ordered = {name: runs[name] for name in NAMES if name in runs}
