@@ -50,6 +50,7 @@ def test_train_gives_a_run(trained: tuple[Path, dict[str, Any]]) -> None:
     keys = {"run", "steps", "top1", "top5", "loss", "images", "skipped", "ending"}
     keys |= {"map", "macro_f1", "micro_f1", "macro_accuracy", "chosen_on", "seed", "settings"}
     keys |= {"model", "parameters", "trained_parameters", "images_seen", "flops", "machine"}
+    keys |= {"data", "top1_interval", "worst_classes"}
     assert set(result) == keys
     assert (result["run"], result["steps"], result["ending"]) == (str(out), 8, "finished")
     assert (result["images"], result["skipped"]) == (355, 0)
@@ -57,14 +58,24 @@ def test_train_gives_a_run(trained: tuple[Path, dict[str, Any]]) -> None:
     assert read_file(out / "config.yaml")["length"] == "8 steps"
 
 
-def test_a_finished_run_says_so_in_a_line(
+def test_a_finished_run_says_what_it_reached_and_what_is_next(
     trained: tuple[Path, dict[str, Any]], capsys: Capture
 ) -> None:
     out, result = trained
     code, said, _ = run(capsys, *TRAIN, "--steps", "8", "--out", str(out), *QUICK)
     assert code == 0
-    shown = f"{out}: finished after 8 steps, top-1 {result['top1']:.2%} on 355 images\n"
-    assert said == shown
+    low, high = result["top1_interval"]
+    assert 0 < low < result["top1"] < high < 1
+    rates = [right / count for _, count, right in result["worst_classes"]]
+    assert rates == sorted(rates)
+    first, worst, *rest = said.splitlines()
+    on = "on 355 validation images, finished after 8 steps"
+    assert first == f"top-1    {result['top1']:.2%} (95 % interval {low:.1%} to {high:.1%}) {on}"
+    assert len(re.findall(r"\d \(\d+ of \d+\)", worst)) == 3
+    assert [line.split()[0] for line in rest[:2]] == ["model", "report"]
+    commands = [line.removeprefix("next").strip() for line in rest[2:]]
+    asked = [f"vitrail evaluate {out} digits", f"vitrail predict {out} new/"]
+    assert commands == [*asked, f"vitrail serve {out}"]
 
 
 def test_other_settings_are_no_resumption(
@@ -255,7 +266,7 @@ def test_bad_input_gets_one_line_and_code_2(
     [
         (["train", "digits", "--out", "x"], "no model; give --model, such as ViT-S/16"),
         (["train", "nowhere", "--model", TINY, "--out", "x", "--dry-run"], "nowhere"),
-        (["train", "digits", "--model", TINY], "--out"),
+        (["train", "digits", "--model", TINY, "--out", ""], "--out is empty"),
         (["finetune", "digits", "--out", "x"], "--weights"),
         (["finetune", "digits", "--weights", "run:none", "--out", "x"], "no run folder 'none'"),
     ],

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import signal
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, astuple, replace
 from typing import Any, Literal, Unpack
@@ -28,18 +30,25 @@ from vitrail.data.unreadable import UnreadableImages
 from vitrail.distributed import Processes, process_group
 from vitrail.evaluation.uncertainty.calibrate import leave_calibration
 from vitrail.files import write_whole
-from vitrail.models import BiT, ViT
+from vitrail.models import BiT, ViT, parse
 from vitrail.models.model import Model
 from vitrail.recipes import paper_protocol
 from vitrail.recipes.protocol import ProtocolResult, run_protocol
 from vitrail.report import leave_report
-from vitrail.run_settings import RunWords, configure_finetuning, data_text, resolve_settings
+from vitrail.run_settings import (
+    Configured,
+    RunWords,
+    configure_finetuning,
+    data_text,
+    resolve_settings,
+)
 from vitrail.signals import Stopped, listen
 from vitrail.tasks import make_task
 from vitrail.text import printable, show
 from vitrail.training.best_tracker import BestTracker
 from vitrail.training.callbacks import Callback
 from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, SaveError
+from vitrail.training.checkpoints.default_folder import adopt_time_plan
 from vitrail.training.checkpoints.resume import find_checkpoint, load_checkpoint, save_checkpoint
 from vitrail.training.checkpoints.run_folder import (
     BAD_BATCH,
@@ -53,10 +62,22 @@ from vitrail.training.checkpoints.run_folder import (
 )
 from vitrail.training.checkpoints.run_lock import run_lock
 from vitrail.training.checkpoints.sharding import full_state_dict
+from vitrail.training.logging.first_screen import check_images, describe_data
+from vitrail.training.logging.log_setup import show_log
 from vitrail.training.logging.loggers import LoggerFactory
 from vitrail.training.logging.metrics_logger import MetricsLogger
 from vitrail.training.logging.run_facts import CostMeter
 from vitrail.training.loop import StepResult, fit
+from vitrail.training.optimization.time_plan import (
+    ENOUGH,
+    FEW,
+    LARGER,
+    MANY,
+    MOST,
+    PROBED,
+    fit_steps,
+    measure_image_time,
+)
 from vitrail.training.parts import (
     ModelChange,
     OptimizerFactory,
@@ -80,6 +101,8 @@ from vitrail.weights.checkpoint import save_folder
 from vitrail.weights.loaded import AnyModel, LoadedModel
 
 log = logging.getLogger("vitrail")
+
+_AFTER = 10.0  # seconds that the last evaluation's rest and the report take
 
 
 def train(
@@ -109,6 +132,7 @@ def train(
     again to resume. At the end the model is calibrated on the validation images unless `calibrate`
     is False.
     """
+    started = time.monotonic()
     given = {"data": data, "model": model, "task": task, "weights": weights}
     config, parts = prepare_run(
         config,
@@ -121,6 +145,12 @@ def train(
         callbacks=callbacks,
         loggers=loggers,
     )
+    if config.minutes is not None:
+        begun = None if restart else adopt_time_plan(config)
+        if begun is None:
+            length = Duration(_probe_steps(config, parts, started)[0], "steps")
+            begun = replace(config, length=length)
+        config = begun
     return _train(config, parts, restart=restart, report=report, calibrate=calibrate)
 
 
@@ -143,12 +173,24 @@ def finetune(
     `tune` says which weights are trained. The paper's `protocol` chooses the learning rate among
     `rates` on held-out images, then trains on all of them with several `seeds`.
     """
+    started = time.monotonic()
     source, checkpoint = split_weights(weights)
     model = model or (checkpoint and checkpoint.spec.name)
-    found = configure_finetuning(
-        data, weights=source, model=model, tune=tune, protocol=protocol, rates=rates, **words
-    )
-    config, parts = gather_parts(found.config, data=data, checkpoint=checkpoint or found.checkpoint)
+
+    def settle(tune: str | None, words: RunWords) -> Configured:
+        found = configure_finetuning(
+            data, weights=source, model=model, tune=tune, protocol=protocol, rates=rates, **words
+        )
+        return replace(found, checkpoint=checkpoint or found.checkpoint)
+
+    with show_log():
+        found = settle(tune, words)
+        if found.config.minutes is not None:
+            if protocol is not None:
+                raise InputError("--protocol paper has steps of its own; leave --minutes out")
+            source, words["out"] = found.config.weights, found.config.out  # chosen once
+            found = _plan_minutes(found, data, settle, tune, words, started, restart=restart)
+    config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
     if protocol is None:
         return _train(config, parts, restart=restart, report=report, calibrate=calibrate)
     if parts.data is not None or checkpoint is not None:
@@ -189,6 +231,63 @@ def prepare_run(
     return gather_parts(
         config, data=data, checkpoint=checkpoint, task=own_task, model=change, **given
     )
+
+
+def _plan_minutes(
+    found: Configured,
+    data: Data,
+    settle: Callable[[str | None, RunWords], Configured],
+    tune: str | None,
+    words: RunWords,
+    started: float,
+    *,
+    restart: bool,
+) -> Configured:
+    """Choose a length, and where nobody chose them weights to train and image size, for a time.
+
+    A run that was begun with the same time keeps its plan.
+    """
+    begun = None if restart else adopt_time_plan(found.config)
+    if begun is not None:
+        return replace(found, config=begun)
+
+    def probe(found: Configured) -> tuple[int, float]:
+        config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
+        return _probe_steps(config, parts, started)
+
+    steps, epochs = probe(found)
+    side = max(parse(found.config.model).image)
+    if epochs < FEW and tune is None:
+        found = settle("last", words)
+        steps, epochs = probe(found)
+    elif epochs > MANY and words.get("image") is None:
+        larger = [each for each in LARGER if side < each < side * math.sqrt(epochs / ENOUGH)]
+        if larger:
+            found = settle(tune, {**words, "image": larger[-1]})
+            steps, epochs = probe(found)
+    if epochs > MOST:
+        steps, epochs = int(steps * MOST / epochs), MOST
+    config = replace(found.config, length=Duration(steps, "steps"))
+    size = "x".join(map(str, parse(config.model).image))
+    log.info(
+        "time     %s: %.3g epochs, %s steps, of %s weights at %s, by a few steps just taken",
+        *(f"{config.minutes:g} minutes", epochs, f"{steps:,}", config.tune.mode, size),
+    )
+    return replace(found, config=config)
+
+
+def _probe_steps(config: TrainConfig, parts: Parts, started: float) -> tuple[int, float]:
+    """Take some steps; say how many, and how many epochs, fit into the time that is left."""
+    assert config.minutes is not None
+    seconds, began = 60 * config.minutes, time.monotonic()
+    with process_group(config.device) as processes:
+        run = TrainingRun(config, processes, parts)
+        opened = time.monotonic() - began
+        most = min(run.trainer.micro_batch, PROBED)
+        each = measure_image_time(run, most=most, least=min(10.0, 0.02 * seconds)).wall
+        left = seconds - (time.monotonic() - started) - opened - _AFTER
+        steps = fit_steps(run, each, left)
+        return steps, steps * config.batch / (run.images or steps * config.batch)
 
 
 def _train(
@@ -270,6 +369,7 @@ class TrainingRun:
         config, make = self.config, self.parts.task or make_task
         labels = self.parts.need_labels(config)
         self.train_set, self.val_set = open_datasets(config, self.parts.data, labels=labels)
+        self.opened = self.train_set  # before images are cached
         self.data_notes = check_trainable(self.train_set, self.val_set, labels=labels)
         self.data_notes += balance_notes(config.balance, self.train_set)
         self.identity = {
@@ -364,11 +464,12 @@ class TrainingRun:
 
     def _notes(self, start: int) -> list[str]:
         config, total = self.config, self.intervals.total
-        found = [*notes(self.train_set), *self.data_notes, *self.parts.notes(config)]
-        if config.hold_out and self.val_set is not None:
-            found.append(
-                f"evaluated on {len(self.val_set):,} images held out of the training split"
-            )
+        found = [
+            describe_data(self.opened, self.val_set, held_out=config.hold_out > 0),
+            *(*notes(self.opened), *self.data_notes, *self.parts.notes(config)),
+        ]
+        if not start and self.processes.is_main and self.parts.need_labels(config):
+            found += check_images(self.opened, self.val_set)
         if start:
             found.append(f"resuming {show(config.out)} at step {start:,} of {total:,}")
         elif self.provenance is not None:
@@ -376,11 +477,15 @@ class TrainingRun:
             older = [each.startswith("trained on") for each in before]
             found += before[len(older) - older[::-1].index(True) if any(older) else 0 :]
         parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-        count = "unknown" if self.images is None else f"{self.images:,}"
+        device, precision = self.processes.device.type, self.trainer.autocast or torch.float32
         found.append(
-            f"{self.model.spec}: {parameters:,} trained parameters, {count} "
-            f"images of {len(self.train_set.classes):,} classes, {total:,} steps of "
-            f"{config.batch} ({self.trainer.micro_batch} at a time)"
+            f"model    {self.model.spec}: {parameters:,} trained parameters, on {device} in "
+            f"{str(precision).removeprefix('torch.')}"
+        )
+        epochs = f" ({total * config.batch / self.images:.3g} epochs)" if self.images else ""
+        found.append(
+            f"run      {show(config.out)}: {total:,} steps of {config.batch}{epochs}, "
+            f"{self.trainer.micro_batch} at a time"
         )
         if (old := config.ema**total) > 0.5:
             found.append(

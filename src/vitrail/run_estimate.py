@@ -6,7 +6,6 @@ Everything is opened and built as for the run itself, and nothing is written.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Unpack
@@ -21,17 +20,15 @@ from vitrail.recipes.protocol import RUNGS, Protocol
 from vitrail.result import Result, ResultTable
 from vitrail.run import TrainingRun, prepare_run
 from vitrail.run_settings import RunWords, configure_finetuning
-from vitrail.signals import Signals
 from vitrail.text import show_duration
 from vitrail.training.logging.run_facts import cost_of_training
+from vitrail.training.optimization.time_plan import ImageTime, count_passes, measure_image_time
 from vitrail.training.parts import ModelChange, Parts, gather_parts, split_weights
 from vitrail.training.run_data import hold_out_for_choosing, open_datasets
 from vitrail.training.task import TaskFactory
 from vitrail.training.train_config import TrainConfig
-from vitrail.training.train_iterator import open_iterator
 from vitrail.weights.loaded import AnyModel, LoadedModel
 
-_UNTIMED, _TIMED = 2, 3  # steps; the first ones also set things up
 _WORK = 2e11  # operations of a measured step on a CPU: seconds, where a whole batch takes minutes
 _MOMENTS = {"adamw": 2, "adam": 2, "sgd": 1, "muon": 1}  # numbers kept for each trained weight
 
@@ -137,7 +134,8 @@ def _estimate(config: TrainConfig, parts: Parts) -> RunEstimate:
             state_bytes=FLOAT * (parameters + kept * trained),
             activation_bytes=cost.activation_bytes,
             flops=float(cost.flops) * config.batch * total,
-            seconds=_time_steps(run, cost.flops).wall * _passes(run),
+            seconds=_time_steps(run, cost.flops).wall
+            * count_passes(config, run.intervals, len(run.val_set or ())),
         )
 
 
@@ -228,23 +226,6 @@ def estimate_protocol(protocol: Protocol) -> ProtocolEstimate:
     )
 
 
-def _passes(run: TrainingRun) -> float:
-    """Count the images that a run takes through the model, one of an evaluation as a third."""
-    intervals, val_set = run.intervals, run.val_set
-    evaluated = 0
-    if val_set is not None and intervals.evaluate:
-        evaluated = len(val_set) * math.ceil(intervals.total / intervals.evaluate)
-    return intervals.total * run.config.batch + evaluated / 3
-
-
-@dataclass(frozen=True)
-class ImageTime:
-    """Seconds that training on an image takes, its data included."""
-
-    wall: float
-    processor: float
-
-
 def time_image(config: TrainConfig) -> ImageTime:
     """Take a few steps of a run, and say what an image takes; nothing is written."""
     config, parts = gather_parts(replace(config, cache=CacheConfig()))
@@ -257,21 +238,10 @@ def time_image(config: TrainConfig) -> ImageTime:
 
 def _time_steps(run: TrainingRun, work: int) -> ImageTime:
     """Measure a few steps, an image of which has so much `work`."""
-    config, processes = run.config, run.processes
     most = run.trainer.micro_batch
-    if processes.device.type == "cpu":
+    if run.processes.device.type == "cpu":
         most = min(most, max(2, int(_WORK / work)))
-    batch = min(config.batch, most * processes.count)
-    settings = replace(config, batch=batch, repeats=1)
-    feed = open_iterator(run.train_set, settings, run.task.preprocess, run.parts.transform)
-    loader = feed.open(1_000, processes.shard)  # goes on ahead, as in a run
-    start = used = 0.0
-    for step, made in zip(range(_UNTIMED + _TIMED), loader, strict=False):
-        if step == _UNTIMED:
-            start, used = time.perf_counter(), time.process_time()
-        run.trainer.step(0, made, Signals())
-    images = _TIMED * batch
-    return ImageTime((time.perf_counter() - start) / images, (time.process_time() - used) / images)
+    return measure_image_time(run, most=most)
 
 
 def _show_bytes(count: int) -> str:

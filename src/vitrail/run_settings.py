@@ -11,23 +11,29 @@ from typing import Any, TypedDict, Unpack
 from vitrail.config import InputError, from_flags, merge, read_file, suggest, to_dict
 from vitrail.data.datasets.open import Data, open_data
 from vitrail.data.transforms.augment import parse_augment
+from vitrail.distributed import choose_device
 from vitrail.models.names import at_size, parse_size
-from vitrail.recipes import apply_recipe, shorten_warmup, transfer_of
+from vitrail.recipes import apply_recipe, fit_batch, shorten_warmup, transfer_of
+from vitrail.training.checkpoints.default_folder import choose_out
+from vitrail.training.logging.loggers import check_loggers
 from vitrail.training.train_config import TrainConfig
 from vitrail.training.train_iterator import count_images
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import read_checkpoint
+from vitrail.weights.published.default_weights import choose_default_weights
 
 
 class RunWords(TypedDict, total=False):
     """The words of `vitrail train` and `finetune`; where none is given, the recipe decides."""
 
-    out: str | Path
-    """The run's folder."""
+    out: str | Path | None
+    """The run's folder. Default: runs/ and the name of the data, with a number if that is taken."""
     recipe: str | None
     """Settings to begin with, such as small-data or finetune:pets."""
     steps: int | None
     epochs: float | None
+    minutes: float | None
+    """Length as a time; a few real steps plan how many there are."""
     batch: int | None
     """Images per step, over all processes."""
     lr: float | None
@@ -79,9 +85,8 @@ def resolve_settings(
     **words: Unpack[RunWords],
 ) -> Configured:
     """Gather settings as `configure` does; keep the weights that had to be read for it."""
-    if "out" not in words:
-        raise InputError("no folder for the run; give out, such as runs/photos")
-    out, path = Path(words["out"]), words.get("config_file")
+    given_out, path = words.get("out"), words.get("config_file")
+    out = Path("runs/run" if given_out is None else given_out)
     file = dict(read_file(path)) if path else {}
     said = _check_file(TrainConfig(data="", model="", out=out), file, path)
     data, weights = data or said.data, weights or said.weights
@@ -97,8 +102,14 @@ def resolve_settings(
     planned = config.schedule.warmup
     file |= {"data": text, "model": config.model, "out": str(out), "weights": weights}
     config = merge(config, file, *given)
+    if any("loggers" in each for each in (file, *given)):
+        check_loggers(config.loggers)
+    if recipe is not None and not any("batch" in each for each in (file, *given)):
+        config = _fit_batch(config, data, scale_lr=words.get("lr") is None)
     if config.schedule.warmup == planned:
         config = _fit_warmup(config, data)
+    if given_out is None:
+        config = replace(config, out=choose_out(config))
     return Configured(config, checkpoint)
 
 
@@ -124,12 +135,12 @@ def configure_finetuning(
         settings = {"tune.mode": tune, **settings}
     words["recipe"] = recipe or (f"finetune:{row}" if row else "finetune-default")
     words["settings"] = settings
-    missing = InputError("no weights to start from; give --weights, such as timm:… or a path")
-    if weights is None and words.get("config_file") is None:
-        raise missing
+    path = words.get("config_file")
+    if weights is None and (path is None or not read_file(path).get("weights")):
+        device = choose_device(settings.get("device")).type
+        images = count_images(open_data(data, split="train", labels=False)) if data else None
+        weights = choose_default_weights(images, device, words.get("minutes"), model)
     found = resolve_settings(data, model=model, weights=weights, **words)
-    if found.config.weights is None:
-        raise missing
     return replace(found, row=row)
 
 
@@ -165,14 +176,16 @@ def _name_model(
 
 def _daily_settings(task: str | None, words: RunWords) -> dict[str, Any]:
     steps, epochs, lr = words.get("steps"), words.get("epochs"), words.get("lr")
-    if steps is not None and epochs is not None:
-        raise InputError("give --steps or --epochs, not both")
+    lengths = [f"--{name}" for name in ("steps", "epochs", "minutes") if words.get(name)]
+    if len(lengths) > 1:
+        raise InputError(f"give {' or '.join(lengths)}, not both")
     length = None if steps is None else f"{steps} steps"
     found: dict[str, Any] = {
         "task": task,
         "batch": words.get("batch"),
         "seed": words.get("seed"),
         "length": length if epochs is None else f"{epochs} epochs",
+        "minutes": words.get("minutes"),
         "optim": None if lr is None else {"lr": lr},
     }
     return {key: value for key, value in found.items() if value is not None}
@@ -192,6 +205,12 @@ def _more_settings(words: RunWords) -> dict[str, Any]:
     if isinstance(augment := settings.get("augment"), str):
         settings["augment"] = to_dict(parse_augment(augment))
     return from_flags(settings.items())
+
+
+def _fit_batch(config: TrainConfig, data: Data, *, scale_lr: bool) -> TrainConfig:
+    """Cut a recipe's batch where it is larger than the whole training split."""
+    images = count_images(open_data(data, split="train", labels=False))
+    return config if images is None else fit_batch(config, images=images, scale_lr=scale_lr)
 
 
 def _fit_warmup(config: TrainConfig, data: Data) -> TrainConfig:

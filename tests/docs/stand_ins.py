@@ -100,4 +100,7 @@ def adapt_command(words: Sequence[str]) -> list[str]:
         adapted.append(word)
     if "--aot" in adapted:  # compiles for half a minute
         adapted.remove("--aot")
+    if "--minutes" in adapted:  # whose probes are tested in tests/test_run_defaults.py
+        place = adapted.index("--minutes")
+        del adapted[place : place + 2]
     return [*adapted, *SHORT.get(words[0], []), *(MAE if "mae" in words else [])]

@@ -25,8 +25,9 @@ overrule the --config file, which overrules the recipe."""
 class CommonFlags:
     """What a person names daily, of both commands."""
 
-    out: Annotated[Path, tyro.conf.arg(metavar="RUN")]
-    """The run's folder. Run the same command again to resume."""
+    out: Annotated[Path | None, optional("RUN")] = None
+    """The run's folder. Default: runs/ and the name of the data, with a number if that is taken.
+    Run the same command again to resume."""
     recipe: Annotated[str | None, optional("NAME")] = None
     """Recipe to start from, such as small-data, finetune:pets, pretrain, augreg:medium1, deit.
     Default: none (finetune: finetune-default)."""
@@ -34,6 +35,8 @@ class CommonFlags:
     """Length in steps. Default: the recipe's."""
     epochs: Annotated[float | None, optional("N")] = None
     """Length in epochs. Default: the recipe's."""
+    minutes: Annotated[float | None, optional("N")] = None
+    """Length as a time: a few real steps plan epochs, and for finetune image size and --tune."""
     batch: Annotated[int | None, optional("N")] = None
     """Images per step, over all processes. Default: the recipe's."""
     lr: Annotated[float | None, optional("X")] = None
@@ -112,11 +115,11 @@ def finetune(
 ) -> None:
     """Train a pre-trained model on other images, with a new head.
 
-    Example: vitrail finetune photos/ --weights timm:vit_small_patch16_224.augreg_in21k --out run
+    Example: vitrail finetune photos/ --minutes 10
 
     Args:
         weights: Where to start from: timm:…, hf:…, google:…, file:…, run:…, or a path. Default: the
-            weights of --config.
+            weights of --config, or the best free ones for this machine and the time.
         model: The model's name, to check the weights and to change resolution or dropout. Default:
             the weights' own.
         tune: Which weights are trained: all, the head, the last block, or low-rank updates (LoRA).
@@ -145,7 +148,7 @@ def finetune(
 
 def _words(flags: CommonFlags, settings: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Return the flags as the functions take them."""
-    names = ("out", "recipe", "steps", "epochs", "batch", "lr", "seed", "image")
+    names = ("out", "recipe", "steps", "epochs", "minutes", "batch", "lr", "seed", "image")
     words = {name: getattr(flags, name) for name in names}
     return {**words, "config_file": flags.config, "settings": dict(settings)}
 

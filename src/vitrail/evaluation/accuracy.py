@@ -46,6 +46,8 @@ class Accuracy(NamedTuple):
     """There, each class's probability of the best F1 on these images."""
     macro: MacroScores | None = None
     """Where images have one label: accuracy and F1 as means over the classes."""
+    by_class: tuple[tuple[int, int], ...] = ()
+    """There, the images of each class and how many of them are predicted correctly."""
 
 
 def _this_process(*values: float) -> list[float]:
@@ -125,7 +127,8 @@ def measure_accuracy(
         return _score_labels(found, everywhere)
     counts = sum(each for _, each in parts if each is not None)
     assert isinstance(counts, np.ndarray), "give `gather` with `total`"
-    return found._replace(macro=macro_scores(*counts))
+    by_class = tuple(zip(counts[0].tolist(), counts[1].tolist(), strict=True))
+    return found._replace(macro=macro_scores(*counts), by_class=by_class)
 
 
 def _readable_rows(batch: Batch, logits: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ added to the model's name unless the name has them.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -38,6 +39,7 @@ __all__ = [
     "augreg",
     "deit",
     "finetune_default",
+    "fit_batch",
     "mae",
     "masked_patches",
     "paper_finetune",
@@ -51,6 +53,8 @@ __all__ = [
 ]
 
 log = logging.getLogger("vitrail")
+
+_STEPS, _SMALL = 4, 16  # steps of an epoch that a cut batch leaves, and what is not cut below
 
 RECIPES: dict[str, Callable[[TrainConfig], TrainConfig]] = {
     "finetune-default": finetune_default,
@@ -100,3 +104,22 @@ def shorten_warmup(config: TrainConfig, *, images: int) -> TrainConfig:
         "a warm-up of %s is too long for a run of %s steps; it is shortened to 5 %%", warmup, total
     )
     return replace(config, schedule=replace(config.schedule, warmup=Duration(5, "%")))
+
+
+def fit_batch(config: TrainConfig, *, images: int, scale_lr: bool) -> TrainConfig:
+    """Cut a recipe's batch that is larger than the training split to a quarter of it; say so.
+
+    The learning rate is scaled with it: linearly for SGD, by the square root for the others.
+    """
+    if config.batch <= images:
+        return config
+    most = 2 ** int(math.log2(max(images // _STEPS, min(images, _SMALL))))
+    factor = most / config.batch
+    factor = factor if config.optim.kind == "sgd" else math.sqrt(factor)
+    lr = float(f"{config.optim.lr * factor:.3g}") if scale_lr else config.optim.lr
+    scaled = f" and the learning rate from {config.optim.lr:g} to {lr:g}" if scale_lr else ""
+    log.warning(
+        "the recipe's batch of %s is cut to %s for %s training images%s; --batch %s keeps it",
+        *(f"{config.batch:,}", f"{most:,}", f"{images:,}", scaled, config.batch),
+    )
+    return replace(config, batch=most, optim=replace(config.optim, lr=lr))

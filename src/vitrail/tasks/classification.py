@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -17,6 +17,7 @@ from vitrail.data.transforms.mixing import mix_images, mix_targets, soft_targets
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import Processes
 from vitrail.evaluation.accuracy import Accuracy, measure_accuracy
+from vitrail.evaluation.metrics.intervals import wilson
 from vitrail.models import parse
 from vitrail.models.model import Model
 from vitrail.tasks.teacher import Teacher
@@ -80,7 +81,8 @@ class Classification(Task):
         result = result_of(found)
         if self.loss == "softmax":
             result = result._replace(thresholds=None)
-        return result._replace(values={**result.values, **self.measure_own(kept, processes)})
+        values = {**result.values, **self.measure_own(kept, processes)}
+        return result._replace(values=values, worst=worst_classes(self.classes, found.by_class))
 
     def to_checkpoint(
         self,
@@ -95,13 +97,27 @@ class Classification(Task):
         return replace(kept, activation=self.loss, thresholds=thresholds)
 
 
+def worst_classes(
+    classes: Sequence[str], counts: Sequence[tuple[int, int]], most: int = 3
+) -> tuple[tuple[str, int, int], ...]:
+    """List the classes with the lowest accuracy, the larger of equals first; none that is perfect.
+
+    `counts` are the images of each class, and how many are predicted correctly.
+    """
+    rows = [(name, *count) for name, count in zip(classes, counts, strict=False)]
+    wrong = [row for row in rows if row[2] < row[1]]
+    return tuple(sorted(wrong, key=lambda row: (row[2] / row[1], -row[1]))[:most])
+
+
 def result_of(found: Accuracy) -> EvalResult:
     """Take top-1 accuracy for the score, or mean average precision for several labels."""
     if found.labels is None:
         values = {"top1": found.top1, "top5": found.top5, "loss": found.loss}
         if found.macro is not None:
             values |= {"macro_accuracy": found.macro.accuracy, "macro_f1": found.macro.f1}
-        return EvalResult(found.top1, values, found.images, found.skipped)
+        estimate = wilson(round(found.top1 * found.images), found.images)
+        interval = estimate.low, estimate.high
+        return EvalResult(found.top1, values, found.images, found.skipped, interval=interval)
     precision, macro, micro = found.labels
     values = {"map": precision, "macro_f1": macro, "micro_f1": micro, "loss": found.loss}
     if math.isnan(precision):  # no image has a label: there is nothing but the loss

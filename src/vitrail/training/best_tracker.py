@@ -20,6 +20,10 @@ class EvalResult(NamedTuple):
     """Images that could not be read."""
     thresholds: tuple[float, ...] | None = None
     """Each class's probability from which on an image has the label, where it may have several."""
+    interval: tuple[float, float] | None = None
+    """95 % interval of the accuracy, where there is one."""
+    worst: tuple[tuple[str, int, int], ...] = ()
+    """The three classes with the most mistakes for their size: name, images, correct ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,4 +52,8 @@ class BestTracker:
 
 def _load(*values: Any) -> EvalResult:
     found = EvalResult(*values)
-    return found._replace(thresholds=found.thresholds and tuple(found.thresholds))
+    return found._replace(
+        thresholds=found.thresholds and tuple(found.thresholds),
+        interval=found.interval and (found.interval[0], found.interval[1]),
+        worst=tuple((name, images, correct) for name, images, correct in found.worst),
+    )

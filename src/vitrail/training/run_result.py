@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from vitrail.config import OBJECT
 from vitrail.result import Result, ResultTable, plain_fields
 from vitrail.text import show
 from vitrail.training.best_tracker import EvalResult
 from vitrail.training.logging.run_facts import MachineFacts
 
+REPORT = "report.html"
 Ending = Literal["finished", "converged", "paused"]
 
 
@@ -24,6 +28,8 @@ class Run(Result):
     steps: int
     top1: float | None
     """On the validation split, of the weights that were kept; None where no classes are learned."""
+    top1_interval: tuple[float, float] | None = None
+    """95 % interval of it, by Wilson."""
     top5: float | None
     loss: float | None
     map: float | None = None
@@ -36,12 +42,16 @@ class Run(Result):
     """Validation images that were evaluated."""
     skipped: int
     """Validation images that could not be read."""
+    worst_classes: tuple[tuple[str, int, int], ...] = ()
+    """The three classes with the lowest accuracy: name, images, correct ones."""
     chosen_on: str | None = None
     """The images that chose among the evaluations (`keep` best, `patience`) or the thresholds of
     several labels, where any did."""
     seed: int | None = None
     settings: str | None = None
     """Hash of all settings that decide what a run computes."""
+    data: str | None = None
+    """What it was trained on, as it was given."""
     model: str | None = None
     parameters: int | None = None
     trained_parameters: int | None = None
@@ -65,8 +75,32 @@ class Run(Result):
         return f"{said}, {reached} on {on} images"
 
     def summary(self) -> Iterator[ResultTable | str]:
-        """Say where the run is and what it reached."""
-        yield f"{show(self.folder)}: {self}"
+        """Say what the run reached, where its model and report are, and what can be done next."""
+        if self.top1 is not None and self.top1_interval is not None:
+            low, high = self.top1_interval
+            on = f"{self.images:,} validation images, {self.ending} after {self.steps:,} steps"
+            yield f"top-1    {self.top1:.2%} (95 % interval {low:.1%} to {high:.1%}) on {on}"
+        else:
+            yield f"result   {self}"
+        if self.worst_classes:
+            worst = (f"{name} ({right} of {count})" for name, count, right in self.worst_classes)
+            yield f"worst    {', '.join(worst)}"
+        yield f"model    {show(self.folder)}"
+        if (page := self.folder / REPORT).exists():
+            yield f"report   {show(page)}"
+        for place, command in enumerate(self.next_commands()):
+            yield f"{'next' if place == 0 else '':8} {command}"
+
+    def next_commands(self) -> list[str]:
+        """Give commands that make use of the model, ready to be copied."""
+        if self.ending == "paused" or self.loss is None:
+            return []
+        folder = shlex.quote(os.fspath(self.folder))
+        data = None if self.data is None or self.data.startswith(OBJECT) else shlex.quote(self.data)
+        if self.top1 is None and self.map is None:  # pre-training without labels
+            return [f"vitrail finetune photos/ --weights run:{folder}"]
+        measured = [] if data is None else [f"vitrail evaluate {folder} {data}"]
+        return [*measured, f"vitrail predict {folder} new/", f"vitrail serve {folder}"]
 
     @classmethod
     def load(cls, folder: Path, reached: Mapping[str, Any]) -> Run:
@@ -75,7 +109,13 @@ class Run(Result):
         known = {field.name for field in fields(cls)}
         values = {name: value for name, value in reached.items() if name in known}
         machine = None if facts is None else MachineFacts(**facts)
-        return cls(**{**values, "folder": folder, "machine": machine})
+        worst = tuple(
+            (name, count, right) for name, count, right in values.pop("worst_classes", ())
+        )
+        interval = values.pop("top1_interval", None)
+        interval = None if interval is None else (interval[0], interval[1])
+        found = {"folder": folder, "machine": machine, "worst_classes": worst}
+        return cls(**{**values, **found, "top1_interval": interval})
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""
@@ -104,6 +144,8 @@ def make_run(
         images=kept.images if kept else 0,
         skipped=kept.skipped if kept else 0,
         chosen_on=chosen_on,
+        top1_interval=kept.interval if kept else None,
+        worst_classes=kept.worst if kept else (),
         **{name: values.get(name) for name in names},
         **facts,
     )

@@ -109,6 +109,8 @@ class TrainConfig:
     )
     """Of `masked-patches` and `mae`."""
     length: Duration = field(default=Duration(100, "epochs"))
+    minutes: Annotated[float, Range("(0, inf)")] | None = None
+    """The time that the length was planned for, by a few real steps; None: none was given."""
     batch: PositiveInt = 512
     """Images a step, over all processes."""
     micro_batch: PositiveInt | None = None

@@ -11,9 +11,10 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -210,13 +211,30 @@ def find_logger(name: str) -> LoggerFactory:
     raise InputError(f"unknown logger {name!r}{hint}")
 
 
+def check_loggers(names: Iterable[str]) -> None:
+    """Refuse loggers that somebody asked for and whose packages are missing."""
+    for name in names:
+        find_logger(name)
+        if name in LOGGERS and not is_installed(name):
+            package = "'vitrail[tb]'" if name == "tensorboard" else name
+            raise InputError(f"logger {name}: {name} is not installed; pip install {package}")
+
+
+def is_installed(package: str) -> bool:
+    """Tell whether a package can be imported, without importing it."""
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 def open_logger(
     name: str, folder: Path, step: int, make: LoggerFactory | None = None
 ) -> Logger | None:
     """Open a logger for a run that continues after `step`; `make` makes one without a path.
 
-    TensorBoard is the default, so if its package is missing or broken, the log says so and None is
-    returned. For the others, which somebody asked for, that is an error.
+    TensorBoard is the default, so None is returned if its package is missing, and the log says so
+    if it is broken. For the others, which somebody asked for, that is an error.
     """
     make = make or find_logger(name)
     try:
@@ -226,7 +244,8 @@ def open_logger(
     except Exception as error:  # no package, no key, no network: all have types of their own
         said = (str(error) or type(error).__name__).splitlines()[0]
         if name == "tensorboard":
-            log.info("no TensorBoard events: %s; pip install 'vitrail[tb]'", said)
+            if not isinstance(error, ModuleNotFoundError):
+                log.info("no TensorBoard events: %s", said)
             return None
         lacking = isinstance(error, ImportError) and name in LOGGERS
         mend = f"; pip install {name}" if lacking else ""

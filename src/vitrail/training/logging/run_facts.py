@@ -77,6 +77,7 @@ def _describe_training(run: _TrainingRun, steps: int) -> dict[str, Any]:
         teacher = getattr(run.task, "teach", None)
         flops = image_flops(config, spec, teacher and teacher.spec) * images
     return {
+        "data": config.data,
         "seed": config.seed,
         "settings": identify_run(config)["settings"],
         "model": str(spec),

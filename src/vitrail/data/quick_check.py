@@ -1,0 +1,85 @@
+"""A look at all images before a run: files that can't be read, and leaks between the splits."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.decoding.decode import ImageError, decode
+from vitrail.data.near_duplicates import SMALLEST, near_duplicates, perceptual_hash
+
+MOST = 10_000
+"""Images that are looked at; `vitrail data check` takes any number."""
+_SIDE = 4 * SMALLEST  # of the reduced image that a JPEG is decoded to
+_LARGEST = 20_000_000  # pixels of an image that is compared
+
+
+@dataclass(frozen=True)
+class QuickCheck:
+    """What is wrong with the images of a run."""
+
+    unreadable: tuple[str, ...]
+    leaks: tuple[tuple[str, str], ...]
+    """Validation images that look like a training image, each with one of these."""
+    val_images: int
+
+    def notes(self) -> tuple[str, ...]:
+        """Say it, one line each."""
+        found = []
+        if self.unreadable:
+            some = ", ".join(self.unreadable[:3])
+            found.append(f"{len(self.unreadable):,} files can't be read and are skipped: {some}")
+        if self.leaks:
+            found.append(
+                f"{len(self.leaks):,} of {self.val_images:,} validation images look like training "
+                f"images, which makes the accuracy too high: {self.leaks[0][0]} looks like "
+                f"{self.leaks[0][1]}; 'vitrail data check' lists all"
+            )
+        return tuple(found)
+
+
+def quick_check(train: ImageDataset, val: ImageDataset, most: int = MOST) -> QuickCheck | None:
+    """Look at all images of a run, decoded small; None where there are more than `most`."""
+    if len(train) + len(val) > most:
+        return None
+    hashes: list[bytes] = []
+    unreadable: list[str] = []
+    for dataset in (train, val):
+        for index in range(len(dataset)):
+            found = _hash(dataset, index)
+            hashes.append(found or b"")
+            if found is None:
+                unreadable.append(dataset.where(index))
+    leaks: list[tuple[str, str]] = []
+    for group in near_duplicates(hashes):
+        seen = [index for index in group if index < len(train)]
+        if seen:
+            where = train.where(seen[0])
+            leaks += [(val.where(i - len(train)), where) for i in group if i >= len(train)]
+    return QuickCheck(tuple(unreadable), tuple(leaks), len(val))
+
+
+def _hash(dataset: ImageDataset, index: int) -> bytes | None:
+    """Hash what an image looks like; empty for one that has no hash, None for an unreadable one."""
+    try:
+        content = dataset.read(index)
+    except OSError:
+        return None
+    if isinstance(content, np.ndarray):
+        return b""
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.width * image.height > _LARGEST:
+                return b""
+            image.draft("RGB", (_SIDE, _SIDE))
+            return perceptual_hash(np.asarray(image.convert("RGB")))
+    except Exception:  # Pillow's own may be of any kind; our decoder has the last word
+        try:
+            decode(content)
+        except ImageError:
+            return None
+        return b""

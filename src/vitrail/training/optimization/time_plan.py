@@ -1,0 +1,100 @@
+"""How many steps fit into a time, by a few real ones."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from vitrail.config import Duration, InputError
+from vitrail.data.dataset import ImageDataset, ImageStream
+from vitrail.distributed import Processes
+from vitrail.signals import Signals
+from vitrail.training.loop import Intervals, Trainer
+from vitrail.training.parts import Parts
+from vitrail.training.task import Task
+from vitrail.training.train_config import TrainConfig
+from vitrail.training.train_iterator import open_iterator
+from vitrail.training.trainer_setup import plan_intervals
+
+_UNTIMED, _TIMED = 2, 3  # steps; the first ones also set things up
+FEW, ENOUGH, MANY, MOST = 2.0, 20.0, 30.0, 100.0
+"""Epochs below which fewer weights are trained, that larger images leave, above which images may be
+larger, and at most."""
+_REPORTED = 1_000  # images that a report looks for mistakes in, about
+PROBED = 16
+"""Images of a step that is only taken to measure it."""
+LARGER = (288, 384)
+"""Sides of the images that much time is spent on."""
+
+
+class ProbedRun(Protocol):
+    """What steps are taken of: `vitrail.run.TrainingRun`, which stands above this module."""
+
+    config: TrainConfig
+    processes: Processes
+    trainer: Trainer
+    train_set: ImageDataset | ImageStream
+    val_set: ImageDataset | None
+    images: int | None
+    task: Task
+    parts: Parts
+    intervals: Intervals
+
+
+@dataclass(frozen=True)
+class ImageTime:
+    """Seconds that training on an image takes, its data included."""
+
+    wall: float
+    processor: float
+
+
+def measure_image_time(run: ProbedRun, *, most: int, least: float = 0.0) -> ImageTime:
+    """Take a few steps; give the time that an image takes.
+
+    `most` images go into a step; steps are taken for `least` seconds at least.
+    """
+    config, processes = run.config, run.processes
+    batch = min(config.batch, most * processes.count)
+    settings = replace(config, batch=batch, repeats=1)
+    feed = open_iterator(run.train_set, settings, run.task.preprocess, run.parts.transform)
+    loader = feed.open(1_000_000, processes.shard)  # goes on ahead, as in a run
+    start, used, taken = 0.0, 0.0, 0
+    for step, made in enumerate(loader):
+        if step == _UNTIMED:
+            start, used = time.perf_counter(), time.process_time()
+        run.trainer.step(0, made, Signals())
+        taken = step + 1 - _UNTIMED
+        done = taken >= _TIMED and time.perf_counter() - start >= least
+        if processes.any(done):
+            break
+    images = max(taken, 1) * batch
+    wall = processes.broadcast((time.perf_counter() - start) / images)
+    return ImageTime(wall, (time.process_time() - used) / images)
+
+
+_FORWARD = {"all": 1 / 3, "lora": 0.4, "last": 0.8, "head": 0.9}
+"""Time of an image that is only evaluated, in those that are trained on, by tune.mode."""
+
+
+def count_passes(config: TrainConfig, intervals: Intervals, val_images: int) -> float:
+    """Count the images that a run trains on; one of an evaluation counts as its part of one."""
+    evaluations = -(-intervals.total // intervals.evaluate) if intervals.evaluate else 0
+    evaluated = val_images * evaluations * _FORWARD[config.tune.mode]
+    return intervals.total * config.batch + evaluated
+
+
+def fit_steps(run: ProbedRun, image_seconds: float, seconds: float) -> int:
+    """Say how many steps can be taken in some seconds, with the evaluations between them."""
+    batch, val_images = run.config.batch, len(run.val_set) if run.val_set else 0
+    report = min(val_images, _REPORTED) * _FORWARD[run.config.tune.mode] * image_seconds
+    steps = int((seconds - report) / image_seconds / batch)
+    if steps < 1:
+        raise InputError(
+            f"{run.config.minutes:g} minutes are too short for one step here; "
+            "give more, or --weights of a smaller model"
+        )
+    config = replace(run.config, length=Duration(steps, "steps"))
+    intervals = plan_intervals(config, run.images or 0, val_images, None)
+    return max(1, int(steps * steps * batch / count_passes(config, intervals, val_images)))

@@ -1,0 +1,34 @@
+"""Leaks between the splits of a run, and unreadable files, before it begins."""
+
+from pathlib import Path
+
+from PIL import Image
+
+from tests.data.sets import rich_photo
+from vitrail.data.datasets.open import open_dataset
+from vitrail.data.quick_check import quick_check
+
+
+def test_re_encoded_and_unreadable_images_are_found(tmp_path: Path) -> None:
+    for place, name in enumerate(("train/a/1", "train/b/2", "val/a/3", "val/b/4")):
+        (tmp_path / name).parent.mkdir(parents=True)
+        rich_photo(place).save(tmp_path / f"{name}.png")
+    small = Image.open(tmp_path / "train/b/2.png").resize((70, 60))
+    small.save(tmp_path / "val/b/5.jpg", quality=60)
+    (tmp_path / "val/a/6.jpg").write_bytes(b"no image")
+    train, val = (open_dataset(tmp_path, split=split) for split in ("train", "val"))
+    found = quick_check(train, val)
+    assert found is not None
+    assert found.leaks == (("val/b/5.jpg", "train/b/2.png"),)
+    assert found.unreadable == ("val/a/6.jpg",)
+    unreadable, leaks = found.notes()
+    assert unreadable == "1 files can't be read and are skipped: val/a/6.jpg"
+    assert leaks.startswith("1 of 4 validation images look like training images")
+    assert quick_check(train, val, most=5) is None
+
+
+def test_arrays_are_not_compared() -> None:
+    train, val = open_dataset("digits"), open_dataset("digits", split="val")
+    found = quick_check(train, val)
+    assert found is not None
+    assert found.notes() == ()
