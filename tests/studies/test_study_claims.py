@@ -10,16 +10,23 @@ import pytest
 
 from vitrail.studies.claims import LEVEL
 from vitrail.studies.engine.sweep_plan import Sweep
+from vitrail.studies.study import Scale
 from vitrail.studies.study_list import NAMES, load_study
 
 Score = Callable[[dict[str, Any]], float]
 TRAINED = [name for name in NAMES if name not in ("inspection", "figure12")]
 
 
-def made_up(name: str, score: Score, rng: np.random.Generator, noise: float = 1e-4) -> list[dict]:
-    """Fill a study's table at scale desk: what a cell scores, and noise."""
+def made_up(
+    name: str,
+    score: Score,
+    rng: np.random.Generator,
+    noise: float = 1e-4,
+    scale: Scale = "desk",
+) -> list[dict[str, Any]]:
+    """Fill a study's table: what a cell scores, and noise."""
     study = load_study(name)
-    plan = study.settings["desk"].plan
+    plan = study.settings[scale].plan
     assert isinstance(plan, Sweep)
     rows = []
     for cell in plan.cells():
@@ -105,6 +112,15 @@ def test_verdicts_on_tables_whose_answer_is_known(
         None if wanted is None else verdict for verdict, wanted in zip(found, expected, strict=True)
     ]
     assert shown == expected
+
+
+@pytest.mark.parametrize("scale", ["desk", "gpu", "paper"])
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_claim_finds_its_cells_at_every_scale(name: str, scale: Scale) -> None:
+    rows = made_up(name, lambda row: 0.5, np.random.default_rng(0), 0.01, scale)
+    for claim in load_study(name).claims:
+        found = claim.judge(rows)
+        assert found.n or "does not fall" in found.note, claim.text
 
 
 @pytest.mark.parametrize("name", TRAINED)

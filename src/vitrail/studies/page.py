@@ -54,11 +54,15 @@ def _verdict_card(result: StudyResult) -> str:
         f'<tr><td style="color:{COLORS[each.finding.verdict]};font-weight:600;'
         f'white-space:nowrap;width:7rem">'
         f"{each.finding.verdict}</td><td>{escape(each.claim)}<br>"
-        f'<span class="note">{escape(each.finding)}. The paper: {escape(each.paper)}</span>'
+        f'<span class="note">{escape(each.finding)}{_said(each.paper)}</span>'
         "</td></tr>"
         for each in result.failed_first
     )
     return f'<div class="card wide">\n<h3>Claims</h3>\n<table>\n{lines}\n</table>\n</div>'
+
+
+def _said(paper: str) -> str:
+    return "" if paper == "-" else f". The paper: {escape(paper)}"
 
 
 def _cost_card(study: Study, result: StudyResult) -> str:

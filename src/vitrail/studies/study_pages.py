@@ -37,7 +37,8 @@ _VERB: dict[Verdict, str] = {"fails": "fail", "undecided": "undecided", "holds":
 _CAUTION = """\
 These are small runs on small images: a verdict is about models and data of this size, and does not
 refute the paper's at its own. A claim holds or fails only if the whole 95 % interval of its effect
-over seeds is on one side; undecided is an honest answer."""
+over seeds is on one side, so that each verdict is wrong with a probability of at most 5 %: of 40
+claims up to two may be. Undecided is an honest answer."""
 _READING = """\
 Effects are differences between runs with the same seed. A claim holds or fails only if its whole
 interval does: 95 %, shared out where it makes several comparisons."""

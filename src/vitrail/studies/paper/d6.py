@@ -53,10 +53,10 @@ STUDY = Study(
     settings={
         "smoke": Setting(plan=_plan(TINY, MODELS, 2, 2e10, 1), data=TINY_DATA, hours=0.001),
         "desk": Setting(
-            plan=_plan(SHORT, MODELS, 400, 1.65e12, 3),
+            plan=_plan(SHORT, MODELS, 120, 4.9e11, 3),
             data="shapes:medium",
-            hours=0.25,
-            why="1.65e12 FLOPs are the 400 steps of the plain ViT.",
+            hours=0.06,
+            why="4.9e11 FLOPs are the 120 steps of the plain ViT.",
         ),
         "gpu": Setting(
             plan=_plan({"recipe": "plain:90"}, BIG, 50_000, 5e18, 1),

@@ -12,18 +12,18 @@ from vitrail.studies.study import DATA, Setting, Study
 
 MEASURE, MODEL = "fewshot_10", "size"
 MODELS = {
-    "ViT /8": vit(8, options="pool=gap"),
-    "ViT /4": vit(4, options="pool=gap"),
-    "axial ViT /8": f"Axial{vit(8)}",
-    "axial ViT /4": f"Axial{vit(4)}",
+    "ViT, few patches": vit(8, options="pool=gap"),
+    "ViT, many patches": vit(4, options="pool=gap"),
+    "axial ViT, few patches": f"Axial{vit(8)}",
+    "axial ViT, many patches": f"Axial{vit(4)}",
     "ResNet": bit("1-1-1"),
     "axial ResNet": f"{bit('1-1-1')},heads=2",
 }
 BIG = {
-    "ViT /32": "ViT-B/32,pool=gap",
-    "ViT /16": "ViT-B/16,pool=gap",
-    "axial ViT /32": "AxialViT-B/32",
-    "axial ViT /16": "AxialViT-B/16",
+    "ViT, few patches": "ViT-B/32,pool=gap",
+    "ViT, many patches": "ViT-B/16,pool=gap",
+    "axial ViT, few patches": "AxialViT-B/32",
+    "axial ViT, many patches": "AxialViT-B/16",
     "ResNet": "BiT-R50x1",
     "axial ResNet": "AxialResNet-50",
 }
@@ -39,7 +39,7 @@ def _plan(words: dict[str, object], models: dict[str, str], seeds: int) -> Sweep
 
 
 def _families(rows: Rows) -> Rows:
-    return [{**row, "family": row[MODEL].partition(" /")[0]} for row in rows]
+    return [{**row, "family": row[MODEL].partition(",")[0]} for row in rows]
 
 
 def _ahead(first: str, second: str) -> Claim:
@@ -80,7 +80,9 @@ STUDY = Study(
     },
     by=(MODEL,),
     measures={MEASURE: "10-shot accuracy", "top1": "top-1", "flops": "FLOPs"},
-    claims=(_ahead("axial ViT /8", "ViT /8"), _ahead("axial ViT /4", "ViT /4")),
+    claims=tuple(
+        _ahead(f"axial ViT, {each}", f"ViT, {each}") for each in ("few patches", "many patches")
+    ),
     draw=lambda rows: draw_lines(
         curves(_families(rows), x="flops", y=MEASURE, by="family"),
         x="FLOPs of training",

@@ -107,7 +107,7 @@ def _draw(rows: Rows) -> Plot:
         if name.startswith("distance@")
     ]
     lines = curves(told, x="layer", y="distance", by="case")
-    return draw_lines(lines, x="layer", y="attention distance / image side")
+    return draw_lines(lines, x="layer", y="attention distance / image side", log_x=False)
 
 
 STUDY = Study(

@@ -58,15 +58,15 @@ STUDY = Study(
             plan=_plan(
                 {
                     **SHORT,
-                    "steps": 800,
+                    "steps": 300,
                     "data": "shapes:hard",
                     "model": vit(8, 4, 96, "representation=96"),
                 },
-                {**SHORT, "steps": 400, "lr": 1e-3},
+                {**SHORT, "steps": 120, "lr": 1e-3},
                 32, 48, 3,
             ),
             data="digits",
-            hours=0.2,
+            hours=0.05,
             why="Pre-trained on shapes at 32 pixels with the tanh layer of the paper's "
             "pre-training head, then fine-tuned at 32 and at 48: 16 and 36 patches.",
         ),

@@ -82,7 +82,7 @@ STUDY = Study(
                 {"data.take": 5000},
             ),
             data="shapes:medium",
-            hours=0.06,
+            hours=0.08,
             why="All images are there to pre-train on, but only 5,000 of them have labels when "
             "fine-tuning; 200 steps to pre-train and 120 to fine-tune for each way.",
         ),
