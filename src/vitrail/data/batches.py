@@ -22,7 +22,13 @@ from vitrail.data.class_balance import BalancedOrder
 from vitrail.data.dataset import FixedSizeDataset, ImageDataset, UnreadableImage
 from vitrail.data.decoding.decode import ImageError
 from vitrail.data.rng import CounterRNG, Permutation
-from vitrail.data.transforms.apply import eval_image, eval_pixels, train_image, train_pixels
+from vitrail.data.transforms.apply import (
+    blank_inputs,
+    eval_input,
+    eval_pixels,
+    train_image,
+    train_pixels,
+)
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.mixing import Mix, draw_mix, mix_images, mix_targets, soft_targets
 from vitrail.data.transforms.preprocess import Preprocess
@@ -39,7 +45,8 @@ class Batch:
     """
 
     images: Tensor
-    """(n, height, width, channels), uint8."""
+    """(n, height, width, channels), uint8; of different sizes (n, budget, 5 + pixels), as in
+    patch_layout.py."""
     labels: Tensor
     """(n) class indices, or (n, classes): 0 and 1, or class probabilities if mixed."""
     weights: Tensor
@@ -240,7 +247,7 @@ def _transform_each(
     rng: CounterRNG | None,
 ) -> tuple[np.ndarray, np.ndarray, tuple[UnreadableImage, ...]]:
     """Fill a batch; an image that can't be used is black, has weight 0, and is reported."""
-    images = np.zeros((len(indices), *preprocess.size, preprocess.channels), np.uint8)
+    images = blank_inputs(len(indices), preprocess)
     weights = np.ones(len(indices), np.float32)
     bad: list[UnreadableImage] = []
     rows = rng.rows() if rng is not None else [None] * len(indices)
@@ -248,7 +255,7 @@ def _transform_each(
         try:
             content = dataset.read(index)
             if augment is None or row is None:
-                images[place] = eval_image(content, preprocess)
+                images[place] = eval_input(content, preprocess)
             else:
                 images[place] = train_image(content, augment, preprocess, row)
         except ImageError as error:

@@ -141,8 +141,8 @@ def open_matched(
     if loaded.temperature != 1 and not dataset.multilabel:
         notes += (f"probabilities are calibrated: temperature {loaded.temperature:.3f}",)
     if loaded.preprocess is not None and loaded.preprocess.patches:
-        sides = "x".join(map(str, loaded.preprocess.size))
-        notes += (f"images are stretched to {sides}; predict keeps their aspect ratio",)
+        budget = loaded.preprocess.patches
+        notes += (f"images keep their aspect ratio, in at most {budget} patches",)
     if loaded.preprocess is None:
         notes += ("the weights do not say how images are preprocessed: the paper's way is used",)
     return dataset, matching, notes

@@ -19,7 +19,7 @@ from vitrail.models.layers.self_attention import AttentionBias
 from vitrail.models.model import Model
 from vitrail.models.noise import Dropout
 from vitrail.models.positions.absolute import Positions
-from vitrail.models.positions.mixed_grids import MixedGrids, PatchBatch
+from vitrail.models.positions.mixed_grids import MixedGrids, PatchBatch, unpack_patches
 from vitrail.models.positions.relative import RelativeBias, RelativeMLP, RelativePositions
 from vitrail.models.positions.rotary import RotaryPositions, mixed_frequencies
 from vitrail.models.spec import HybridSpec, Size, ViTSpec, check_division
@@ -77,8 +77,9 @@ class ViT(Model[ViTSpec]):
     def forward(self, x: Tensor | PatchBatch, *, each: bool = False) -> Tensor:
         """Classify images (batch, channels, height, width) to logits (batch, classes).
 
-        A `PatchBatch` holds images of different sizes. With `each`, the logits of DeiT's two heads
-        separately (batch, 2, classes), for its training.
+        Images of different sizes are a `PatchBatch`, or one tensor (batch, length, 3 + pixels) with
+        row, column and validity before a patch's pixels. With `each`, the logits of DeiT's two
+        heads separately (batch, 2, classes), for its training.
         """
         if each:
             return self.classify_each(self.encode(x))
@@ -125,6 +126,8 @@ class ViT(Model[ViTSpec]):
 
     def embed(self, x: Tensor | PatchBatch) -> tuple[Tensor, Size | MixedGrids]:
         """Return the first block's input for images, and their grid of patches."""
+        if isinstance(x, Tensor) and x.ndim == 3:
+            x = unpack_patches(x)
         mixed = isinstance(x, PatchBatch)
         patches, grid = self._embed_batch(x) if mixed else self.embed_patches(x)
         return self.embed_tokens(patches, grid), grid
@@ -239,7 +242,9 @@ class ViT(Model[ViTSpec]):
 
 
 def _valid(x: Tensor | PatchBatch) -> Tensor | None:
-    return x.valid if isinstance(x, PatchBatch) else None
+    if isinstance(x, PatchBatch):
+        return x.valid
+    return x[..., 2] > 0 if x.ndim == 3 else None
 
 
 def _make_tokens(spec: ViTSpec, count: int) -> nn.Parameter | None:

@@ -32,6 +32,7 @@ class Classification(Task):
     """Cross-entropy with softmax, or a binary one for each class."""
 
     mixes = True
+    takes_patches = True
 
     def __init__(self, config: TrainConfig, dataset: ImageDataset | ImageStream) -> None:
         super().__init__(config, dataset)
@@ -128,6 +129,8 @@ def result_of(found: Accuracy) -> EvalResult:
 
 class Distillation(Classification):
     """Learn a teacher's answers besides the labels (arXiv 1503.02531, 2012.12877)."""
+
+    takes_patches = False  # the teacher's normalization may be another
 
     def __init__(self, config: TrainConfig, dataset: ImageDataset | ImageStream) -> None:
         super().__init__(config, dataset)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess, default_preprocess
-from vitrail.models import build, parse
+from vitrail.models import Spec, ViTSpec, build, parse
 from vitrail.training.train_config import PreprocessConfig, TrainConfig
 from vitrail.weights.adapt import adapt_to_model
 from vitrail.weights.checkpoint import Checkpoint, Provenance
@@ -32,15 +33,25 @@ def start_weights(
         made = start.provenance or made
     made = replace(made, changes=(*made.changes, f"trained on {config.data}"))
     plain = default_preprocess(start.spec.image, start.spec.channels)
-    preprocess = _change(start.preprocess or plain, config.preprocess)
+    preprocess = _change(start.preprocess or plain, config.preprocess, start.spec)
     return replace(start, preprocess=preprocess, provenance=made)
 
 
-def _change(preprocess: Preprocess, config: PreprocessConfig) -> Preprocess:
+def _change(preprocess: Preprocess, config: PreprocessConfig, spec: Spec) -> Preprocess:
     """Fit images otherwise, where settings say so."""
+    budget = preprocess.patches if config.patches is None else config.patches
+    if budget:
+        plain = isinstance(spec, ViTSpec) and spec.family == "vit" and spec.attention != "axial"
+        if not isinstance(spec, ViTSpec) or not plain or spec.patch[0] != spec.patch[1]:
+            raise InputError(
+                f"preprocess.patches requires a ViT with square patches, got {spec.name}; set it "
+                "to 0 for images of one size"
+            )
+        preprocess = replace(preprocess, patch_size=spec.patch[0])
     return replace(
         preprocess,
         fit=config.fit or preprocess.fit,
         crop=preprocess.crop if config.crop is None else config.crop,
         interpolation=config.interpolation or preprocess.interpolation,
+        patches=budget,
     )

@@ -61,6 +61,8 @@ class Task(ABC):
     """Whether an image's loss depends on the others of its batch, as contrastive losses do: then a
     process's batch goes through the model at once, never in micro-batches."""
 
+    takes_patches: ClassVar[bool] = False
+    """Whether it can learn from images of different sizes, within a patch budget."""
     mixes: ClassVar[bool] = False
     """Whether `prepare` applies a batch's mixup or CutMix."""
 
@@ -91,6 +93,12 @@ class Task(ABC):
 
     def setup(self, preprocess: Preprocess, device: torch.device) -> None:
         """Learn how images are normalized, and where the model is."""
+        if preprocess.patches and (self.config.augment.mixes or not self.takes_patches):
+            why = type(self).__name__ if not self.takes_patches else "mixup and cutmix"
+            raise InputError(
+                f"{why} can't use images of different sizes (a budget of {preprocess.patches} "
+                "patches); set preprocess.patches to 0"
+            )
         self.preprocess, self.device = preprocess, device
 
     def prepare(self, batch: Batch) -> DeviceBatch:

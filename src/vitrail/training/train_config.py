@@ -56,6 +56,9 @@ class PreprocessConfig:
     crop: Annotated[float, Range("(0, 1]")] | None = None
     """The part of the resized image's side that is kept."""
     interpolation: Interpolation | None = None
+    patches: NonNegativeInt | None = None
+    """Patch budget (NaFlex): images keep their aspect ratio, in at most so many patches, also in
+    training; 0 for images of one size."""
 
     def __post_init__(self) -> None:
         validate(self, "preprocess")

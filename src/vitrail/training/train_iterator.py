@@ -177,6 +177,10 @@ def open_iterator(
 ) -> TrainIterator[Any]:
     """Iterate over a dataset or a stream; `together` keeps an image's copies in one process."""
     if transform is not None:  # what it returns is checked before anything is written
+        if preprocess.patches:
+            raise InputError(
+                "a transform of your own needs images of one size; set preprocess.patches to 0"
+            )
         channels = len(preprocess.mean)
         apply_transform(transform, np.zeros((*preprocess.size, channels), np.uint8), 0)
     if isinstance(data, ImageDataset):

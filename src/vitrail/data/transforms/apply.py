@@ -28,6 +28,11 @@ from vitrail.data.transforms.geometry import (
     small_size,
 )
 from vitrail.data.transforms.operations import erase, jitter, randaugment
+from vitrail.data.transforms.patch_layout import (
+    blank_patches,
+    lay_out_patches,
+    normalize_patches,
+)
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.data.transforms.resizing import has_kernel, resize, resize_boxes, resize_quickly
 
@@ -62,14 +67,29 @@ def patches_image(content: Content, preprocess: Preprocess) -> np.ndarray:
     return np.ascontiguousarray(resize(image, size, preprocess))
 
 
+def blank_inputs(count: int, preprocess: Preprocess) -> np.ndarray:
+    """Make black inputs: (count, height, width, channels), or within the budget a patch each."""
+    if preprocess.patches:
+        return blank_patches(count, preprocess)
+    return np.zeros((count, *preprocess.size, preprocess.channels), np.uint8)
+
+
+def eval_input(content: Content, preprocess: Preprocess) -> np.ndarray:
+    """Preprocess an image for evaluation to what a batch holds of it."""
+    if preprocess.patches:
+        return lay_out_patches(patches_image(content, preprocess), preprocess)
+    return eval_image(content, preprocess)
+
+
 def eval_pixels(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
     """Preprocess images of one size for evaluation, each as `eval_image` does."""
     height, width = pixels.shape[1:3]
-    if (height, width) == fit_to_size(height, width, preprocess).size == preprocess.size:
+    fits = (height, width) == fit_to_size(height, width, preprocess).size == preprocess.size
+    if fits and not preprocess.patches:
         return with_channels(pixels, preprocess.channels)
-    inputs = np.empty((len(pixels), *preprocess.size, preprocess.channels), np.uint8)
+    inputs = blank_inputs(len(pixels), preprocess)
     for row, image in enumerate(pixels):
-        inputs[row] = eval_image(image, preprocess)
+        inputs[row] = eval_input(image, preprocess)
     return inputs
 
 
@@ -81,6 +101,10 @@ def train_image(
     A JPEG much larger than the input is decoded at a fraction of its size.
     """
     flip = rng.uniform() < augment.flip  # first, because a crop takes any number of draws
+    if preprocess.patches:
+        image = _crop_to_patches(content, augment, preprocess, rng)
+        image = _operate(_turn(image) if flip[0] else image, augment, rng)
+        return lay_out_patches(image, preprocess)
     image = _crop(content, augment, preprocess, rng)
     return _operate(_turn(image) if flip[0] else image, augment, rng)
 
@@ -92,8 +116,8 @@ def train_pixels(
 
     Each equals what `train_image` makes with the same random numbers, up to 1/255.
     """
-    if not _goes_by_batch(pixels, augment, preprocess):
-        inputs = np.empty((len(pixels), *preprocess.size, preprocess.channels), np.uint8)
+    if preprocess.patches or not _goes_by_batch(pixels, augment, preprocess):
+        inputs = blank_inputs(len(pixels), preprocess)
         for row, own in enumerate(rng.rows()):
             inputs[row] = train_image(pixels[row], augment, preprocess, own)
         return inputs
@@ -121,10 +145,15 @@ def normalize(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Normalize uint8 images (B, H, W, C) for the model, on the device: (B, C, H, W)."""
+    """Normalize uint8 images (B, H, W, C) for the model, on the device: (B, C, H, W).
+
+    Images of different sizes come as patches (B, budget, …), as patch_layout.py says.
+    """
     batch = batch.to(device, non_blocking=True)
     exact = torch.promote_types(dtype, torch.float32)
     scale, shift = _constants(preprocess.mean, preprocess.std, batch.device, exact)
+    if batch.ndim == 3:
+        return normalize_patches(batch, scale, shift)
     planes = batch.permute(0, 3, 1, 2).to(exact, memory_format=torch.contiguous_format)
     return planes.mul_(scale).add_(shift).to(dtype)
 
@@ -188,6 +217,23 @@ def _crop(
         return Box(top, left, rows, columns).cut(image).copy()
     box = random_box(rng, height, width, augment)
     return _resized_part(content, header, box, preprocess.size, preprocess)
+
+
+def _crop_to_patches(
+    content: Content, augment: Augment, preprocess: Preprocess, rng: CounterRNG
+) -> np.ndarray:
+    """Crop an image for training, or take it whole, at its aspect ratio within the patch budget."""
+    if augment.crop not in ("inception", "area"):
+        return patches_image(content, preprocess)
+    if isinstance(content, bytes):
+        header = read_header(content)
+        height, width = header.height, header.width
+    else:
+        header = None
+        height, width = content.shape[:2]
+    box = random_box(rng, height, width, augment)
+    size = fit_to_patches(box.height, box.width, preprocess.patch_size, preprocess.patches)
+    return _resized_part(content, header, box, size, preprocess)
 
 
 def _resized_part(

@@ -36,9 +36,8 @@ class Preprocess:
     """Whether a smaller image is averaged from all pixels, as Pillow does; TensorFlow's plain
     resize, with which the paper's models were trained, takes the nearest ones only."""
     patches: int = 0
-    """Patch budget of predictions (NaFlex, SigLIP 2): images keep their aspect ratio, in as many
-    patches as fit; 0 for images of one size. Where batches need one size, images are fitted to it.
-    """
+    """Patch budget (NaFlex, SigLIP 2): images keep their aspect ratio, in as many patches as fit; 0
+    for images of one size. Where one size is needed, as in exported models, it is `size`."""
     patch_size: int = 16
     """Side of these patches, in pixels."""
 

@@ -35,7 +35,7 @@ from vitrail.text import quoted
 BATCH = 64
 """Images in a forward pass; another number changes the last digits."""
 _PER_PART = 16  # batches: about a thousand images are lost when a process is killed
-_VERSION = 1  # of what is kept, to be raised when the same key would give other features
+_VERSION = 2  # of what is kept, to be raised when the same key would give other features
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError, suggest
 from vitrail.models import BiT, Model, ViTSpec
+from vitrail.models.layers.heads import mean_tokens
 
 NAMES = ("pre-logits", "class-token", "patch-mean")
 
@@ -70,7 +71,8 @@ def encode(model: Model[Any], images: Tensor, kind: FeatureKind) -> Tensor:
     if kind.name == "class-token":
         return tokens[:, 0]
     prefix = model.spec.prefix if isinstance(model.spec, ViTSpec) else 0
-    return tokens[:, prefix:].mean(1)
+    # Of images of different sizes, what pads their patches does not count.
+    return mean_tokens(tokens[:, prefix:], images[..., 2] > 0 if images.ndim == 3 else None)
 
 
 def _tokens_at(model: Model[Any], images: Tensor, layer: int | None) -> Tensor:

@@ -29,6 +29,11 @@ class PatchBatch(NamedTuple):
     """(batch, length): True for patches, False for padding."""
 
 
+def unpack_patches(x: Tensor) -> PatchBatch:
+    """Read a batch in one tensor (batch, length, 3 + pixels): row, column, 1 or 0 for padding."""
+    return PatchBatch(x[..., 3:], x[..., :2].long(), x[..., 2] > 0)
+
+
 def pack_images(images: Sequence[Tensor], patch: Size, length: int | None = None) -> PatchBatch:
     """Cut images (channels, height, width) of any sizes to patches, padded to one length.
 

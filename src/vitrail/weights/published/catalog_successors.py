@@ -126,7 +126,8 @@ def _small() -> Iterator[PublishedWeights]:
         model += ",class_position=false" if "factorized" in rule else ""
         source = f"timm:naflexvit_base_patch16_{word}.e300_s576_in1k"
         cited = f"{_README}, 576 patches"
-        yield published(source, model, "ImageNet-1k", _preprocess(384), top1, cited)
+        image = replace(_preprocess(384), patches=576)
+        yield published(source, model, "ImageNet-1k", image, top1, cited)
 
 
 def _eva02() -> Iterator[PublishedWeights]:

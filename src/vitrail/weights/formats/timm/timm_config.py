@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -236,6 +237,10 @@ def read_timm_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
         fit="stretch" if squashed else "crop",
         crop=float(crop),
     )
+    if flexible := re.match(r"naflexvit_.*patch(\d+)", architecture_named(config)):
+        patch = int(flexible[1])  # whose input_size says how many patches it is evaluated with
+        budget = height // patch * (width // patch)
+        preprocess = replace(preprocess, patches=budget, patch_size=patch)
     pairs = [_stretched(side, preprocess.crop) for side in preprocess.size if squashed]
     return None if any(theirs != ours for theirs, ours in pairs) else preprocess
 
