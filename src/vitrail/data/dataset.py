@@ -91,9 +91,8 @@ class ImageDataset(ABC):
         A copy of the same files elsewhere has the same fingerprint.
         """
         digest = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogateescape"))
-        for index in range(len(self)):
-            digest.update(self.where(index).encode("utf-8", "surrogateescape") + b"\0")
-        digest.update(np.ascontiguousarray(self.labels).tobytes())
+        self._hash_names(digest.update)
+        digest.update(np.ascontiguousarray(self.labels).data)
         for index in _spread(len(self), _SIZES):
             digest.update(b"%d;" % self.size(index))
         self._hash_contents(digest.update)
@@ -103,6 +102,10 @@ class ImageDataset(ABC):
         """Hash what identifies the content, as a key for caches: fingerprint, place and times."""
         text = f"{self.fingerprint()} {self.storage()}"
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+    def _hash_names(self, update: Callable[[bytes], None]) -> None:
+        for index in range(len(self)):
+            update(self.where(index).encode("utf-8", "surrogateescape") + b"\0")
 
     def _hash_contents(self, update: Callable[[bytes], None]) -> None:
         for index in _spread(len(self), _SAMPLED):
@@ -214,6 +217,10 @@ class Selection(ImageDataset):
     def storage(self) -> str:
         """Say where the dataset behind is stored."""
         return self.dataset.storage()
+
+    def _hash_names(self, update: Callable[[bytes], None]) -> None:
+        self.dataset._hash_names(update)
+        update(self.indices.tobytes())
 
 
 class _FixedSizeSelection(Selection, FixedSizeDataset):

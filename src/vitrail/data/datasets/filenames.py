@@ -2,21 +2,55 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
+_AT_ONCE = 1 << 20  # names that are copied at a time
+
 
 class Names:
-    """File names in one buffer, which worker processes share without copying."""
+    """File names in one buffer, which processes share without copying."""
 
-    def __init__(self, names: Sequence[bytes]) -> None:
-        self._text = b"".join(names)
-        self._ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)))
+    def __init__(self, names: Sequence[bytes] = ()) -> None:
+        self.text = np.frombuffer(b"".join(names), np.uint8)
+        """The names, one after the other."""
+        self.ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)))
+        """Where each name ends."""
+
+    @classmethod
+    def of(cls, text: np.ndarray, ends: np.ndarray, hashed: str | None = None) -> Names:
+        """Take the names from arrays, such as a file's that are mapped into memory."""
+        names = cls()
+        names.text, names.ends = text, ends
+        if hashed is not None:
+            names.hashed = hashed  # so that the arrays need not be read for it
+        return names
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self.ends)
 
     def __getitem__(self, index: int) -> bytes:
-        start = self._ends[index - 1] if index else 0
-        return self._text[start : self._ends[index]]
+        start = self.ends[index - 1] if index else 0
+        return self.text[start : self.ends[index]].tobytes()
+
+    def take(self, indices: np.ndarray) -> Names:
+        """Copy some of the names, in a given order."""
+        starts = np.concatenate([[0], self.ends[:-1]])[indices] if len(self) else indices
+        lengths = self.ends[indices] - starts
+        parts = []
+        for first in range(0, len(indices), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            ends = np.cumsum(lengths[some])
+            shifts = np.repeat(starts[some] - (ends - lengths[some]), lengths[some])
+            parts.append(self.text[shifts + np.arange(len(shifts))])
+        return Names.of(np.concatenate([np.empty(0, np.uint8), *parts]), np.cumsum(lengths))
+
+    @cached_property
+    def hashed(self) -> str:
+        """A hash of all names in their order."""
+        digest = hashlib.blake2b(np.ascontiguousarray(self.ends).data, digest_size=32)
+        digest.update(np.ascontiguousarray(self.text).data)
+        return digest.hexdigest()

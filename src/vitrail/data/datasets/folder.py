@@ -11,7 +11,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,7 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.filenames import Names
+from vitrail.data.datasets.index_files import DatasetIndex, keep_index
 from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.unreadable_list import UNREADABLE_LIST
 from vitrail.data.split import SPLITS, choose_split, spell, split_indices
@@ -78,9 +79,11 @@ class FolderDataset(ImageDataset):
 
     def part(self, indices: np.ndarray, name: str) -> FolderDataset:
         """Select some of the images, with the dataset's notes."""
-        files = Names([self._files[int(index)] for index in indices])
-        labels = self.labels[indices]
+        files, labels = self._files.take(indices), self.labels[indices]
         return FolderDataset(name, self.classes, labels, self._root, files, self.notes)
+
+    def _hash_names(self, update: Callable[[bytes], None]) -> None:
+        update(self._files.hashed.encode())
 
 
 def read_image_file(path: bytes) -> bytes:
@@ -98,7 +101,7 @@ def read_image_file(path: bytes) -> bytes:
 
 def find_files(folder: Path) -> list[bytes]:
     """List all files in a folder and below it that are not hidden, by their relative paths."""
-    return _walk(folder, b"", ())
+    return _walk(folder, b"", (), [])
 
 
 def open_folder(
@@ -118,14 +121,21 @@ def open_folder(
     beside = f"{name}: {quoted(others)} left out, not in the folder of a split"
     notes = [beside] if splits and others else []
     flat = not labels and not _list(path, first).folders
-    scan = _scan_flat if flat else _scan
+
+    def scan(parts: list[bytes], name: str) -> FolderDataset:
+        key = repr(("folder", os.path.abspath(path), parts, first, flat))
+        make = _index_flat if flat else _index_classes
+        index = keep_index(path, key, lambda: make(path, parts, first, name))
+        found = [*notes, *index.notes]
+        return FolderDataset(name, index.classes, index.labels, path, index.names, found)
+
     if set(splits) <= {"train"}:
-        whole = scan(path, [first], first, name, notes)
+        whole = scan([first], name)
         return whole.part(split_indices(whole, split, seed), f"{name} ({split})")
     chosen = choose_split(split, tuple(splits), name)
     if chosen == "all":
-        return scan(path, list(splits.values()), first, name, notes)
-    return scan(path, [splits[chosen]], first, _place(path, splits[chosen]), notes)
+        return scan(list(splits.values()), name)
+    return scan([splits[chosen]], _place(path, splits[chosen]))
 
 
 def _check_folder(path: Path) -> None:
@@ -145,6 +155,8 @@ class _Listing(NamedTuple):
     folders: list[bytes]
     files: list[bytes]
     identity: tuple[int, int]
+    read: tuple[str, int]
+    """Its path and when it was last changed, as of before it was read."""
 
 
 def _list(root: Path, folder: bytes) -> _Listing:
@@ -162,7 +174,8 @@ def _list(root: Path, folder: bytes) -> _Listing:
     except OSError as error:
         place = _place(root, folder)
         raise InputError(f"cannot read the folder {place}: {error.strerror}") from None
-    return _Listing(sorted(folders), sorted(files), (status.st_dev, status.st_ino))
+    identity, read = (status.st_dev, status.st_ino), (os.fsdecode(path), status.st_mtime_ns)
+    return _Listing(sorted(folders), sorted(files), identity, read)
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:
@@ -188,44 +201,44 @@ def _splits(root: Path, top: _Listing) -> dict[str, bytes]:
     return {word: folders[0] for word, folders in found.items() if folders}
 
 
-def _scan(
-    root: Path, parts: Sequence[bytes], first: bytes, name: str, notes: Sequence[str]
-) -> FolderDataset:
+def _index_classes(root: Path, parts: Sequence[bytes], first: bytes, name: str) -> DatasetIndex:
     """Find the images of some splits' folders; the folder `first` defines the classes.
 
     Without splits both are the root itself, an empty path.
     """
-    classes = {_last(folder): n for n, folder in enumerate(_list_classes(root, first).folders)}
-    notes = [*notes, *_alike(classes)]
+    defining = _list_classes(root, first)
+    classes = {_last(folder): n for n, folder in enumerate(defining.folders)}
+    notes = _alike(classes)
     files: list[bytes] = []
     labels: list[np.ndarray] = []
-    top = _list(root, b"").identity
+    top = _list(root, b"")
+    read = [top.read, defining.read]
     for part in parts:
         listing, place = _list_classes(root, part), _place(root, part)
+        read.append(listing.read)
         _check_known([_last(folder) for folder in listing.folders], classes, place)
         if listing.files:
             beside = quoted([os.fsdecode(_last(file)) for file in listing.files])
             notes.append(f"{place}: {beside} left out, not in the folder of a class")
         for folder in listing.folders:
-            found = _walk(root, folder, (top, listing.identity))
+            found = _walk(root, folder, (top.identity, listing.identity), read)
             files += found
             labels.append(np.full(len(found), classes[_last(folder)], np.int64))
-    shown = [os.fsdecode(each) for each in classes]
+    shown = tuple(os.fsdecode(each) for each in classes)
     if not files:
         raise InputError(f"{name}: its class folders are all empty: {quoted(shown)}")
-    numbers = np.concatenate(labels)
-    return FolderDataset(name, shown, numbers, root, Names(files), notes)
+    return DatasetIndex(
+        shown, np.concatenate(labels), Names(files), tuple(dict.fromkeys(read)), notes=tuple(notes)
+    )
 
 
-def _scan_flat(
-    root: Path, parts: Sequence[bytes], first: bytes, name: str, notes: Sequence[str]
-) -> FolderDataset:
+def _index_flat(root: Path, parts: Sequence[bytes], first: bytes, name: str) -> DatasetIndex:
     """Find images without labels: all files of some splits' folders, as one class."""
-    files = [file for part in parts for file in _walk(root, part, ())]
+    read: list[tuple[str, int]] = []
+    files = [file for part in parts for file in _walk(root, part, (), read)]
     if not files:
         raise InputError(f"{name} is empty; expected images")
-    labels = np.zeros(len(files), np.int64)
-    return FolderDataset(name, [UNLABELED], labels, root, Names(files), notes)
+    return DatasetIndex((UNLABELED,), np.zeros(len(files), np.int64), Names(files), tuple(read))
 
 
 def _last(folder: bytes) -> bytes:
@@ -270,8 +283,10 @@ def _plain(name: str) -> str:
     return normalize("NFC", normalize("NFC", name).casefold())
 
 
-def _walk(root: Path, top: bytes, above: tuple[tuple[int, int], ...]) -> list[bytes]:
-    """Find all files below a folder; stop where a link leads back up."""
+def _walk(
+    root: Path, top: bytes, above: tuple[tuple[int, int], ...], read: list[tuple[str, int]]
+) -> list[bytes]:
+    """Find all files below a folder, and note the folders; stop where a link leads back up."""
     files: list[bytes] = []
     stack = [(top, above)]
     while stack:
@@ -279,6 +294,7 @@ def _walk(root: Path, top: bytes, above: tuple[tuple[int, int], ...]) -> list[by
         listing = _list(root, folder)
         if listing.identity in above:
             continue
+        read.append(listing.read)
         files += listing.files
         stack += [(inner, (*above, listing.identity)) for inner in listing.folders]
     return sorted(files)

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +27,7 @@ from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select, stat_files
 from vitrail.data.datasets.class_index import name_classes, number_labels
 from vitrail.data.datasets.filenames import Names
+from vitrail.data.datasets.index_files import DatasetIndex, changed_at, keep_index
 from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.shards.patterns import (
     is_address,
@@ -85,6 +86,11 @@ class TarDataset(ImageDataset):
     def storage(self) -> str:
         """Name the shards, their sizes and modification times."""
         return stat_files([Path(path) for path, _ in self._shards])
+
+    def _hash_names(self, update: Callable[[bytes], None]) -> None:
+        update(repr(self._titles).encode("utf-8", "surrogateescape"))
+        update(np.ascontiguousarray(self._places[:, 0]).tobytes())
+        update(self._names.hashed.encode())
 
 
 def open_shards(rest: str, split: str, *, seed: int = 0, labels: bool = True) -> ImageDataset:
@@ -169,8 +175,21 @@ def _check_space(first: Path, more: int) -> None:
 
 
 def _index(name: str, shards: Sequence[Path], *, labels: bool = True) -> TarDataset:
-    """Find the images and labels of all shards; without `labels`, all are one class."""
+    """Find the images and labels of all shards, by an older index if nothing has changed.
+
+    Without `labels`, all are one class.
+    """
+    folder = shards[0].parent
+    key = repr(("shards", [os.path.abspath(path) for path in shards], labels))
+    index = keep_index(folder, key, lambda: _read_shards(name, shards, labels=labels))
+    assert index.places is not None
+    return TarDataset(name, index.classes, index.labels, shards, index.places, index.names)
+
+
+def _read_shards(name: str, shards: Sequence[Path], *, labels: bool) -> DatasetIndex:
     places, names, found = array("q"), list[bytes](), list[Any]()
+    beside = [shards[0].parent / file for file in _CLASSES]
+    read = [(os.fspath(path.absolute()), changed_at(path)) for path in (*shards, *beside)]
     for number, path in enumerate(shards):
         before = len(names)
         try:
@@ -190,7 +209,7 @@ def _index(name: str, shards: Sequence[Path], *, labels: bool = True) -> TarData
         lambda index: f"{titles[table[index, 0]]}:{os.fsdecode(names[index])}",
         several=any(isinstance(label, list) for label in found),
     )
-    return TarDataset(name, classes, numbers, shards, table, Names(names))
+    return DatasetIndex(tuple(classes), numbers, Names(names), tuple(read), table)
 
 
 def _titles(shards: Sequence[Path]) -> list[str]:

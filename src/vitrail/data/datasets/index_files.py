@@ -1,0 +1,131 @@
+"""Indexes of large datasets on disk: built once, then mapped into memory by every process.
+
+One folder per dataset in the cache: index.json, and one .npy file per array. An index remembers
+the folders or files that it was made from, with their times, and is made anew when one changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vitrail.data.datasets.filenames import Names
+from vitrail.download import cache_folder
+from vitrail.files import lock_folder, permit, temporary_folder
+
+WORTH_KEEPING = 100_000
+"""Images from which on an index is kept: fewer are found within a second."""
+_VERSION = 1
+_SETTLED = 2_000_000_000  # ns: later changes of a folder have another time, on any file system
+
+
+@dataclass(frozen=True)
+class DatasetIndex:
+    """Where the images of a dataset are, and their labels."""
+
+    classes: tuple[str, ...]
+    labels: np.ndarray
+    names: Names
+    made_from: tuple[tuple[str, int], ...]
+    """The folders or files that were read, and when each was last changed, in ns."""
+    places: np.ndarray | None = None
+    """Shard, offset and size of each image, where they are in shards."""
+    notes: tuple[str, ...] = ()
+
+
+def changed_at(path: str | bytes | os.PathLike[str]) -> int:
+    """Return when a file or folder was last changed, in ns; -1 if it is gone."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return -1
+
+
+def keep_index(root: Path, key: str, build: Callable[[], DatasetIndex]) -> DatasetIndex:
+    """Load the index of a dataset, or build it and, if it is large, keep it.
+
+    Processes that start together build it one after the other, so that all but the first load it.
+    """
+    place = cache_folder() / "index" / hashlib.sha256(os.fsencode(key)).hexdigest()[:32]
+    found = _load(place, key)
+    if found is not None:
+        return found
+    with ExitStack() as stack:
+        with suppress(OSError):  # a file system without locks
+            stack.enter_context(lock_folder(root))
+        found = _load(place, key)
+        if found is None:
+            found = build()
+            if len(found.names) >= WORTH_KEEPING:
+                with suppress(OSError):  # a full or read-only disk costs time, not the run
+                    _save(place, key, found)
+        return found
+
+
+def _arrays(index: DatasetIndex) -> dict[str, np.ndarray]:
+    found = {"labels": index.labels, "text": index.names.text, "ends": index.names.ends}
+    return found if index.places is None else {**found, "places": index.places}
+
+
+def _save(place: Path, key: str, index: DatasetIndex) -> None:
+    if _newest(index.made_from) > time.time_ns() - _SETTLED:
+        return  # what changes in the same moment could not be told from what was read
+    place.parent.mkdir(parents=True, exist_ok=True)
+    facts = {
+        "version": _VERSION,
+        "key": key,
+        "classes": index.classes,
+        "names": index.names.hashed,
+        "made_from": index.made_from,
+        "notes": index.notes,
+    }
+    with temporary_folder(f".{place.name}-", place.parent) as folder:
+        whole = folder / "whole"
+        whole.mkdir()
+        for name, array in _arrays(index).items():
+            np.save(whole / f"{name}.npy", array)
+        (whole / "index.json").write_text(json.dumps(facts), encoding="utf-8")
+        permit(whole)
+        if place.exists():
+            place.rename(folder / "old")
+        whole.rename(place)
+
+
+def _newest(made_from: Iterable[tuple[str, int]]) -> int:
+    return max((changed for _, changed in made_from), default=0)
+
+
+def _load(place: Path, key: str) -> DatasetIndex | None:
+    """Map an index; None if there is none, or if something that it was made from has changed."""
+    try:
+        facts = json.loads((place / "index.json").read_text(encoding="utf-8"))
+        if (facts["version"], facts["key"]) != (_VERSION, key):
+            return None
+        made_from = tuple((path, changed) for path, changed in facts["made_from"])
+        if any(changed_at(path) != changed for path, changed in made_from):
+            return None
+        arrays = {
+            path.stem: np.load(path, mmap_mode="r", allow_pickle=False)
+            for path in place.glob("*.npy")
+        }
+        labels, names = arrays["labels"], Names.of(arrays["text"], arrays["ends"], facts["names"])
+        if len(labels) != len(names) or (len(names) and names.ends[-1] != len(names.text)):
+            return None
+        return DatasetIndex(
+            classes=tuple(facts["classes"]),
+            labels=labels,
+            names=names,
+            made_from=made_from,
+            places=arrays.get("places"),
+            notes=tuple(facts["notes"]),
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
