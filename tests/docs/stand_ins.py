@@ -44,6 +44,7 @@ IN_COMMANDS = [
 SHORT = {
     "train": ["--steps", "2", "--batch", "8", "--loader.workers", "0", "--device", "cpu"],
     "vtab": ["--steps", "1", "--batch", "4", "--image", "32", "--images", "12"],
+    "sweep": ["--parallel", "1"],
     "inspect": ["--count", "2"],
     "bench": ["--images", "4", "--rounds", "1"],
 }
@@ -103,4 +104,5 @@ def adapt_command(words: Sequence[str]) -> list[str]:
     if "--minutes" in adapted:  # whose probes are tested in tests/test_run_defaults.py
         place = adapted.index("--minutes")
         del adapted[place : place + 2]
-    return [*adapted, *SHORT.get(words[0], []), *(MAE if "mae" in words else [])]
+    short = [] if words[:2] == ["sweep", "show"] else SHORT.get(words[0], [])
+    return [*adapted, *short, *(MAE if "mae" in words else [])]
