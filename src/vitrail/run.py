@@ -28,6 +28,7 @@ from vitrail.data.datasets.open import Data, check_trainable, notes
 from vitrail.data.streaming import Cursor
 from vitrail.data.unreadable import UnreadableImages
 from vitrail.distributed import Processes, process_group
+from vitrail.evaluation.probes.fewshot_monitor import FewShotMonitor
 from vitrail.evaluation.uncertainty.calibrate import leave_calibration
 from vitrail.files import write_whole
 from vitrail.models import BiT, ViT, parse
@@ -350,6 +351,8 @@ class TrainingRun:
         self.saved = 0  # the step of the newest checkpoint
         self.unsaved: InputError | None = None  # why the last save failed
         self.best = BestTracker()
+        self.fewshot: dict[str, float] = {}  # the last few-shot accuracies
+        self.fewshot_step = 0
         self._open_data()
         self._build_model()
         self.trainer = make_trainer(
@@ -411,6 +414,11 @@ class TrainingRun:
         task.setup(start.preprocess, self.processes.device)
         if self.parts.task is not None or self.parts.model is not None:
             check_losses(self.model, task)
+        self.monitor = None
+        if config.fewshot.data:
+            if self.parts.model is not None:
+                raise InputError("fewshot can't measure a model with parts of your own")
+            self.monitor = FewShotMonitor(config.fewshot, config.loader, self.processes.device)
         self.validator = (
             Validator(self.val_set, task, config, self.processes) if self.val_set else None
         )
@@ -504,6 +512,7 @@ class TrainingRun:
         self.saved = saved.step
         self.iterator.cursor = Cursor(*saved.metadata.get("cursor", (saved.step,)))
         self.best = BestTracker.load(saved.metadata["best"])
+        self.fewshot_step, self.fewshot = saved.metadata.get("fewshot", (0, {}))
         self.unreadable.note(UnreadableImage(*each) for each in saved.metadata["unreadable"])
 
     def _save(self, step: int) -> None:
@@ -516,6 +525,7 @@ class TrainingRun:
                 "data": self.identity,
                 "total": self.intervals.total,
                 "best": asdict(self.best),
+                "fewshot": [self.fewshot_step, self.fewshot],
                 "unreadable": [astuple(image) for image in self.unreadable.bad.values()],
                 "metrics": self.metrics.metrics_state(),
                 "cursor": astuple(self.iterator.cursor),
@@ -549,8 +559,11 @@ class TrainingRun:
         self._call("on_step", taken)
 
     def _evaluate(self, step: int) -> bool:
-        """Evaluate on the validation images, once a step; tell whether the run gets no better."""
-        if self.validator is None:
+        """Evaluate what is due, once a step; tell whether the run gets no better."""
+        intervals = self.intervals
+        if self.monitor is not None and intervals.due(intervals.fewshot, step):
+            self._measure_fewshot(step)
+        if self.validator is None or not intervals.due(intervals.evaluate, step):
             return False
         if self.best.evaluated != step:
             with self._averaged():
@@ -568,6 +581,19 @@ class TrainingRun:
             )
             self._call("on_evaluation", step, found.values)
         return 0 < self.config.patience <= self.best.worse
+
+    def _measure_fewshot(self, step: int) -> None:
+        """Measure few-shot accuracy of the weights that are evaluated, once a step."""
+        if self.fewshot_step == step or self.monitor is None:
+            return
+        measure = self.monitor.measure
+        with self._averaged():
+            tensors = full_state_dict(self.model)
+            self.fewshot = self.processes.on_main(
+                lambda: measure(self.task.to_checkpoint(self.model, tensors, None, None))
+            )
+        self.fewshot_step = step
+        self.metrics.evaluation(step, self.fewshot)
 
     def _averaged(self) -> AbstractContextManager[None]:
         """Put the averaged weights into the model, where there are any."""
@@ -611,7 +637,8 @@ class TrainingRun:
                 log.warning("%s", unreadable.summary())
         if self.unsaved is not None:
             raise SaveError(f"{self.unsaved}; the model is in {folder / MODEL}")
-        run = make_run(folder, ending, step, kept, chosen_on, **self.cost.tell(self, step))
+        facts = self.cost.tell(self, step)
+        run = make_run(folder, ending, step, kept, chosen_on, self.fewshot, **facts)
         text = json.dumps({**asdict(run), "folder": "."}, indent=1) + "\n"
         self.processes.on_main(lambda: write_whole(folder / RESULT, text))
         self.metrics.note(str(run))

@@ -204,6 +204,8 @@ def _more_settings(words: RunWords) -> dict[str, Any]:
             raise InputError(f"unknown option --{path}{hint} (see --help)")
     if isinstance(augment := settings.get("augment"), str):
         settings["augment"] = to_dict(parse_augment(augment))
+    if isinstance(settings.get("fewshot"), str):
+        settings["fewshot.data"] = settings.pop("fewshot")
     return from_flags(settings.items())
 
 

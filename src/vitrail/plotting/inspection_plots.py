@@ -233,6 +233,11 @@ def draw_curves(curves: Curves) -> Plot:
             "val/macro_f1": "macro F1",
             "val/micro_f1": "micro F1",
         },
+        "few-shot accuracy": {
+            name: f"{name.removeprefix('fewshot/')}-shot"
+            for name in curves
+            if name.startswith("fewshot/")
+        },
         "learning rate": {"lr": "rate"},
     }
     known = {what: lines for what, lines in panels.items() if lines.keys() & curves.keys()}
@@ -246,7 +251,7 @@ def draw_curves(curves: Curves) -> Plot:
                 mark = ".-" if len(steps) < 30 else "-"
                 axes.plot(steps, values, mark, color=color, linewidth=1.2, label=label)
         axes.set_ylabel(what)
-        if what in ("accuracy", "mAP and F1"):  # no more than 1, not even as a margin
+        if what not in ("loss", "learning rate"):  # no more than 1, not even as a margin
             bottom, top = axes.get_ylim()
             axes.set_ylim(max(-0.02, bottom), min(1.02, top))
         add_legend(axes)

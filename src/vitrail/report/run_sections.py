@@ -84,6 +84,8 @@ def _show_result(run: RunSummary, result: dict[str, Any], inputs: ReportInputs) 
     rows |= {
         name: f"{result[key]:.2%}" for key, name in named.items() if result.get(key) is not None
     }
+    for shots, accuracy in (result.get("fewshot") or {}).items():
+        rows[f"{shots}-shot accuracy"] = f"{accuracy:.2%} on {run.config.fewshot.data}"
     if result.get("loss") is not None:
         rows["loss"] = f"{result['loss']:.4g}"
     if result["images"]:

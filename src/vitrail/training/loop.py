@@ -259,6 +259,7 @@ class Intervals:
     evaluate: int
     save: int | None
     """None: by time."""
+    fewshot: int = 0
     pause: int | None = None
     """The step at which the run pauses, evaluated and saved, before it is at its end."""
 
@@ -268,7 +269,11 @@ class Intervals:
 
     def acts(self, step: int) -> bool:
         """Tell whether anything is to happen after a step that needs the weights of that step."""
-        return self.rests(step) or any(self.due(n, step) for n in (self.evaluate, self.save or 0))
+        return self.rests(step) or self.measures(step) or self.due(self.save or 0, step)
+
+    def measures(self, step: int) -> bool:
+        """Tell whether the weights of a step are evaluated in any way."""
+        return self.due(self.evaluate, step) or self.due(self.fewshot, step)
 
     def rests(self, step: int) -> bool:
         """Tell whether no step is taken after this one for now."""
@@ -327,7 +332,7 @@ def fit(
         nonlocal saved
         ending: Ending | None = "paused" if intervals.rests(done) else None
         ending = "finished" if done == intervals.total else ending
-        if not stop and intervals.due(intervals.evaluate, done):
+        if not stop and intervals.measures(done):
             try:
                 ending = "converged" if evaluate(done) else ending
             except StopRequested:

@@ -47,6 +47,8 @@ class Run(Result):
     chosen_on: str | None = None
     """The images that chose among the evaluations (`keep` best, `patience`) or the thresholds of
     several labels, where any did."""
+    fewshot: Mapping[str, float] | None = None
+    """Few-shot accuracy of the last weights by the number of shots, where it was measured."""
     seed: int | None = None
     settings: str | None = None
     """Hash of all settings that decide what a run computes."""
@@ -129,6 +131,7 @@ def make_run(
     steps: int,
     kept: EvalResult | None,
     chosen_on: str | None = None,
+    fewshot: Mapping[str, float] | None = None,
     **facts: Any,
 ) -> Run:
     """Put together what a run reached; `kept` is how its weights do on the validation split.
@@ -146,6 +149,7 @@ def make_run(
         chosen_on=chosen_on,
         top1_interval=kept.interval if kept else None,
         worst_classes=kept.worst if kept else (),
+        fewshot={name.rpartition("/")[2]: each for name, each in (fewshot or {}).items()} or None,
         **{name: values.get(name) for name in names},
         **facts,
     )

@@ -40,6 +40,7 @@ FREE = (
         "cache.limit",
     ),
     *("cache.folder", "max_unreadable", "eval_every", "save_every", "log_every", "loggers"),
+    "fewshot",
 )
 """Settings that change nothing in what a run computes, so that a resumed one may have others."""
 
@@ -85,6 +86,32 @@ class PartsConfig:
 
     def __post_init__(self) -> None:
         validate(self, "parts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShotConfig:
+    """Few-shot accuracy on other images while a run trains, of the weights that are evaluated."""
+
+    data: str = ""
+    """The images: a folder, pets:DIR, digits, …; empty for none."""
+    shots: tuple[PositiveInt, ...] = (5,)
+    """Images per class that the classifier learns from."""
+    seeds: PositiveInt = 3
+    """Samples of the shots, whose mean accuracy is reported."""
+    every: Duration | None = None
+    """Time between measurements; with each evaluation, unless given. One is made at the end too."""
+
+    def __post_init__(self) -> None:
+        validate(self, "fewshot")
+        if self.data and not self.shots:
+            raise InputError("fewshot.shots: expected one or more numbers of images per class")
+        given = [
+            name
+            for name in ("shots", "seeds", "every")
+            if getattr(self, name) != getattr(FewShotConfig, name)
+        ]
+        if given and not self.data:
+            raise InputError(f"fewshot.{given[0]} requires fewshot.data, the images to measure on")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +169,7 @@ class TrainConfig:
     """Which weights the model folder gets: the last, or the best on the validation split."""
     eval_every: Duration | None = None
     """Time between evaluations; chosen so that they take a twentieth of the run, unless given."""
+    fewshot: FewShotConfig = field(default_factory=FewShotConfig)
     save_every: Duration | None = None
     """Time between checkpoints; five minutes, unless given. One is written at the end too."""
     log_every: NonNegativeInt = 10

@@ -81,10 +81,14 @@ def plan_intervals(
         evaluate = math.ceil(total / min(max(int(affordable), 1), _EVALUATIONS))
     else:
         evaluate = max(steps(config.eval_every), int(config.eval_every.amount > 0))
-    save = config.save_every
+    save, fewshot = config.save_every, 0
+    if config.fewshot.data:
+        every = config.fewshot.every
+        fewshot = (evaluate or total) if every is None else max(1, steps(every))
     return Intervals(
         total=total,
         evaluate=evaluate,
+        fewshot=fewshot,
         save=None if save is None else max(steps(save), int(save.amount > 0)),
         pause=None if pause is None else max(1, steps(pause)),
     )

@@ -31,6 +31,7 @@ LENGTHS = ("steps", "epochs", "flops", "processor_minutes")
 SUBSETS = ("take", "per_class", "seed")
 _RUN_WORDS = ("recipe", "batch", "lr", "image", "steps", "epochs")
 _WORDS = ("data", "model", "weights", "task", "tune", *_RUN_WORDS)
+_SHORTHANDS = ("augment", "fewshot")  # sections that a text may stand for
 _OWN = ("out", "seed")  # which the sweep gives each run
 
 
@@ -60,7 +61,7 @@ def check_word(name: str) -> None:
 def _known_words() -> frozenset[str]:
     settings = flatten(to_dict(TrainConfig(data="", model="", out=Path())))
     options = {field.name for spec in (ViTSpec, HybridSpec, BiTSpec) for field in fields(spec)}
-    known = {*_WORDS, *LENGTHS, *settings, *(f"data.{name}" for name in SUBSETS)}
+    known = {*_WORDS, *LENGTHS, *_SHORTHANDS, *settings, *(f"data.{name}" for name in SUBSETS)}
     return frozenset(known | {f"model.{name}" for name in options} - set(_OWN))
 
 

@@ -293,7 +293,10 @@ def _make_row(jobs: CellJobs, records: Records) -> dict[str, Any]:
 def _columns(record: Mapping[str, Any], prefix: str, taken: Mapping[str, Any]) -> dict[str, Any]:
     chosen = {f"{prefix}{name}": value for name, value in record["chosen"].items()}
     run = {name: record["run"].get(name) for name in (*FACTS, *METRICS)}
-    named = {f"{prefix}{name}": value for name, value in {**run, **record["measured"]}.items()}
+    measured = record["run"].get("fewshot") or {}
+    seen = {f"fewshot_{shots}": accuracy for shots, accuracy in measured.items()}
+    every = {**run, **seen, **record["measured"]}
+    named = {f"{prefix}{name}": value for name, value in every.items()}
     return {
         **chosen,
         **{f"run.{name}" if name in taken else name: value for name, value in named.items()},

@@ -300,5 +300,7 @@ def _read(values: Mapping[str, float | Tensor]) -> dict[str, float]:
 def _format(name: str, value: float) -> str:
     if name in ACCURACIES:
         return f"{ACCURACIES[name]} {value:.2%}"
+    if name.startswith("fewshot/"):
+        return f"{name.removeprefix('fewshot/')}-shot accuracy {value:.2%}"
     shown = f"{value:,}" if isinstance(value, int) else f"{value:#.4g}"
     return f"{name.replace('/', ' ')} {shown}"
