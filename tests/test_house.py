@@ -60,6 +60,8 @@ TEXTS = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
 PEERS = {"timm", "transformers", "torchvision", "vit_pytorch", "flax", "jax", "big_vision"}
 
 
@@ -211,6 +213,22 @@ def test_words_of_our_own_stay_away(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     found = {word.lower() for word in re.findall(r"[A-Za-z]+", text)} & OLD_WORDS
     assert found == set()
+
+
+@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_tests_share_plain_modules_and_call_public_names(path: Path) -> None:
+    """What is private may change without a test; tests may only replace it, to make it fail."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            shared = node.module.startswith("tests.") and ".test_" in node.module
+            assert not shared, f"line {node.lineno} imports a test module"
+            ours = node.module.startswith("vitrail")
+            private = [a.name for a in node.names if re.match("_[a-z]", a.name)] if ours else []
+            assert private == [], f"line {node.lineno}"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name = ast.unparse(node.func)
+            if re.search(r"\._[a-z]\w*[a-z]$", name) and not name.startswith(("self.", "cls.")):
+                assert node.func.attr in {"_exit", "_replace", "_getframe"}, f"{name} is private"
 
 
 def test_commands_only_parse_call_and_print() -> None:

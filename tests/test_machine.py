@@ -68,6 +68,6 @@ def test_processes_of_one_machine_share_it(kernel: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "5")
     assert machine.available_cores() == 3
     assert machine.available_memory() == 12_800_000_000
-    assert Loader(str, [], LoaderConfig())._workers == 3
+    assert Loader(str, [], LoaderConfig()).workers == 3
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "100")
     assert machine.available_cores() == 1

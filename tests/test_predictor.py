@@ -18,6 +18,7 @@ from PIL import Image, ImageOps
 
 from tests.data.decoding.images import encode, exif, photo
 from tests.parity import peers
+from tests.predictors import NAMES, PREPROCESS, TINY, make
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.data.datasets.builtin.digits import open_digits
@@ -26,7 +27,7 @@ from vitrail.data.transforms.apply import eval_image, normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.overlay import overlay
-from vitrail.models import ViT, build, parse
+from vitrail.models import ViT, parse
 from vitrail.models.layers.mlp import MLP
 from vitrail.predictor import BatchingConfig, Prediction, Predictor
 from vitrail.predictor.batching_config import default_batching
@@ -35,21 +36,7 @@ from vitrail.predictor.images import find_images
 from vitrail.predictor.last_block import LastBlock, prune_last_block
 from vitrail.predictor.prediction_files import csv_writer
 from vitrail.weights.checkpoint import Checkpoint, save_folder
-from vitrail.weights.loaded import LoadedModel, save
-
-NAMES = ("cat", "dog", "hen", "owl", "pig", "rat", "yak")
-PREPROCESS = Preprocess(
-    size=(32, 32), mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25), interpolation="bicubic", fit="crop"
-)
-TINY = parse("ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7")
-
-
-def make(spec: str | None = None, preprocess: Preprocess | None = PREPROCESS) -> LoadedModel:
-    model = build(TINY if spec is None else parse(spec))
-    for parameter in model.parameters():  # a head of zeros would answer nothing
-        torch.nn.init.normal_(parameter, std=0.2)
-    names = NAMES if model.spec.classes == len(NAMES) else None
-    return LoadedModel(model, names, preprocess, None)
+from vitrail.weights.loaded import save
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.data.decoding.images import encode
+from tests.predictors import NAMES, make
 from tests.shelf import refusal
-from tests.test_predictor import NAMES, make
 from vitrail.cli import main
 from vitrail.deploy.backends.engines import open_onnx
 from vitrail.deploy.exporting import export as export_room

@@ -46,7 +46,7 @@ def test_a_process_that_fails_to_start_is_tried_again(
             raise OSError(12, "Cannot allocate memory")
 
         monkeypatch.setattr(batcher, "_run_process", fail)
-        task = asyncio.create_task(batcher._supervise(WorkerSlot()))
+        task = asyncio.create_task(batcher.supervise(WorkerSlot()))
         await asyncio.wait_for(enough.wait(), 20)
         assert not task.done()
         task.cancel()
@@ -74,7 +74,7 @@ def test_watching_survives_any_exception(
             raise RuntimeError("watcher")
 
         monkeypatch.setattr(batcher, "_end_hanging", fail)
-        task = asyncio.create_task(batcher._watch())
+        task = asyncio.create_task(batcher.watch())
         await asyncio.wait_for(twice.wait(), 20)
         assert not task.done()
         task.cancel()

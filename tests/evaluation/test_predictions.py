@@ -11,7 +11,7 @@ from sklearn.metrics import (
     top_k_accuracy_score,
 )
 
-from tests.evaluation.test_accuracy import CPU, TINY, Table, batches_of
+from tests.evaluation.tables import CPU, TINY, Table, batches_of
 from tests.shelf import refusal
 from vitrail.data.dataset import ArrayDataset
 from vitrail.evaluation.accuracy import measure_accuracy

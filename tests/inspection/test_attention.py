@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.inspection.test_record import (
+from tests.inspection.recorded_models import (
     MODELS,
     compile_blocks,
     compile_in_place,

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import vitrail
-from tests.inspection.test_record import images, make
+from tests.inspection.recorded_models import images, make
 from tests.shelf import refusal
 from vitrail.inspection import record
 from vitrail.inspection.distance import attention_distance, grid_distances

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import vitrail
-from tests.inspection.test_record import PLAIN, make
+from tests.inspection.recorded_models import PLAIN, make
 from tests.shelf import refusal
 from vitrail.inspection.embeddings import (
     embedding_filters,

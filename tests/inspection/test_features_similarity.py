@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.inspection.test_record import PLAIN, make
+from tests.inspection.recorded_models import PLAIN, make
 from tests.shelf import refusal
 from vitrail.inspection import record
 from vitrail.inspection.similarity import compare_layers, covariances

@@ -14,41 +14,24 @@ import torch
 from torch import Tensor, nn
 
 import vitrail
+from tests.inspection.recorded_models import (
+    MODELS,
+    PLAIN,
+    compile_blocks,
+    compile_in_place,
+    compile_whole,
+    images,
+    make,
+)
 from tests.parity import peers
 from tests.shelf import refusal
 from vitrail.inspection import Chunk, record
 from vitrail.inspection.record import join_chunks
-from vitrail.models import BiT, ViT
+from vitrail.models import ViT
 from vitrail.models.layers.self_attention import SelfAttention
 from vitrail.models.positions.relative import RelativePositions
 
-PLAIN = "ViT/8@32,depth=3,width=24,heads=3,mlp=32,classes=5"
-AXIAL = "AxialViT/8@16x24,depth=2,width=24,heads=2,mlp=32,classes=5,pool=gap"
-MODELS = {
-    "plain": PLAIN,
-    "token-gap": f"{PLAIN},pool=token-gap",
-    "registers": f"{PLAIN},registers=2,qk_norm=true,layer_scale=0.1",
-    "eva": f"{PLAIN},rotary=axial,key_bias=false,sub_norm=both,pool=gap,unpooled_class_token=true",
-    "mixed": f"{PLAIN},rotary=mixed,qk_norm=true,norm_place=post,norm=rms",
-    "beit": f"{PLAIN},position=relative-2d,position_at=every-layer,key_bias=false",
-    "relative": f"{PLAIN},position=relative,position_at=shared",
-    "every-layer": f"{PLAIN},position=relative,position_at=every-layer,pool=gap",
-    "pooling": f"{PLAIN},pool=map",
-    "axial": AXIAL,
-    "hybrid": "R+ViT/2@32,depth=2,width=24,heads=3,mlp=32,classes=5",
-}
 MODULE = import_module("vitrail.inspection.record")  # whose name in its package is the function's
-
-
-def make(name: str) -> ViT | BiT:
-    model = vitrail.build(MODELS.get(name, name))
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return model.eval()
-
-
-def images(model: ViT | BiT, count: int = 2) -> Tensor:
-    return torch.randn(count, 3, *model.spec.image)
 
 
 def plain_attention(
@@ -218,7 +201,7 @@ def test_attention_equals_transformers_eager_one() -> None:
     options |= {"image_size": 32, "patch_size": 8, "intermediate_size": 32, "num_labels": 5}
     config = hf.ViTConfig(**options, attn_implementation="eager")
     peer = peers.randomize(hf.ViTForImageClassification(config), torch.float32)
-    from tests.parity.test_transformers import RULES
+    from tests.parity.transformers_models import RULES
 
     model = vitrail.build(f"{PLAIN},activation=gelu,norm_eps=1e-12")
     peers.fill(model, peers.translate(peer.state_dict(), RULES))
@@ -230,22 +213,6 @@ def test_attention_equals_transformers_eager_one() -> None:
     torch.testing.assert_close(logits, theirs.logits, atol=1e-5, rtol=1e-5)
     for layer, weights in enumerate(theirs.attentions):
         torch.testing.assert_close(tape.attention[layer], weights, atol=1e-5, rtol=0)
-
-
-def compile_whole(model: nn.Module) -> nn.Module:
-    compiled: Any = torch.compile(model, backend="eager")
-    return compiled
-
-
-def compile_in_place(model: nn.Module) -> nn.Module:
-    model.compile(backend="eager")
-    return model
-
-
-def compile_blocks(model: nn.Module) -> nn.Module:
-    for block in model.get_submodule("blocks").children():
-        block.compile(backend="eager")
-    return model
 
 
 @pytest.mark.parametrize("how", [compile_whole, compile_in_place, compile_blocks])

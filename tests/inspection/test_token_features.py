@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 import vitrail
-from tests.inspection.test_record import MODELS, PLAIN, images, make
+from tests.inspection.recorded_models import MODELS, PLAIN, images, make
 from tests.shelf import refusal
 from vitrail.inspection.token_features import (
     logit_lens,

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.parity import peers
-from tests.parity.test_transformers import BASE, RULES, shape
+from tests.parity.transformers_models import BASE, RULES, shape
 from vitrail.models import ViT
 from vitrail.models.pretraining.masked import MaskedAutoencoder, MaskedViT
 from vitrail.models.pretraining.masking import gather_patches, sample_masking

@@ -4,28 +4,23 @@ Read and written, at square and other sizes; in float64 too, and gradients.
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from tests.parity import peers
+from tests.parity.timm_models import TINY, assert_equal, images, read
 from vitrail.config import InputError
-from vitrail.models import ViT, parse
+from vitrail.models import parse
 from vitrail.models.cost.total import cost_of
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.files.tensor_files import WeightsFile
 from vitrail.weights.formats.keymap import write_table
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.timm.timm_config import write_timm_config
-from vitrail.weights.load import read_weights
-from vitrail.weights.sources import Resolved
 
 timm = peers.load("timm")
 
-TINY: dict[str, Any] = {"embed_dim": 48, "depth": 2, "num_heads": 3, "num_classes": 5}
 SIZES = {"square": (64, 64), "wide": (48, 80)}
 EVAS = [
     *("eva_giant_patch14_224", "eva02_tiny_patch14_224", "eva02_base_patch14_224"),
@@ -57,35 +52,6 @@ def make(name: str, size: tuple[int, int], dtype: torch.dtype) -> tuple[Any, dic
     if "sapiens2" in name:  # the first and the last block have keys for each head
         arguments |= {"depth": 3, "num_kv_heads": [3, 1, 3]}
     return peers.randomize(timm.create_model(name, **arguments), dtype), arguments
-
-
-def read(name: str, model: nn.Module, arguments: dict[str, Any]) -> ViT:
-    """Read timm's weights with the config that its hub folders have."""
-    state = dict(model.state_dict())
-    said = {"input_size": [3, *arguments["img_size"]]}
-    config = {"architecture": name, "model_args": arguments, "pretrained_cfg": said}
-    file = WeightsFile(
-        path=Path(name),
-        kind="safetensors",
-        shapes={key: tuple(value.shape) for key, value in state.items()},
-        dtypes={key: value.dtype for key, value in state.items()},
-        metadata={},
-        ignored=(),
-        load=lambda: state,
-    )
-    found = Resolved(f"timm:{name}", Path(name), json.loads(json.dumps(config)), {}, None)
-    ours = read_weights(file, found, hashed=False).build()
-    assert isinstance(ours, ViT)
-    return ours
-
-
-def images(size: tuple[int, int], dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(3), dtype=dtype)
-
-
-def assert_equal(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
-    assert ours.shape == theirs.shape
-    assert ((ours - theirs).abs().max() / theirs.abs().max()).item() <= tolerance
 
 
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)

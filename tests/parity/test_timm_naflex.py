@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.parity import peers
-from tests.parity.test_timm_eva import TINY, assert_equal, images, read
+from tests.parity.timm_models import TINY, assert_equal, images, read
 from vitrail.models import pack_images
 
 timm = peers.load("timm")

@@ -5,7 +5,6 @@ timm's is the one outcome that must not be: a refusal says why.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +33,7 @@ QUICK = [
     *NARROW[::3],
 ]
 """Those that run each time; the others are slow."""
-SLOW = pytest.mark.skipif("VITRAIL_SLOW" not in os.environ, reason="slow: set VITRAIL_SLOW=1")
-CASES = [
-    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow, SLOW]) for name in NAMES
-]
+CASES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES]
 
 
 def build_timm(name: str, *, known: bool) -> tuple[Any, dict[str, Any]]:

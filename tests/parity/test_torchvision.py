@@ -7,21 +7,9 @@ import pytest
 import torch
 
 from tests.parity import peers
-from vitrail.models import ViT, ViTSpec, resize_positions
+from tests.parity.torchvision_models import BASE, torchvision, torchvision_vit
+from vitrail.models import ViT, resize_positions
 
-torchvision = peers.load("torchvision.models.vision_transformer")
-
-BASE = ViTSpec(
-    depth=2,
-    width=48,
-    heads=4,
-    mlp=96,
-    patch=(8, 8),
-    image=(32, 32),
-    classes=7,
-    activation="gelu",
-    position_resize="torchvision",
-)
 SPECS = {
     "linear head": BASE,
     "pre-logits": replace(BASE, representation=20),
@@ -42,20 +30,6 @@ RULES = [
     (r"^heads\.pre_logits\.", "head.hidden."),
     (r"^heads\.head\.", "head.output."),
 ]
-
-
-def torchvision_vit(spec: ViTSpec, dtype: torch.dtype) -> Any:
-    peer = torchvision.VisionTransformer(
-        image_size=spec.image[0],
-        patch_size=spec.patch[0],
-        num_layers=spec.depth,
-        num_heads=spec.heads,
-        hidden_dim=spec.width,
-        mlp_dim=spec.mlp,
-        num_classes=spec.classes,
-        representation_size=spec.representation or None,
-    )
-    return peers.randomize(peer, dtype)
 
 
 def places(peer: Any) -> dict[str, peers.Cursor]:

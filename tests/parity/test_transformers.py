@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.parity import peers
+from tests.parity.transformers_models import BASE, RULES, shape
 from vitrail.models import ViT, ViTSpec, resize_positions
 from vitrail.models.spec import Size
 
@@ -23,51 +24,11 @@ hf_registers = peers.load(
 )
 hf_siglip = peers.load("transformers.models.siglip.modeling_siglip")
 
-BASE = ViTSpec(
-    depth=2,
-    width=48,
-    heads=4,
-    mlp=96,
-    patch=(8, 8),
-    image=(32, 32),
-    classes=7,
-    activation="gelu",
-    norm_eps=1e-12,
-    position_resize="huggingface",
-)
 DINO = replace(BASE, classes=0, norm_eps=1e-6, layer_scale=1.0)
 GATED = replace(DINO, activation="swiglu", mlp=64)  # two thirds of 96, in eights
 # With registers, transformers resizes positions as timm does.
 REGISTERS: dict[str, Any] = {"registers": 3, "position_resize": "timm"}
 SIGLIP = replace(BASE, classes=0, norm_eps=1e-6, activation="gelu-tanh", pool="map")
-
-RULES = [
-    (r"^(vit|vision_model)\.", ""),
-    (r"^embeddings\.cls_token$", "class_token"),
-    (r"^embeddings\.register_tokens$", "registers"),
-    (r"^embeddings\.position_embedding(s|\.weight)$", "positions.0.table"),
-    (r"^embeddings\.patch_embeddings\.projection\.", "embedding."),
-    (r"^embeddings\.patch_embedding\.", "embedding."),
-    (r"^(encoder\.)?layers?\.(\d+)\.", r"blocks.\2."),
-    (r"\.(layernorm_before|layer_norm1|norm1)\.", ".attention.norm."),
-    (r"\.(layernorm_after|layer_norm2|norm2)\.", ".mlp.norm."),
-    (r"\.layer_scale([12])\.lambda1$", r".after\1.scale.factor"),
-    (r"\.self_attn\.", ".attention."),
-    (r"\.q_proj\.", ".qkv#0."),
-    (r"\.k_proj\.", ".qkv#1."),
-    (r"\.v_proj\.", ".qkv#2."),
-    (r"\.(o|out)_proj\.", ".output."),
-    (r"\.mlp\.fc1\.", ".mlp.hidden."),
-    (r"\.mlp\.gate_proj\.", ".mlp.hidden#0."),
-    (r"\.mlp\.up_proj\.", ".mlp.hidden#1."),
-    (r"\.mlp\.(fc2|down_proj)\.", ".mlp.output."),
-    (r"^(post_)?layernorm\.", "norm."),
-    (r"^head\.attention\.", "pooling."),
-    (r"^head\.layernorm\.", "pooling.mlp.norm."),
-    (r"^head\.", "pooling."),
-    (r"^pooler\.dense\.", "head.hidden."),
-    (r"^classifier\.", "head.output."),
-]
 
 
 class Peer(NamedTuple):
@@ -77,18 +38,6 @@ class Peer(NamedTuple):
     embeddings: Any
     places: dict[str, peers.Cursor]
     call: Callable[[Tensor], Tensor]
-
-
-def shape(spec: ViTSpec) -> dict[str, Any]:
-    """Name what all configurations have; the rest stays at its default."""
-    return {
-        "hidden_size": spec.width,
-        "num_hidden_layers": spec.depth,
-        "num_attention_heads": spec.heads,
-        "num_channels": spec.channels,
-        "image_size": spec.image if spec.image[0] != spec.image[1] else spec.image[0],
-        "patch_size": spec.patch[0],
-    }
 
 
 def vit(spec: ViTSpec, dtype: torch.dtype) -> Peer:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.parity import peers
-from tests.parity.test_transformers_sweep import (
+from tests.parity.transformers_tiny import (
     ABSOLUTE,
     BOXES,
     RELATIVE,

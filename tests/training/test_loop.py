@@ -12,15 +12,23 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.training.tasks_of import classification
+from tests.training.trainers import (
+    BATCH,
+    CPU,
+    GRAY,
+    NOISY,
+    PLAIN,
+    QUIET,
+    STEPS,
+    STRONG,
+    make,
+    make_batches,
+)
 from vitrail.data.batches import Batch, TrainBatches, UnreadableImage
-from vitrail.data.dataset import ImageDataset, select
+from vitrail.data.dataset import select
 from vitrail.data.datasets.builtin.digits import open_digits
-from vitrail.data.transforms.augment import Augment, RandAugment
-from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.distributed import Processes
+from vitrail.data.transforms.augment import Augment
 from vitrail.evaluation.accuracy import measure_accuracy
-from vitrail.models import build
 from vitrail.signals import Signals
 from vitrail.tasks.classification import Classification
 from vitrail.training.loop import (
@@ -31,51 +39,11 @@ from vitrail.training.loop import (
     Trainer,
     fit,
 )
-from vitrail.training.optimization.ema import EMA
-from vitrail.training.optimization.optim import OptimConfig, make_optimizer
+from vitrail.training.optimization.optim import OptimConfig
 from vitrail.training.optimization.precision import LossScale
 from vitrail.training.optimization.schedule import LRSchedule, rate_at
 
-CPU = torch.device("cpu")
-PLAIN = "ViT/4@8,depth=2,width=32,heads=2,mlp=64,channels=1"
-NOISY = f"{PLAIN},dropout=0.1,attention_dropout=0.1,stochastic_depth=0.2"
-GRAY = Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,), interpolation="bilinear", fit="stretch")
 STILL = Augment(crop="whole", flip=0.0)
-STRONG = Augment(randaugment=RandAugment(), mixup=0.3, cutmix=0.5)
-STEPS, BATCH = 6, 12
-QUIET = Signals()
-
-
-ADAM = OptimConfig(eps=1e-5)
-"""The bias of keys has no gradient; an epsilon above rounding keeps Adam from making one of it."""
-
-
-def make(name: str, optim: OptimConfig = ADAM, **options: Any) -> Trainer:
-    """Make a trainer of fresh weights, the same each time, none of them zero."""
-    torch.manual_seed(3)
-    model = build(name, classes=10)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
-    model.checkpointing = options.pop("checkpointing", False)
-    ema = EMA(model, 0.9) if options.pop("ema", False) else None
-    given = {"micro_batch": BATCH, "clip": optim.clip, "lr": optim.lr, "batch": BATCH, "seed": 7}
-    return Trainer(
-        model,
-        classification(10, GRAY),
-        make_optimizer(model, optim),
-        partial(rate_at, plan=LRSchedule(kind="cosine", total=STEPS, warmup=2)),
-        forward=model,
-        processes=Processes(0, 1, CPU),
-        ema=ema,
-        **{**given, **options},
-    )
-
-
-def make_batches(augment: Augment, source: ImageDataset | None = None) -> TrainBatches:
-    return TrainBatches(
-        source or open_digits("train"), augment, GRAY, batch=BATCH, seed=7, mixed=False
-    )
 
 
 def losses_of(trainer: Trainer, augment: Augment) -> list[float]:
@@ -284,7 +252,7 @@ def test_a_signal_in_any_process_asks_to_stop() -> None:
 @pytest.mark.parametrize("step", [2**31, 2**33 + 1])
 def test_steps_beyond_two_to_the_31_are_steps(step: int) -> None:
     trainer = make(NOISY)
-    trainer._schedule = partial(rate_at, plan=LRSchedule(kind="cosine", total=2**40, warmup=0))
+    trainer.schedule = partial(rate_at, plan=LRSchedule(kind="cosine", total=2**40, warmup=0))
     one, other = (make_batches(STRONG)[number] for number in (step, step % 2**31))
     assert not torch.equal(one.indices, other.indices)
     taken = trainer.step(step, one, QUIET)
@@ -295,7 +263,7 @@ def test_steps_beyond_two_to_the_31_are_steps(step: int) -> None:
 def test_a_small_set_is_learnt_by_heart() -> None:
     some = select(open_digits("train"), np.arange(32))
     trainer = make(PLAIN, OptimConfig(lr=3e-3), batch=32, micro_batch=32)
-    trainer._schedule = partial(rate_at, plan=LRSchedule(kind="cosine", total=80, warmup=8))
+    trainer.schedule = partial(rate_at, plan=LRSchedule(kind="cosine", total=80, warmup=8))
     batches = TrainBatches(some, STILL, GRAY, batch=32, seed=0)
     loss = [trainer.step(step, batches[step], QUIET).loss for step in range(80)]
     found = measure_accuracy(trainer.model, [batches[0]], GRAY, device=CPU)

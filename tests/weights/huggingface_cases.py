@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.parity import peers
-from tests.parity.test_transformers_sweep import patchify
+from tests.parity.transformers_tiny import patchify
 from vitrail.models import Spec, ViTSpec, build
 from vitrail.weights.formats.format import Format
 from vitrail.weights.formats.huggingface.huggingface import (

@@ -17,8 +17,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from tests.weights.files.test_tensor_files import check, make_zip, says
-from tests.weights.test_hostile import SAVERS, nothing_happens
+from tests.weights.files.tensor_cases import check, make_zip, says
+from tests.weights.hostile_files import SAVERS, nothing_happens
 from vitrail.config import InputError
 from vitrail.weights.files.tensor_files import open_weights
 

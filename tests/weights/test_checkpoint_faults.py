@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.material import ROOT
-from tests.weights.test_checkpoint import make_checkpoint, same
+from tests.weights.checkpoints import make_checkpoint, same
 from vitrail.config import InputError
 from vitrail.weights.checkpoint import load_folder, save_folder
 
@@ -105,7 +105,7 @@ KILLER = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from tests.weights.test_checkpoint import make_checkpoint, same
+from tests.weights.checkpoints import make_checkpoint, same
 from vitrail.weights.checkpoint import load_folder, save_folder
 
 torch.set_num_threads(1)

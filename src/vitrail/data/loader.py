@@ -75,7 +75,7 @@ class Loader(Generic[T, R]):
         self._make = make
         self._tasks = iter(tasks)
         self._config = config
-        self._workers = min(available_cores(), 8) if config.workers is None else config.workers
+        self.workers = min(available_cores(), 8) if config.workers is None else config.workers
         self._processes: list[Any] = []
         self._pending: deque[tuple[T, Future[R]]] = deque()
         self._changed = threading.Condition()  # guards the pool and what is below
@@ -89,7 +89,7 @@ class Loader(Generic[T, R]):
 
     def __iter__(self) -> Generator[R, None, None]:
         now = (self._make(task) for task in self._tasks)
-        with closing(self._make_ahead() if self._workers else now) as batches:
+        with closing(self._make_ahead() if self.workers else now) as batches:
             while True:
                 start = time.perf_counter()
                 try:
@@ -146,7 +146,7 @@ class Loader(Generic[T, R]):
                 self._changed.wait_for(lambda: self._closed or self._has_room())
 
     def _has_room(self) -> bool:
-        return len(self._pending) < self._workers * self._config.prefetch
+        return len(self._pending) < self.workers * self._config.prefetch
 
     def _submit_next(self) -> None:
         """Read a task and hand it to a worker, or note that there is none."""
@@ -174,10 +174,10 @@ class Loader(Generic[T, R]):
 
     def _start_pool(self) -> Executor:
         if self._config.kind == "threads":
-            return ThreadPoolExecutor(self._workers, thread_name_prefix="vitrail-data")
+            return ThreadPoolExecutor(self.workers, thread_name_prefix="vitrail-data")
         # Forked workers share the dataset's memory and start at once; only Linux forks safely.
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-        pool = ProcessPoolExecutor(self._workers, context, _begin_worker, (self._make,))
+        pool = ProcessPoolExecutor(self.workers, context, _begin_worker, (self._make,))
         started: dict[int, Any] = getattr(pool, "_processes", {})
         try:
             pool.submit(os.getpid)  # starts the workers now, in this thread and not in the reader's

@@ -126,7 +126,7 @@ class Trainer:
         self.model, self.task, self.optimizer, self.ema = model, task, optimizer, ema
         self.micro_batch = micro_batch
         """Images that go through the model at a time; halved when memory runs out."""
-        self._forward, self._schedule, self._lr, self._clip = forward, schedule, lr, clip
+        self._forward, self.schedule, self._lr, self._clip = forward, schedule, lr, clip
         self._batch, self._seed, self._processes = batch, seed, processes
         self._failed = torch.zeros((), device=processes.device)
         self.compute_in(autocast)
@@ -163,7 +163,7 @@ class Trainer:
             (loss, prepared.weights.sum(), odd), len(batch.bad), signals.number, save_due
         )
         held = self._hold(~numbers[0].isfinite(), numbers[2] > 0)
-        lr = self._lr * self._schedule(step)
+        lr = self._lr * self.schedule(step)
         set_rate(self.optimizer, lr)
         step_unless(self.optimizer, held)
         if self.ema is not None:

@@ -11,12 +11,12 @@ from PIL import Image, ImageCms
 
 from tests.data.decoding.images import chunk, encode, photo, png
 from vitrail.data.decoding.decode import ImageError, decode
-from vitrail.data.decoding.modes import BACKGROUND, _say_scaled
+from vitrail.data.decoding.modes import BACKGROUND, warn_scaled
 
 
 @pytest.fixture(autouse=True)
 def _first_time() -> None:
-    _say_scaled.cache_clear()
+    warn_scaled.cache_clear()
 
 
 def gray_of(data: bytes) -> np.ndarray:

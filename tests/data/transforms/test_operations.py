@@ -20,9 +20,14 @@ from tests.parity.peers import load
 from vitrail.data.rng import CounterRNG
 from vitrail.data.transforms import operations
 from vitrail.data.transforms.augment import Augment, Operations, RandAugment
-from vitrail.data.transforms.operations import erase, jitter, randaugment
+from vitrail.data.transforms.operations import (
+    BIG_VISION,
+    TORCHVISION,
+    erase,
+    jitter,
+    randaugment,
+)
 
-BIG_VISION, TORCHVISION = operations._BIG_VISION, operations._TORCHVISION
 NAMES: dict[Operations, tuple[str, ...]] = {"big_vision": BIG_VISION, "torchvision": TORCHVISION}
 MAGNITUDES = (0, 10, 15, 20)
 CHECKSUMS = {  # an operation's, one for each magnitude; signed ones for both signs

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tests.data.decoding.images import encode
+from tests.predictors import NAMES, make
 from tests.shelf import refusal
-from tests.test_predictor import NAMES, make
 from vitrail.cli import main
 from vitrail.deploy.backends import bench as bench_room
 from vitrail.deploy.backends.backends import BACKENDS, Backend, BackendContext

@@ -10,11 +10,10 @@ import torch
 
 from tests.data.decoding.images import encode, photo
 from tests.deploy.serving import image, save_model
+from tests.predictors import PREPROCESS, make
 from tests.shelf import refusal
-from tests.test_predictor import PREPROCESS, make
 from vitrail.cli import main
 from vitrail.data.decoding.decode import Limits
-from vitrail.deploy.backends import selection as room
 from vitrail.deploy.backends.backends import BACKENDS, Backend, BackendContext
 from vitrail.deploy.backends.selection import backend_choices, select_backend
 from vitrail.deploy.serving.worker import load_model, run_batch
@@ -75,18 +74,6 @@ def test_the_graph_is_kept_and_a_damaged_one_made_again(predictor: Predictor, ca
     assert graph.stat().st_mtime_ns == before
 
 
-def test_other_weights_have_another_graph(predictor: Predictor) -> None:
-    torch.manual_seed(1)
-    other = make()
-    assert room._digest(Predictor(other)) != room._digest(predictor)
-    digest = room._digest(Predictor(other))
-    smaller = replace(PREPROCESS, size=(24, 24))
-    assert room._digest(Predictor(replace(other, preprocess=smaller))) != digest
-    with torch.no_grad():
-        next(other.model.parameters())[0] += 1e-3
-    assert room._digest(Predictor(other)) != digest
-
-
 def counting(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Let one fast way be there beside PyTorch, and list how often it is made."""
     made: list[str] = []
@@ -100,6 +87,26 @@ def counting(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> list[str]
     monkeypatch.setattr("vitrail.deploy.backends.bench.batching_candidates", lambda default: [])
     monkeypatch.setattr("vitrail.deploy.backends.bench._GAIN", 0.0)  # whatever the machine does
     return made
+
+
+def test_other_weights_have_another_graph(
+    predictor: Predictor, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has a folder of its own in the cache."""
+    counting(predictor, monkeypatch)
+    torch.manual_seed(1)
+    other = make()
+    smaller = replace(other, preprocess=replace(PREPROCESS, size=(24, 24)))
+    cases = [predictor, Predictor(other), Predictor(other), Predictor(smaller)]
+    folders = []
+    for each in cases:
+        select_backend(each, "onnxruntime")
+        folders.append(len(list((cache / "backends").iterdir())))
+    assert folders == [1, 2, 2, 3]
+    with torch.no_grad():
+        next(other.model.parameters())[0] += 1e-3
+    select_backend(Predictor(other), "onnxruntime")
+    assert len(list((cache / "backends").iterdir())) == 4
 
 
 def test_auto_measures_once(

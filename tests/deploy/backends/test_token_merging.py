@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.predictors import make
 from tests.shelf import refusal
-from tests.test_predictor import make
 from vitrail.deploy.backends.token_merging import MergedViT, merge_tokens
 
 SMALL = "ViT/8@32,depth=3,width=32,heads=2,mlp=64,classes=7"

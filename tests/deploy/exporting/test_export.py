@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from tests.data.decoding.images import photo
+from tests.predictors import NAMES, PREPROCESS, make
 from tests.shelf import refusal
-from tests.test_predictor import NAMES, PREPROCESS, make
 from vitrail.cli import main
 from vitrail.data.transforms.apply import normalize
 from vitrail.deploy.backends.engines import open_onnx, open_openvino

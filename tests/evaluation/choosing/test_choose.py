@@ -7,7 +7,7 @@ import pytest
 
 import vitrail
 from tests.commands import run
-from tests.evaluation.probes.test_probe_model import write_colors
+from tests.evaluation.probes.problems import write_colors
 from tests.evaluation.sets import save_tiny
 from vitrail.evaluation.choosing.rank_backbones import BackboneRanking, RankedBackbone, mark_front
 from vitrail.evaluation.metrics.intervals import Estimate

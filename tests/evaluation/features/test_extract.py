@@ -129,7 +129,7 @@ def test_nothing_is_computed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     source, model = Listed([*images(9).contents, b"bad"]), vit()
     whole = extract(model, source, HALF, batch=2, cache=tmp_path / "whole")
     calls: list[int] = []
-    encode_batch = room._encode_batch
+    encode_batch = room.encode_batch
 
     def count(*args: object, limit: int = 3) -> object:
         if len(calls) == limit:
@@ -137,12 +137,12 @@ def test_nothing_is_computed_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         calls.append(1)
         return encode_batch(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(room, "_encode_batch", count)
+    monkeypatch.setattr(room, "encode_batch", count)
     with pytest.raises(KeyboardInterrupt):
         extract(model, source, HALF, batch=2, cache=tmp_path / "cut")
     assert [path.name for path in (tmp_path / "cut").rglob("*.npz")] == ["000000.npz"]
     calls.clear()
-    monkeypatch.setattr(room, "_encode_batch", lambda *args: count(*args, limit=99))
+    monkeypatch.setattr(room, "encode_batch", lambda *args: count(*args, limit=99))
     again = extract(model, source, HALF, batch=2, cache=tmp_path / "cut")
     assert len(calls) == 3  # of five batches
     assert again.values.tobytes() == whole.values.tobytes()
@@ -281,13 +281,13 @@ def test_one_more_class_computes_only_its_own_images(
         (photos / "dog" / f"{number}.jpg").write_bytes(encode(photo(5 + number)))
     (photos / "dog" / "broken.jpg").write_bytes(b"no image")
     computed: list[str] = []
-    real = room._encode_batch
+    real = room.encode_batch
 
     def spy(model, batch, batches, kind, device):  # noqa: ANN001, ANN202
         computed.extend(batches.dataset.where(index) for index in batch.indices.tolist())
         return real(model, batch, batches, kind, device)
 
-    monkeypatch.setattr(room, "_encode_batch", spy)
+    monkeypatch.setattr(room, "encode_batch", spy)
     both = extract(model, open_set(photos), HALF, cache=cache)
     assert sorted(computed) == ["dog/0.jpg", "dog/1.jpg", "dog/broken.jpg"]
     fresh = extract(model, open_set(photos), HALF)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import vitrail
+from tests.evaluation.probes.problems import pets, problem, tensors
 from tests.golden import reader
 from tests.material import PETS, REAL_WEIGHTS
 from vitrail.config import InputError
@@ -18,30 +19,6 @@ from vitrail.evaluation.probes.fewshot import Shots, fit_shots
 from vitrail.evaluation.probes.ridge import Ridge
 
 TINY = REAL_WEIGHTS
-
-
-def problem(
-    seed: int, *, shots: int, classes: int, width: int, test: int = 40, noise: float = 1.0
-) -> tuple[Features, Features]:
-    """Draw features around a center for each class: one constant, the others of any scale."""
-    generator = np.random.default_rng(seed)
-    centers = generator.normal(size=(classes, width))
-    scales = 10.0 ** generator.integers(-2, 3, size=width)
-    names = tuple(f"c{number}" for number in range(classes))
-
-    def draw(labels: np.ndarray, name: str) -> Features:
-        values = centers[labels] + noise * generator.normal(size=(len(labels), width))
-        values = (values * scales + generator.normal(size=width)).astype(np.float32)
-        values[:, 0] = 1.5
-        numbers = np.array([f"{name}{place}" for place in range(len(labels))])
-        return Features(name=name, classes=names, values=values, labels=labels, names=numbers)
-
-    train = draw(np.repeat(np.arange(classes), shots), "train")
-    return train, draw(generator.integers(classes, size=test), "test")
-
-
-def tensors(features: Features) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.from_numpy(features.values), torch.from_numpy(features.labels)
 
 
 @pytest.mark.parametrize("name", ["few", "many"])
@@ -189,15 +166,6 @@ def test_the_real_model_learns_pets_from_few_shots() -> None:
     means = [100 * each.accuracy.mean() for each in found]
     np.testing.assert_allclose(means, [63, 83, 86.5], rtol=0, atol=0.5)
     assert [int(each.accuracy.sum() * 370 + 0.5) for each in found] == [703, 921, 960]
-
-
-def pets(split: str) -> Features:
-    """Read the real ViT-Ti/16's features of images of pets, and what they are of."""
-    golden = reader.arrays("features/pets-features")
-    parts = [golden[f"{split}_{name}"] for name in ("values", "labels", "names")]
-    classes = tuple(golden["classes"].tolist())
-    values, labels, names = parts
-    return Features(name=split, classes=classes, values=values, labels=labels, names=names)
 
 
 @pytest.mark.skipif(not (TINY.exists() and PETS.exists()), reason=f"needs {TINY} and {PETS}")

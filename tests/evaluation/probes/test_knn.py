@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.evaluation.probes.test_fewshot import pets, problem
+from tests.evaluation.probes.problems import pets, problem
 from vitrail.config import InputError
 from vitrail.evaluation.features import neighbors as room
 from vitrail.evaluation.features.neighbors import nearest

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.evaluation.probes.test_fewshot import pets, problem
+from tests.evaluation.probes.problems import pets, problem
 from vitrail.config import InputError
 from vitrail.evaluation.probes.holdout import hold_out_features
 from vitrail.evaluation.probes.linear_probe import Heads, fit_lbfgs, fit_sgd, probe_lbfgs, probe_sgd

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tests.commands import run
-from tests.data.sets import encode
-from tests.evaluation.probes.test_fewshot import problem, tensors
+from tests.evaluation.probes.problems import problem, tensors, write_colors
 from tests.evaluation.sets import save_tiny
 from vitrail.evaluation.features.compute import features_of_pair
 from vitrail.evaluation.metrics.calibration import measure_calibration
@@ -19,20 +18,6 @@ from vitrail.evaluation.probes.probe_model import calibrate_head, folds, write_p
 from vitrail.evaluation.probes.ridge import Ridge
 from vitrail.models import build
 from vitrail.weights.load import load
-
-COLORS = {"blue": 2, "green": 1, "red": 0}
-
-
-def write_colors(root: Path, classes: dict[str, int] = COLORS, count: int = 10) -> Path:
-    """Write noisy images of one color per class, for a random model to tell apart."""
-    rng = np.random.default_rng(0)
-    for name, channel in classes.items():
-        (root / name).mkdir(parents=True)
-        for number in range(count):
-            pixels = rng.integers(0, 120, (12, 12, 3), np.uint8)
-            pixels[..., channel] += 80
-            (root / name / f"{number}.png").write_bytes(encode(pixels))
-    return root
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from tests.training.test_loop import ADAM, NOISY, PLAIN, QUIET, STRONG, make, make_batches
+from tests.training.trainers import ADAM, NOISY, PLAIN, QUIET, STRONG, make, make_batches
 from vitrail.config import InputError
 from vitrail.distributed import Processes
 from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, latest_checkpoint

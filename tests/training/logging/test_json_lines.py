@@ -2,28 +2,15 @@
 
 import json
 import math
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.training.logging.outputs import file_limit
 from vitrail.config import InputError
 from vitrail.training.logging.json_lines import JSONLines, format_row
-
-
-@contextmanager
-def file_limit(size: int) -> Iterator[None]:
-    """Let no file of this process grow beyond a size: what a full disk does, half lines too."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def write_steps(path: Path, *steps: int) -> bytes:

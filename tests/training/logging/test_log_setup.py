@@ -1,23 +1,16 @@
 """The log during a run: who hears it, and that all is as before at its end."""
 
-import io
 import logging
 import re
 import sys
 
 import pytest
 
+from tests.training.logging.outputs import Gone
 from vitrail.config import InputError
 from vitrail.training.logging.log_setup import log_to
 
 log = logging.getLogger("vitrail")
-
-
-class Gone(io.StringIO):
-    """A stderr whose terminal has gone."""
-
-    def write(self, text: str, /) -> int:
-        raise OSError(5, "Input/output error")
 
 
 def test_lines_go_to_the_file_and_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,7 +2,6 @@
 
 import io
 import logging
-import struct
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,21 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.training.logging.test_json_lines import file_limit
+from tests.training.logging.outputs import IMAGE, file_limit, read_events, single
 from vitrail.config import InputError
 from vitrail.training.logging.loggers import TensorBoard, check_loggers, open_logger
-
-IMAGE = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
-
-
-def read_events(folder: Path) -> Any:
-    library = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    return library.EventAccumulator(str(folder / "tensorboard")).Reload()
-
-
-def single(value: float) -> float:
-    """Round to the float32 that events hold."""
-    return struct.unpack("f", struct.pack("f", value))[0]
 
 
 def send(folder: Path, step: int, *steps: int, scale: float = 1.0) -> None:

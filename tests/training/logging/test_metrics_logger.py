@@ -3,12 +3,10 @@
 import hashlib
 import json
 import logging
-import math
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +14,26 @@ import pytest
 import torch
 
 from tests.material import ROOT
-from tests.training.logging.test_json_lines import file_limit
-from tests.training.logging.test_log_setup import Gone
-from tests.training.logging.test_loggers import IMAGE, read_events, single
-from tests.training.logging.test_progress import Terminal, left_on
+from tests.training.logging.outputs import (
+    IMAGE,
+    TOTAL,
+    Gone,
+    Terminal,
+    file_limit,
+    left_on,
+    read_events,
+    single,
+    tell,
+)
 from vitrail.config import InputError
 from vitrail.training.logging import metrics_logger as module
 from vitrail.training.logging.metrics_logger import MetricsLogger
 
-TOTAL = 23
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.training.logging.test_metrics_logger import TOTAL, MetricsLogger, tell
+from tests.training.logging.outputs import TOTAL, tell
+from vitrail.training.logging.metrics_logger import MetricsLogger
 
 with MetricsLogger(Path(sys.argv[1]), total=TOTAL, every=5) as journal:
     tell(journal, range(1, 17))
@@ -36,16 +41,6 @@ with MetricsLogger(Path(sys.argv[1]), total=TOTAL, every=5) as journal:
 """
 
 log = logging.getLogger("vitrail")
-
-
-def tell(journal: MetricsLogger, steps: Sequence[int]) -> None:
-    """Tell steps as a loop does: what they say is a function of the step alone."""
-    for step in steps:
-        loss = torch.tensor(1.0) / step if step != 10 else torch.tensor(math.nan)
-        values = {"epoch": step / 7, "train/loss": loss, "lr": 1e-3 / (1 + step)}
-        journal.train(step, values, images=32, waited=0.0)
-        if step % 7 == 0:
-            journal.evaluation(step, {"val/top1": torch.tensor(step / 30), "val/images": 10_000})
 
 
 def run(folder: Path, first: int = 1, last: int = TOTAL, **options: Any) -> None:

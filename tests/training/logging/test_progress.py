@@ -1,13 +1,13 @@
 """What a person watching a run sees, and the speed it is computed from."""
 
 import io
-import re
 import sys
 
 import pytest
 import torch
 from rich.console import Console
 
+from tests.training.logging.outputs import Terminal, left_on
 from vitrail.training.logging.progress import (
     LinePrinter,
     ProgressBar,
@@ -35,19 +35,6 @@ FIGURES = ProgressState(
 LINE = (
     "step 120/2,000  epoch 3.2  loss 1.234  lr 3.0e-04  812 images/s  data 1 %  1.9 GB  ETA 0:12:33"
 )
-
-
-class Terminal(io.StringIO):
-    """A stderr that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def left_on(screen: io.StringIO) -> list[str]:
-    """Read the lines that stay on a terminal, without colors; the last is the cursor's."""
-    lines = [line.rpartition("\x1b[2K")[2] for line in screen.getvalue().split("\n")]
-    return [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip("\r ") for line in lines]
 
 
 def test_a_line_tells_all() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.parity import peers
-from tests.parity.test_transformers_sweep import TINY, make
+from tests.parity.transformers_tiny import TINY, make
 from vitrail.config import InputError
 from vitrail.weights.load import read_checkpoint
 

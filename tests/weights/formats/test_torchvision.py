@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.parity import peers
-from tests.parity.test_torchvision import BASE, torchvision_vit
+from tests.parity.torchvision_models import BASE, torchvision_vit
 from vitrail.config import InputError
 from vitrail.models import HybridSpec, Spec, build
 from vitrail.weights.formats.huggingface.huggingface import (

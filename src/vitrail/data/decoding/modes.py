@@ -74,7 +74,7 @@ def _pixels(image: Image.Image) -> np.ndarray:
 
 def _shallow(image: Image.Image) -> Image.Image:
     """Scale gray of more than 8 bits to bytes."""
-    _say_scaled()
+    warn_scaled()
     low, high = _range(image)
     clear = image.info.get("transparency")
     pixels = np.empty((image.height, image.width), np.uint8)
@@ -103,7 +103,7 @@ def _range(image: Image.Image) -> tuple[float, float]:
 
 
 @cache
-def _say_scaled() -> None:
+def warn_scaled() -> None:
     """Warn once that gray levels are lost."""
     text = "16-bit images are scaled by 1/257; other deep ones to 8 bits as well"
     logging.getLogger("vitrail").warning(text)

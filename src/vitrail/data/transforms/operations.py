@@ -28,15 +28,17 @@ from vitrail.data.transforms.filters import (
     turn_hue,
 )
 
-_BIG_VISION = (
+BIG_VISION = (
     "AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "Color", "Contrast",
     "Brightness", "Sharpness", "ShearX", "ShearY", "TranslateX", "TranslateY", "Cutout",
     "SolarizeAdd",
 )  # fmt: skip
-_TORCHVISION = (
+"""The operations of big_vision's RandAugment."""
+TORCHVISION = (
     "Identity", "ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate", "Brightness", "Color",
     "Contrast", "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize",
 )  # fmt: skip
+"""The operations of torchvision's RandAugment."""
 _SIDE = 224  # pixels of the images that big_vision's lengths are meant for
 _TIE = 1 / 256  # of a pixel: rounds halves to the right, as TensorFlow does
 
@@ -59,7 +61,7 @@ def _apply_big_vision(image: np.ndarray, magnitude: float, rng: CounterRNG) -> n
     still changes images: only 7 of the 16 operations leave one unchanged.
     """
     part = magnitude / 10
-    name = _BIG_VISION[rng.below(len(_BIG_VISION))[0]]
+    name = BIG_VISION[rng.below(len(BIG_VISION))[0]]
     signed = part if rng.uniform()[0] < 0.5 else -part
     factor, shear = part * 1.8 + 0.1, signed * 0.3
     height, width = image.shape[0] / _SIDE, image.shape[1] / _SIDE
@@ -110,7 +112,7 @@ def _cut_out(image: np.ndarray, half_height: int, half_width: int, rng: CounterR
 def _apply_torchvision(image: np.ndarray, magnitude: float, rng: CounterRNG) -> np.ndarray:
     """Do what torchvision's RandAugment does to PIL images, with its 31 magnitudes."""
     part = magnitude / 30
-    name = _TORCHVISION[rng.below(len(_TORCHVISION))[0]]
+    name = TORCHVISION[rng.below(len(TORCHVISION))[0]]
     signed = part if rng.uniform()[0] < 0.5 else -part
     factor, shear = 1 + signed * 0.9, signed * 0.3
     match name:

@@ -81,8 +81,8 @@ class Batcher:
 
         Raises InputError if one can't.
         """
-        self._tasks = [asyncio.create_task(self._supervise(slot)) for slot in self._slots]
-        self._tasks.append(asyncio.create_task(self._watch()))
+        self._tasks = [asyncio.create_task(self.supervise(slot)) for slot in self._slots]
+        self._tasks.append(asyncio.create_task(self.watch()))
         ready = asyncio.create_task(self._ready.wait())
         done, _ = await asyncio.wait([ready, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
@@ -174,7 +174,7 @@ class Batcher:
         process.send(head, tuple(image.data for image in slot.batch))
         self._metrics.batch(len(slot.batch))
 
-    async def _supervise(self, slot: WorkerSlot) -> None:
+    async def supervise(self, slot: WorkerSlot) -> None:
         """Keep a model process running in a slot, whatever happens to it."""
         pause, longest = _BACKOFF
         while True:
@@ -230,8 +230,8 @@ class Batcher:
                     image.result.set_result((good, text))
         self._dispatch()
 
-    async def _watch(self) -> None:
-        """End processes that hang; `_supervise` starts others. No exception ends the watching."""
+    async def watch(self) -> None:
+        """End processes that hang; `supervise` starts others. No exception ends the watching."""
         loop = asyncio.get_running_loop()
         while True:
             before = loop.time()

@@ -92,7 +92,7 @@ class EncodeBatch:
 
     def __call__(self, step: int) -> FeaturePart:
         """Compute the features of the batch of this number."""
-        return _encode_batch(self.model, self.batches[step], self.batches, self.kind, self.device)
+        return encode_batch(self.model, self.batches[step], self.batches, self.kind, self.device)
 
 
 Engine = Callable[[EncodeBatch, Sequence[int]], Iterator[FeaturePart]]
@@ -250,11 +250,11 @@ def _encode_here(
 ) -> Iterator[FeaturePart]:
     """Compute the features of batches in this process, while the next ones are loaded."""
     for batch in Loader(work.batches.__getitem__, steps, loader):
-        yield _encode_batch(work.model, batch, work.batches, work.kind, work.device)
+        yield encode_batch(work.model, batch, work.batches, work.kind, work.device)
 
 
 @torch.inference_mode()
-def _encode_batch(
+def encode_batch(
     model: Model[Any], batch: Batch, batches: EvalBatches, kind: FeatureKind, device: torch.device
 ) -> FeaturePart:
     """Compute one batch's features; black stand-ins of unreadable images are dropped."""

@@ -43,7 +43,7 @@ def test_classes_and_splits() -> None:
 
 
 def test_each_font_draws_each_character() -> None:
-    glyphs = characters._glyphs()
+    glyphs = characters.draw_glyphs()
     assert glyphs.shape == (21, 62, 80, 80)
     ink = glyphs.sum((2, 3))
     assert ink.min() > 100  # of a capital I in the thinnest font, in pixels
@@ -62,7 +62,7 @@ def test_wrong_options() -> None:
 
 def test_fonts_that_are_missing_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(characters, "find_spec", lambda name: None)
-    characters._glyphs.cache_clear()
+    characters.draw_glyphs.cache_clear()
     told = refusal(open_characters, "", "train")
     assert told == "characters are drawn from matplotlib's fonts, which are not installed"
 

@@ -209,9 +209,9 @@ def test_files_on_the_hub_are_read_through_the_library(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(fsspec, "open", lambda path, mode: BytesIO(f"{path} {mode}".encode()))
     for path in ("hf://datasets/o/n/1.png", "zip://1.png::hf://datasets/o/n/a.zip"):
-        assert hub._content({"bytes": None, "path": path}) == f"{path} rb".encode()
+        assert hub.read_row({"bytes": None, "path": path}) == f"{path} rb".encode()
     with pytest.raises(FileNotFoundError):
-        hub._content({"bytes": None, "path": "https://example.org/1.png"})
+        hub.read_row({"bytes": None, "path": "https://example.org/1.png"})
 
 
 def test_what_the_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,7 +85,7 @@ class CharactersDataset(ProceduralDataset):
         size, label = self.image_size, numbers % len(CLASSES)
         rng = CounterRNG(self._seed, "characters", 0, numbers)
         often = self.samples_per_pixel
-        glyph = _glyphs()[rng.below(len(FONTS)), label]
+        glyph = draw_glyphs()[rng.below(len(FONTS)), label]
         x, y = _places(rng, size * often)
         ink = _sample(glyph, x, y)
         level = rng.uniform(0.1, 0.45).astype(np.float32)  # of a blurred glyph: the stroke's width
@@ -151,7 +151,7 @@ def _sample(glyph: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _glyphs() -> np.ndarray:
+def draw_glyphs() -> np.ndarray:
     """Render every character of every font, once: (fonts, classes, box, box), 0 to 1."""
     return np.stack([_render_font(_font_folder() / name) for name in FONTS])
 

@@ -69,7 +69,7 @@ class HubDataset(ImageDataset):
     def read(self, index: int) -> bytes:
         """Return the image of a row, or read the file that the row names."""
         split, row = self._find(index)
-        return _content(self._splits[split][1][row][self._column] or {})
+        return read_row(self._splits[split][1][row][self._column] or {})
 
     def where(self, index: int) -> str:
         """Name an image by its split and row."""
@@ -120,7 +120,7 @@ class HubStream(ImageStream):
                 except InputError as error:
                     raise InputError(f"{where}: {error}") from None
                 try:
-                    content = _content(image)
+                    content = read_row(image)
                 except FileNotFoundError:
                     content = b""  # which the decoder will count as a bad image
                 yield StreamItem(content, number, where, path)
@@ -207,7 +207,7 @@ def _values(rows: Any, column: str | None) -> list[Any]:
     return rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
 
 
-def _content(image: dict[str, Any]) -> bytes:
+def read_row(image: dict[str, Any]) -> bytes:
     """Return an image's bytes from its row, or read the file that the row names."""
     if (content := image.get("bytes")) is not None:
         return content
