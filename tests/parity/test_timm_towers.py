@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from tests.parity import peers
-from tests.parity.test_timm_eva import assert_equal, images
+from tests.parity.timm_models import assert_equal, images
 from vitrail.config import InputError
 from vitrail.models import parse
 from vitrail.weights.load import read_checkpoint

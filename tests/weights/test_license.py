@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 import vitrail
-from tests.test_predictor import make
+from tests.predictors import make
 from vitrail.config import InputError
 from vitrail.weights.checkpoint import Provenance
 from vitrail.weights.license import find_license
