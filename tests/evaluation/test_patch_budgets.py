@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 import vitrail
-from tests.test_predictor import make
+from tests.predictors import make
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches, TrainBatches
 from vitrail.data.datasets.open import open_dataset
