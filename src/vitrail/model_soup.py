@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.evaluation.choosing_images import open_choosing_images, open_other_images
 from vitrail.evaluation.inputs import open_images, read_run_config
 from vitrail.files import check_writable
-from vitrail.models.spec import Spec
+from vitrail.models.spec import Spec, ViTSpec
+from vitrail.models.vit_spec import QUIET
 from vitrail.result import Result, ResultTable
 from vitrail.tasks.classification import result_of
 from vitrail.tasks.masked_image_modeling import encoder_state
@@ -40,7 +41,6 @@ from vitrail.weights.loaded import AnyModel, as_checkpoint
 
 _BATCH = 64  # images in a forward pass
 _METRICS = {"top1": "top-1", "map": "mAP", "loss": "-loss"}
-_REGULARIZATION = ("dropout", "attention_dropout", "stochastic_depth")  # of training only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +218,7 @@ def _check_alike(one: str, first: Checkpoint, other: str, second: Checkpoint) ->
 
 
 def _without_regularization(spec: Spec) -> Spec:
-    names = [field.name for field in fields(spec) if field.name in _REGULARIZATION]
-    return replace(spec, **dict.fromkeys(names, 0.0))
+    return replace(spec, **QUIET) if isinstance(spec, ViTSpec) else spec
 
 
 def _average_thresholds(models: Sequence[Checkpoint]) -> tuple[float, ...] | None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.models import ViTSpec, build, parse
+from vitrail.models.noise import keyed_noise
 from vitrail.models.positions.rotary import RotaryPositions, Rotation
 from vitrail.models.pretraining.mim import DecoderConfig, decoder_spec
 from vitrail.models.vit import ViT
@@ -131,3 +132,66 @@ def test_mae_and_axial_attention_have_no_rotary_positions() -> None:
         parse("AxialViT-B/16,rotary=axial")
     with pytest.raises(InputError, match="positions act in every layer"):
         decoder_spec(spec_of("rotary=axial"), DecoderConfig())
+
+
+NOISY = "rotary=centered,rotary_theta=100.0,rotary_shift=0.2,rotary_jitter=1.5,rotary_rescale=2.0"
+
+
+def coordinates(options: str) -> tuple[Tensor, Tensor]:
+    """Read each image's coordinates (images, rows, columns, 2) back from their angles."""
+    rotary = RotaryPositions(spec_of(options)).train()
+    x = torch.zeros(400, 25, 48, dtype=torch.float64)
+    torch.manual_seed(0)
+    rotation = rotary(GRID, x)[0]
+    turns = torch.atan2(rotation.sin, rotation.cos)[:, 0, 1:, [3, 7]]  # the slowest of y and x
+    slowest = 100.0 ** (2 * 3 / 8)
+    return turns.unflatten(1, GRID) * slowest / (2 * math.pi), rotation.cos
+
+
+def test_noise_of_coordinates_is_dinov3s() -> None:
+    """Each image's are shifted, jittered per axis and rescaled, within the settings' ranges."""
+    found, _ = coordinates(NOISY)
+    y, x = found[:, :, 0, 0], found[:, 0, :, 1]
+    scale_y, scale_x = (y[:, 1] - y[:, 0]) / (2 / 4), (x[:, 1] - x[:, 0]) / (2 / 6)
+    shift_y, shift_x = y.mean(1) / scale_y, x.mean(1) / scale_x
+    for shift in (shift_y, shift_x):
+        assert shift.abs().max() <= 0.2
+        assert shift.min() < -0.15 < 0.15 < shift.max()
+    for scale in (scale_y, scale_x):
+        assert 1 / 3 <= scale.min() < 0.5
+        assert 2 < scale.max() <= 3
+    ratio = scale_y / scale_x
+    assert 1 / 1.5**2 <= ratio.min() < 0.7 < 1.4 < ratio.max() <= 1.5**2
+    only, _ = coordinates("rotary=centered,rotary_theta=100.0,rotary_rescale=2.0")
+    assert torch.allclose(only[:, 0, 0, 0] / -0.75, only[:, 0, 0, 1] / (-5 / 6))
+
+
+def test_noise_of_coordinates_is_an_images_own_and_only_in_training() -> None:
+    model = build(f"{BASE},{NOISY}", seed=0)
+    x, own = torch.randn(4, 3, 32, 48), torch.arange(4)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3, generator=torch.Generator().manual_seed(1))
+        quiet = model.eval()(x)
+        assert torch.equal(quiet, model(x))
+        with keyed_noise(model.train(), own):
+            together = model(x)
+        assert (together - quiet).abs().max() > 1e-3
+        for index in range(4):
+            with keyed_noise(model, own[index : index + 1]):
+                alone = model(x[index : index + 1])
+            torch.testing.assert_close(alone[0], together[index], rtol=1e-4, atol=1e-5)
+    assert parse(str(model.spec)) == model.spec
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("rotary=axial,rotary_shift=0.1", "require rotary=centered"),
+        ("rotary=centered,rotary_jitter=0.5", "rotary_jitter must be at least 1"),
+        ("rotary=none,rotary_rescale=2.0", "rotary_rescale requires rotary positions"),
+    ],
+)
+def test_refused_noise(options: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        spec_of(options)

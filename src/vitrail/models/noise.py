@@ -56,13 +56,31 @@ class StochasticDepth(nn.Module):
         return x * kept.view(shape) / keep_rate
 
 
+class UniformNoise(nn.Module):
+    """A few random numbers from 0 to 1 for each sample."""
+
+    keys: Tensor | None = None
+    """This module's key for each sample (batch,), set by `keyed_noise`."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Draw numbers (batch, count) for the samples of x (batch, …)."""
+        if self.keys is None:
+            return torch.rand(len(x), self.count, device=x.device)
+        words = draw_words(self.keys, -(-self.count // 4)).view(torch.int16)[:, : self.count]
+        return (words.float() + _LEVELS / 2 + 0.5) / _LEVELS
+
+
 @contextmanager
 def keyed_noise(model: nn.Module, keys: Tensor) -> Iterator[None]:
     """Draw the model's noise from one int64 key per sample (batch,) inside the context.
 
     With activation checkpointing the backward pass, which draws again, must be inside too.
     """
-    noisy = [m for m in model.modules() if isinstance(m, Dropout | StochasticDepth)]
+    noisy = [m for m in model.modules() if isinstance(m, Dropout | StochasticDepth | UniformNoise)]
     words = draw_words(keys.to(next(model.parameters()).device), len(noisy))
     try:
         for module, own in zip(noisy, words.unbind(1), strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
 from functools import partial
 
@@ -114,10 +115,12 @@ class ViT(Model[ViTSpec]):
             assert not isinstance(grid, MixedGrids)
             x = x.unflatten(1, grid)
         rotations = [None] * len(self.blocks) if self.rotary is None else self.rotary(grid, x)
-        for layer, (block, rotation) in enumerate(zip(self.blocks, rotations, strict=True)):
+        biases = self._attention_biases(grid, x)
+        layers = zip(self.blocks, biases, rotations, strict=True)
+        for layer, (block, bias, rotation) in enumerate(layers):
             if layer:  # the first layer's are in the embedding
                 x = self.add_positions(x, grid, layer)
-            x = self.run_block(block, x, self._attention_bias(layer, grid), rotation)
+            x = self.run_block(block, x, bias, rotation)
         return self.flatten_tokens(x)
 
     def flatten_tokens(self, x: Tensor) -> Tensor:
@@ -184,14 +187,24 @@ class ViT(Model[ViTSpec]):
             return x + grid.gather(lambda size: table(size, x), self.spec.prefix)
         return x + table(grid, x).view(x.shape[1:])
 
-    def _attention_bias(self, layer: int, grid: Size | MixedGrids) -> AttentionBias | None:
-        """Return the bias of a layer's attention logits: relative positions, masked padding."""
+    def _attention_biases(
+        self, grid: Size | MixedGrids, x: Tensor
+    ) -> Iterator[AttentionBias | None]:
+        """Give each layer's bias of its attention logits: relative positions, masked padding."""
+        shared = None
+        if self.spec.position_at == "shared" and self._offset_bias(0, grid) is not None:
+            shared = self.positions[0](x, grid).type_as  # computed once, in each query's type
+        for layer in range(len(self.blocks)):
+            bias = shared or self._offset_bias(layer, grid)
+            if isinstance(grid, MixedGrids):
+                bias = grid.mask_keys(bias, self.spec.prefix)
+            table = self._positions_of(layer)
+            yield table if isinstance(table, RelativePositions) else bias
+
+    def _offset_bias(self, layer: int, grid: Size | MixedGrids) -> AttentionBias | None:
         table = self._positions_of(layer)
         of_offsets = isinstance(table, RelativeBias | RelativeMLP)
-        bias = partial(table, grid=grid) if of_offsets else None
-        if isinstance(grid, MixedGrids):
-            return grid.mask_keys(bias, self.spec.prefix)
-        return table if isinstance(table, RelativePositions) else bias
+        return partial(table, grid=grid) if of_offsets else None
 
     def _positions_of(self, layer: int) -> nn.Module | None:
         if not len(self.positions):

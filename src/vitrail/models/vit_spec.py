@@ -26,6 +26,7 @@ Norm = Literal["layer", "rms"]
 NormPlace = Literal["pre", "post"]
 SubNorm = Literal["none", "mlp", "both"]
 LastNorm = Literal["tokens", "pooled", "none"]
+_ROTARY_NOISE = ("rotary_shift", "rotary_jitter", "rotary_rescale")
 
 
 class SpecName:
@@ -122,6 +123,12 @@ class ViTSpec(SpecName):
     """Side of the grid that axial coordinates are scaled to (EVA-02); 0 for the image's own."""
     rotary_offset: float = 0.0
     """First coordinate of axial rotary positions."""
+    rotary_shift: float = 0.0
+    """In training, each image's centered coordinates are shifted by up to this (DINOv3)."""
+    rotary_jitter: float = 1.0
+    """In training, rows and columns are scaled apart, by up to this factor or its inverse."""
+    rotary_rescale: float = 1.0
+    """In training, both are scaled alike, by up to this factor or its inverse."""
     patch_norm: bool = False
     """Whether a norm follows the patch embedding (AIMv2)."""
     patch_bias: bool = True
@@ -233,7 +240,7 @@ class ViTSpec(SpecName):
 
     def _check_rotary(self) -> None:
         if self.rotary == "none":
-            for field in ("rotary_theta", "rotary_grid", "rotary_offset"):
+            for field in ("rotary_theta", "rotary_grid", "rotary_offset", *_ROTARY_NOISE):
                 if getattr(self, field) != getattr(type(self), field):
                     raise InputError(f"{field} requires rotary positions, such as rotary=axial")
             return
@@ -247,6 +254,10 @@ class ViTSpec(SpecName):
             )
         if self.rotary in ("centered", "mixed") and (self.rotary_grid or self.rotary_offset):
             raise InputError("rotary_grid and rotary_offset require rotary=axial or axial-xy")
+        if self.rotary_noise and self.rotary != "centered":
+            raise InputError(f"{' and '.join(_ROTARY_NOISE)} require rotary=centered")
+        check_least(self, 0, "rotary_shift")
+        check_least(self, 1, "rotary_jitter", "rotary_rescale")
 
     def _check_positions(self) -> None:
         parts = {"learned-2d": 2, "sincos-2d": 4}.get(self.position, 1)
@@ -278,6 +289,11 @@ class ViTSpec(SpecName):
     def relative(self) -> bool:
         """Whether positions are a bias of attention, inside each layer."""
         return self.position in ("relative", "relative-2d", "relative-mlp")
+
+    @property
+    def rotary_noise(self) -> bool:
+        """Whether rotary coordinates are changed at random in training."""
+        return any(getattr(self, field) != getattr(type(self), field) for field in _ROTARY_NOISE)
 
     @property
     def stride(self) -> Size:
@@ -338,6 +354,12 @@ PLAIN_HEAD = {
     for field in ("representation", "representation_tanh", "representation_bias", "unit_features")
 }
 """The options of a head that is one linear layer, the fine-tuning head."""
+
+QUIET = {
+    field: getattr(ViTSpec, field)
+    for field in ("dropout", "attention_dropout", "stochastic_depth", *_ROTARY_NOISE)
+}
+"""The options of noise in training, as they are without any."""
 
 
 def check_division(image: Size, stride: Size) -> None:

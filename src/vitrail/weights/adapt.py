@@ -10,7 +10,7 @@ from vitrail.config import InputError
 from vitrail.data import Preprocess
 from vitrail.models import Spec
 from vitrail.models.spec import Size, ViTSpec
-from vitrail.models.vit_spec import PLAIN_HEAD
+from vitrail.models.vit_spec import PLAIN_HEAD, QUIET
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
 from vitrail.weights.transfer import HeadMode, transfer
@@ -111,8 +111,7 @@ def adapt_to_model(
         getattr(found, key) != getattr(named, key) for key in shape if key in have
     ):
         raise InputError(f"the weights are of {found.name}, which does not fit {named.name}")
-    noise = ("dropout", "attention_dropout", "stochastic_depth")
-    _refuse_others(found, named, fitted={*shape, *noise, *_FITTED})
+    _refuse_others(found, named, fitted={*shape, *QUIET, *_FITTED})
     patch = named.patch if isinstance(named, ViTSpec) else None
     fitted = adapt_checkpoint(
         checkpoint,
@@ -124,7 +123,7 @@ def adapt_to_model(
     )
     if not isinstance(named, ViTSpec):
         return fitted
-    return replace(fitted, spec=replace(fitted.spec, **{key: getattr(named, key) for key in noise}))
+    return replace(fitted, spec=replace(fitted.spec, **{key: getattr(named, key) for key in QUIET}))
 
 
 def _refuse_others(found: Spec, named: Spec, *, fitted: set[str]) -> None:

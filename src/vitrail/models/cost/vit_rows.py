@@ -78,12 +78,12 @@ def embedding_rows(spec: ViTSpec) -> Iterator[Row]:
 
 def _offsets_row(spec: ViTSpec) -> Row:
     """Return what biases of 2-D offsets cost beside their parameters; others cost nothing."""
-    # They are gathered in each layer, by 64-bit indices.
+    # They are gathered from each table, by 64-bit indices.
     tables = spec.depth if spec.position_at == "every-layer" else 1
     patches = spec.grid[0] * spec.grid[1]
     once = {
-        "relative-2d": 2 * spec.depth * spec.tokens**2,
-        "relative-mlp": 2 * spec.depth * patches**2,
+        "relative-2d": 2 * tables * spec.tokens**2,
+        "relative-mlp": 2 * tables * patches**2,
     }.get(spec.position, 0)
     if spec.position != "relative-mlp":
         return Row(layer="", output=(), parameters=0, kept_once=once)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from vitrail.models.noise import UniformNoise
 from vitrail.models.positions.mixed_grids import MixedGrids
 from vitrail.models.spec import Size
 from vitrail.models.vit_spec import ViTSpec
@@ -45,6 +46,7 @@ class RotaryPositions(nn.Module):
         if spec.rotary == "mixed":
             shape = (2, spec.depth, spec.heads, self.size // 2)
             self.frequencies = nn.Parameter(torch.empty(shape))
+        self.noise = UniformNoise(5) if spec.rotary_noise else None
 
     def forward(self, grid: Size | MixedGrids, like: Tensor) -> list[Rotation]:
         """Return each layer's rotation for images with this grid of patches."""
@@ -54,6 +56,8 @@ class RotaryPositions(nn.Module):
             angles = angles.movedim(1, 0) if self.spec.rotary == "mixed" else angles[:, None]
         else:
             angles = self._angles(grid, like)
+        if self.noise is not None and self.training:
+            angles = self._disturb(angles, self.noise(like))
         half = self.spec.rotary == "centered"
         angles = angles.tile(2) if half else angles.repeat_interleave(2, dim=-1)
         prefix = (*angles.shape[:-2], self.spec.prefix, self.size)
@@ -63,6 +67,24 @@ class RotaryPositions(nn.Module):
             return [Rotation(cos, sin, half)] * self.spec.depth
         layers = zip(cos.unbind(), sin.unbind(), strict=True)
         return [Rotation(*layer, half) for layer in layers]
+
+    def _disturb(self, angles: Tensor, drawn: Tensor) -> Tensor:
+        """Shift, jitter and rescale each image's coordinates, of which angles are multiples.
+
+        `drawn` (images, 5) are from 0 to 1: of shift and jitter down and across, and of rescale.
+        """
+        spec, bands = self.spec, self.size // 4
+        drawn = 2 * drawn.to(angles.dtype) - 1
+        shift, log = spec.rotary_shift * drawn[:, :2], math.log(spec.rotary_jitter) * drawn[:, 2:4]
+        factor = (log + math.log(spec.rotary_rescale) * drawn[:, 4:]).exp()
+        shift, factor = (each.repeat_interleave(bands, dim=1) for each in (shift, factor))
+        turns = 2 * math.pi / self._periods(angles).tile(2)
+        return factor[:, None, None] * (angles + (shift * turns)[:, None, None])
+
+    def _periods(self, like: Tensor) -> Tensor:
+        """Return how far apart centered coordinates of the same angle are (bands)."""
+        steps = torch.arange(self.size // 4, device=like.device, dtype=torch.float32)
+        return self.spec.rotary_theta ** (2 * steps / (self.size // 2))
 
     def _angles(self, grid: Size, like: Tensor) -> Tensor:
         """Return the angles (…, patches, head size / 2)."""
@@ -76,7 +98,7 @@ class RotaryPositions(nn.Module):
         steps = torch.arange(bands, device=like.device, dtype=torch.float32)
         if spec.rotary == "centered":  # DINOv3
             exact = torch.promote_types(like.dtype, torch.float32)
-            periods = (spec.rotary_theta ** (2 * steps / (self.size // 2))).to(exact)
+            periods = self._periods(like).to(exact)
             y, x = 2 * ((y + 0.5) / rows) - 1, 2 * ((x + 0.5) / columns) - 1
             y, x = (2 * math.pi * places[:, None].to(exact) / periods for places in (y, x))
         else:

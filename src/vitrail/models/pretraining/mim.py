@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from vitrail.config import InputError, PositiveInt, Range, UnitFloat, UsedIf, validate
 from vitrail.models.spec import HybridSpec, Size, Spec, ViTSpec
-from vitrail.models.vit_spec import PLAIN_HEAD
+from vitrail.models.vit_spec import PLAIN_HEAD, QUIET
 
 Target = Literal["color", "colors", "pixels", "normalized-pixels"]
 """The mean color of 512 (Appendix B.1.2), those of 4 x 4 parts, or the pixels themselves."""
@@ -122,7 +122,7 @@ def decoder_spec(spec: ViTSpec, decoder: DecoderConfig) -> ViTSpec:
         position="sincos-2d",
         key_heads=0,
         key_heads_ends=0,
-        **dict.fromkeys(("dropout", "attention_dropout", "stochastic_depth"), 0.0),
+        **QUIET,
     )
 
 

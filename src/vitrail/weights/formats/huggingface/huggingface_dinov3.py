@@ -81,10 +81,7 @@ def _dinov3_table(spec: Spec) -> Table:
 
 
 def dinov3_config(spec: ViTSpec) -> dict[str, Any]:
-    """Give what a config.json says of a DINOv3 beyond its sizes.
-
-    transformers' default rescales coordinates in training, which our training does not.
-    """
+    """Give what a config.json says of a DINOv3 beyond its sizes."""
     gated = spec.activation == "swiglu"
     return {
         "architectures": ["DINOv3ViTModel"],
@@ -98,7 +95,9 @@ def dinov3_config(spec: ViTSpec) -> dict[str, Any]:
         "proj_bias": spec.dense_bias,
         "mlp_bias": spec.dense_bias,
         "layerscale_value": spec.layer_scale,
-        "pos_embed_rescale": None,
+        "pos_embed_shift": spec.rotary_shift or None,
+        "pos_embed_jitter": spec.rotary_jitter if spec.rotary_jitter > 1 else None,
+        "pos_embed_rescale": spec.rotary_rescale if spec.rotary_rescale > 1 else None,
         **({"hidden_act": "silu"} if gated else {}),
     }
 

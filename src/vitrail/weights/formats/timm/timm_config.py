@@ -12,6 +12,7 @@ from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Interpolation, Preprocess
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec
 from vitrail.models.spec import Activation, Size
+from vitrail.models.vit_spec import QUIET
 from vitrail.weights.formats.conventions import section
 from vitrail.weights.formats.timm.timm_eva import (
     has_split_gate,
@@ -73,8 +74,7 @@ def architecture_of(spec: Spec) -> str | None:
     if spec.activation != "gelu" or spec.image not in _SIZES:
         return None
     unsaid = ("channels", "activation", "position_resize", "norm_eps")
-    unsaid += ("dropout", "attention_dropout", "stochastic_depth")
-    free: dict[str, Any] = {field: getattr(ViTSpec, field) for field in unsaid}
+    free: dict[str, Any] = {**{field: getattr(ViTSpec, field) for field in unsaid}, **QUIET}
     if isinstance(spec, HybridSpec):
         free |= {"stem_norm_eps": HybridSpec.stem_norm_eps, "standardize": HybridSpec.standardize}
     found = _ARCHITECTURES.get(replace(spec, **free).name.replace("@384", ""))
