@@ -64,7 +64,8 @@ def adapt_links(text: str) -> str:
             return match[0]
         return words
 
-    return re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", adapt, text)
+    text = re.sub(r"\[([^\]]*)\]\(([^)\s]+)\)", adapt, text)
+    return re.sub(r'(src|srcset)="docs/', r'\1="', text)
 
 
 def command_page() -> str:

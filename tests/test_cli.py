@@ -167,9 +167,9 @@ def test_the_last_screen_of_the_demo_fits_a_terminal() -> None:
     assert commands == ["finetune", "predict", "serve"]
 
 
-def test_the_readme_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = re.findall(r"```console\n\$ vitrail (.*?)\n(.*?)```", readme, flags=re.DOTALL)
+def test_the_docs_show_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```console\n\$ vitrail (.*?)\n(.*?)```", page, flags=re.DOTALL)
     assert shown
     for command, text in shown:
         _, out, _ = run(capsys, *command.split())
