@@ -210,7 +210,7 @@ def test_no_room_for_odds_and_ends() -> None:
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_words_of_our_own_stay_away(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
+    text = re.sub("</?picture>", "", path.read_text(encoding="utf-8"))  # HTML's own word
     found = {word.lower() for word in re.findall(r"[A-Za-z]+", text)} & OLD_WORDS
     assert found == set()
 
