@@ -18,6 +18,7 @@ from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment, RandAugment
 from vitrail.models.pretraining.mim import DecoderConfig, MaskConfig, MIMConfig
 from vitrail.recipes import RECIPES
+from vitrail.studies.engine.sweep_plan import FewShot
 from vitrail.training.losses import DistillConfig, LossConfig
 from vitrail.training.optimization.optim import OptimConfig
 from vitrail.training.optimization.schedule import ScheduleConfig
@@ -28,7 +29,7 @@ RECORDS: list[Any] = [
     TrainConfig(data="digits", model="ViT-Ti/16", out=Path("run")),
     *(OptimConfig(), ScheduleConfig(), TuneConfig(), LossConfig(), DistillConfig(teacher="x")),
     *(PreprocessConfig(), MIMConfig(), MaskConfig(), DecoderConfig(), Augment(), RandAugment()),
-    *(LoaderConfig(), CacheConfig()),
+    *(LoaderConfig(), CacheConfig(), FewShot("digits")),
 ]
 PATHS: dict[Any, str] = {
     TrainConfig: "",
@@ -45,6 +46,7 @@ PATHS: dict[Any, str] = {
     RandAugment: "augment.randaugment.",
     LoaderConfig: "loader.",
     CacheConfig: "cache.",
+    FewShot: "fewshot.",
 }
 FIELDS = [(record, field.name) for record in RECORDS for field in fields(record)]
 UNBOUNDED = {"seed"}

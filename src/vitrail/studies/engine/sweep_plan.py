@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vitrail.config import InputError, from_dict, path_of, suggest
+from vitrail.config import InputError, PositiveInt, from_dict, path_of, suggest, validate
 from vitrail.studies.engine.stage_words import THEN, check_word, split_stages
 
 Values = Sequence[Any] | Mapping[str, Any]
@@ -44,10 +44,13 @@ class FewShot:
     """Measure the few-shot accuracy of a run's model on other data, as the paper does."""
 
     data: str
-    shots: tuple[int, ...] = (5,)
-    seeds: int = 3
+    shots: tuple[PositiveInt, ...] = (5,)
+    seeds: PositiveInt = 3
     name: str = "fewshot"
     """The columns are `NAME_5` and so on, by the number of shots."""
+
+    def __post_init__(self) -> None:
+        validate(self, "fewshot")
 
 
 Measure = FewShot | str | Callable[[Path], float | Mapping[str, float]]
