@@ -201,12 +201,7 @@ def _crop(
         return eval_image(content, preprocess)
     if augment.crop == "pad":
         return _shift(eval_image(content, preprocess)[None], augment, rng)[0]
-    if isinstance(content, bytes):
-        header = read_header(content)
-        height, width = header.height, header.width
-    else:
-        header = None
-        height, width = content.shape[:2]
+    header, height, width = _measure(content)
     rows, columns = preprocess.size
     if augment.crop == "small":
         box = middle(height, width, preprocess.size)
@@ -225,15 +220,18 @@ def _crop_to_patches(
     """Crop an image for training, or take it whole, at its aspect ratio within the patch budget."""
     if augment.crop not in ("inception", "area"):
         return patches_image(content, preprocess)
-    if isinstance(content, bytes):
-        header = read_header(content)
-        height, width = header.height, header.width
-    else:
-        header = None
-        height, width = content.shape[:2]
+    header, height, width = _measure(content)
     box = random_box(rng, height, width, augment)
     size = fit_to_patches(box.height, box.width, preprocess.patch_size, preprocess.patches)
     return _resized_part(content, header, box, size, preprocess)
+
+
+def _measure(content: Content) -> tuple[Header | None, int, int]:
+    """Return an image's header, if it is encoded, its height and its width."""
+    if isinstance(content, bytes):
+        header = read_header(content)
+        return header, header.height, header.width
+    return None, *content.shape[:2]
 
 
 def _resized_part(
