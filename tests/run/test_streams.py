@@ -107,6 +107,15 @@ def test_what_a_stream_cannot_do_is_refused(
     assert said in refusal(train, streamed(sets, tmp_path / "run", **changes))
 
 
+def test_a_stream_without_a_validation_split_says_what_to_do(tmp_path: Path) -> None:
+    alone = write_parquet(tmp_path / "alone", "train", table(range(20)))
+    said = refusal(train, streamed(alone, tmp_path / "run", val_data=None))
+    assert said == (
+        f"{alone} has no split 'val'; it has train, all; give --val-data DATA to evaluate on, or "
+        "--val-split '' for no evaluation"
+    )
+
+
 def test_a_stream_needs_no_evaluation_and_has_a_plan(sets: Path, tmp_path: Path) -> None:
     config = streamed(sets, tmp_path / "run", val_data=None, val_split="", length=steps(2))
     planned = estimate(config)

@@ -45,7 +45,7 @@ def choose_split(asked: str, there: Sequence[str], name: str) -> str:
         return asked
     if asked == "val" and "test" in there:
         return "test"
-    hint = suggest(asked, known)
+    hint = suggest(asked, there)  # "all" is near "val", but never meant by it
     raise NoSplitError(f"{name} has no split {asked!r}; it has {', '.join(known)}{hint}")
 
 

@@ -76,9 +76,10 @@ def _open_val(config: TrainConfig, data: Data, *, labels: bool) -> ImageDataset 
         found = open_data(
             config.val_data or whole_data(data), split=config.val_split, labels=labels
         )
-    except NoSplitError:
+    except NoSplitError as error:
         if labels:
-            raise
+            hint = "give --val-data DATA to evaluate on, or --val-split '' for no evaluation"
+            raise NoSplitError(f"{error}; {hint}") from None
         return None  # learning without labels needs no validation images
     if isinstance(found, ImageDataset):
         return found
