@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save as serialize
 
 from vitrail.config import Duration, InputError, merge, to_dict
-from vitrail.data.batches import Batch, UnreadableImage
+from vitrail.data.batches import Batch, UnreadableImage, check_batch
 from vitrail.data.cache import keep_decoded
 from vitrail.data.class_balance import balance_notes
 from vitrail.data.dataset import ImageDataset, ImageStream
@@ -353,6 +353,7 @@ class TrainingRun:
         self.best = BestTracker()
         self.fewshot: dict[str, float] = {}  # the last few-shot accuracies
         self.fewshot_step = 0
+        check_batch(config.batch, processes.shard)
         self._open_data()
         self._build_model()
         self.trainer = make_trainer(

@@ -155,6 +155,7 @@ def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
         assert each.error == (
             "InputError: a global batch of 18 on 4 processes; it can be shared by 1, 2, 3, 6, 9, 18"
         )
+    assert not (tmp_path / "run").exists()
 
 
 def test_other_settings_in_a_process_are_found(tmp_path: Path) -> None:
