@@ -32,3 +32,15 @@ def test_arrays_are_not_compared() -> None:
     found = quick_check(train, val)
     assert found is not None
     assert found.notes() == ()
+
+
+def test_only_formats_that_are_trained_on_are_opened(tmp_path: Path) -> None:
+    """Any of Pillow's readers would be one of fifty that a file may attack."""
+    for split in ("train", "val"):
+        (tmp_path / split / "a").mkdir(parents=True)
+        rich_photo(len(split)).save(tmp_path / split / "a/1.png")
+    rich_photo(0).save(tmp_path / "train/a/2.tga")
+    train, val = (open_dataset(tmp_path, split=split) for split in ("train", "val"))
+    found = quick_check(train, val)
+    assert found is not None
+    assert found.unreadable == ("train/a/2.tga",)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
 
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.decoding.decode import ImageError, decode
+from vitrail.data.decoding.decode import ImageError, decode, read_header
 from vitrail.data.near_duplicates import SMALLEST, near_duplicates, perceptual_hash
 
 MOST = 10_000
@@ -72,14 +70,10 @@ def _hash(dataset: ImageDataset, index: int) -> bytes | None:
     if isinstance(content, np.ndarray):
         return b""
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            if image.width * image.height > _LARGEST:
-                return b""
-            image.draft("RGB", (_SIDE, _SIDE))
-            return perceptual_hash(np.asarray(image.convert("RGB")))
-    except Exception:  # Pillow's own may be of any kind; our decoder has the last word
-        try:
-            decode(content)
-        except ImageError:
-            return None
-        return b""
+        header = read_header(content)
+        if header.width * header.height > _LARGEST:
+            return b""
+        shrink = max(min(header.height, header.width) / _SIDE, 1.0)
+        return perceptual_hash(decode(content, header=header, shrink=shrink))
+    except ImageError:
+        return None
