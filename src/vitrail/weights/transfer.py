@@ -68,8 +68,12 @@ def transfer(
     """Fit weights to a new task; what is not named stays as it was.
 
     Giving `classes` replaces the head as `head` says; without it the head is kept. `kept` gives for
-    each new class the old one whose row it takes over, or None for a row of zeros.
+    each new class the old one whose row it takes over, or None for a row of zeros. Rows of a
+    zero-shot head compare with projected features of length 1, so these stay with the rows.
     """
+    zero_shot = isinstance(spec, ViTSpec) and spec.unit_features
+    if head == "replace" and zero_shot and any(row is not None for row in kept):
+        head = "keep-hidden"
     new = _new_spec(spec, classes, image, channels, patch, head)
     made: Tensors = dict(tensors)
     changes = [*_fit_head(spec, new, made, classes, head, kept), *_fit_patches(spec, new, made)]

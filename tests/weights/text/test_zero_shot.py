@@ -141,3 +141,24 @@ def test_the_command_prints_each_images_classes(
     line = json.loads(run(capsys, *command)[1])
     assert {each["label"] for each in line["top"]} == {"cat", "dog"}
     assert sum(each["probability"] for each in line["top"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("second", [False, True], ids=["CLIP", "SigLIP 2"])
+def test_a_zero_shot_head_is_where_fine_tuning_begins(second: bool, tmp_path: Path) -> None:
+    """The rows of its classes stay, with the projection and the length that they go with."""
+    if second:
+        text_models.make_siglip(tmp_path / "both", second=True)
+    else:
+        text_models.make_clip(tmp_path / "both")
+    made = zero_shot_model(tmp_path / "both", ["cat", "dog"])
+    vitrail.save(made, tmp_path / "zero")
+    x = torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    begun = vitrail.load(tmp_path / "zero", classes=["dog", "hen", "cat"]).model
+    with torch.no_grad():
+        rows, expected = begun(x), made.model(x)
+    torch.testing.assert_close(rows[:, [2, 0]], expected)
+    if not second:
+        assert torch.equal(rows[:, 1], torch.zeros(3))  # CLIP's head has no bias
+    other = vitrail.load(tmp_path / "zero", classes=["hen", "owl"]).model.spec
+    assert isinstance(other, ViTSpec)
+    assert not other.unit_features  # nothing of it stays for other classes
