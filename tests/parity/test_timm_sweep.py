@@ -103,3 +103,12 @@ def test_at_least_forty_run_each_time() -> None:
     assert len(set(QUICK)) >= 40
     assert set(QUICK) <= set(NAMES)
     assert {*VITS, *RESNETS} <= set(NAMES)
+
+
+def test_most_published_weights_load() -> None:
+    """At least 95 % of the architectures that timm has weights of, and of these weights."""
+    weights = [name for name in timm.list_pretrained() if name.partition(".")[0] in NAMES]
+    known = [name for name in weights if name.partition(".")[0] in {*VITS, *RESNETS}]
+    assert len(known) >= 0.95 * len(weights)
+    there, ours = ({name.partition(".")[0] for name in names} for names in (weights, known))
+    assert len(ours) >= 0.95 * len(there), sorted(there - ours)

@@ -185,6 +185,8 @@ def test_weights_in_half_precision_are_looked_at_in_full(tmp_path: Path) -> None
         (f"{TINY},pool=gap,position=none", {"overlays", "heads", "lens", "distances", "filters"}),
         (f"{TINY},pool=map,registers=2", {"overlays", "heads", "lens", "distances", "positions"}),
         (f"{TINY},attention=axial,pool=gap", {"overlays", "heads", "distances", "norms"}),
+        (*(f"{TINY},position=relative-2d,position_at=every-layer", {"overlays", "heads"}),),
+        (*(f"{TINY},position=relative-mlp,position_at=shared,rotary=axial", {"heads", "norms"}),),
         (f"{TINY},channels=1", {"overlays", "filters", "components"}),
         (f"{TINY},channels=5", {"overlays", "norms"}),
     ],

@@ -17,7 +17,7 @@ from vitrail.inspection.hooks import attention_layers, choose_layers
 from vitrail.inspection.overlay import place_mask
 from vitrail.inspection.similarity import compare_layers
 from vitrail.inspection.token_features import logit_lens, patch_colors, patch_tokens, token_norms
-from vitrail.models import BiT, ViT
+from vitrail.models import BiT, ViT, ViTSpec
 from vitrail.models.cost.total import cost_of
 from vitrail.plotting import inspection_plots as plots
 from vitrail.plotting.tiles import hide_missing, stretch
@@ -26,6 +26,7 @@ from vitrail.report.report_images import shrink
 from vitrail.report.report_inputs import BATCH, ReportInputs
 
 FILTERS = 28  # of Figure 7
+_OF_OFFSETS = ("relative-2d", "relative-mlp")
 NEAR, THUMB = 5, 96
 """Nearest images that are drawn, and the longer side of each in pixels."""
 
@@ -132,7 +133,13 @@ def show_embeddings(inputs: ReportInputs) -> ReportSection:
     if model.spec.channels in (1, 3) and most > 0:
         filters = embedding_filters(model, most)
         section.draw(plots.draw_filters(filters.tiles), filters=filters.variance.tolist())
-    if isinstance(model, ViT) and len(model.positions):
+    offsets = isinstance(model.spec, ViTSpec) and model.spec.position in _OF_OFFSETS
+    if offsets:
+        section.cards.append(
+            '<div class="card"><h3>Positions</h3><p>The model has biases of attention for the '
+            "offset between two patches, not position embeddings to compare.</p></div>"
+        )
+    if isinstance(model, ViT) and len(model.positions) and not offsets:
         size, stride = inputs.preprocess.size, model.spec.stride
         grid = size[0] // stride[0], size[1] // stride[1]
         tables = [position_similarity(model)]
