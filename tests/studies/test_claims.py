@@ -18,6 +18,7 @@ from vitrail.studies.claims import (
     all_of,
     best_of,
     crosses,
+    gains_more,
     gap_closes,
     greater,
     ordered,
@@ -131,9 +132,33 @@ def test_crosses() -> None:
     assert judge(crosses("top1", A, B, SMALL, LARGE), rows).verdict == "holds"
     assert judge(crosses("top1", B, A, SMALL, LARGE), rows).verdict == "fails"
     assert judge(crosses("top1", A, B, SMALL, SMALL), rows).verdict == "fails"
-    closes = judge(gap_closes("top1", B, A, SMALL, LARGE), rows)
-    assert (closes.verdict, closes.effect) == ("holds", pytest.approx(20, abs=0.2))
+    assert judge(gap_closes("top1", B, A, SMALL, LARGE), rows).verdict == "holds"
     assert judge(gap_closes("top1", A, B, SMALL, LARGE), rows).verdict == "fails"
+    gains = judge(gains_more("top1", A, B, SMALL, LARGE), rows)
+    assert (gains.verdict, gains.effect) == ("holds", pytest.approx(20, abs=0.2))
+    assert judge(gains_more("top1", B, A, SMALL, LARGE), rows).verdict == "fails"
+
+
+def test_a_gap_that_never_was_does_not_close() -> None:
+    """A leader that is behind, and falls further behind, is no leader."""
+    rows = grid(
+        {
+            ("a", 100): [0.20, 0.21, 0.22],
+            ("b", 100): [0.30, 0.311, 0.32],
+            ("a", 1000): [0.20, 0.21, 0.22],
+            ("b", 1000): [0.40, 0.411, 0.42],
+        }
+    )
+    found = judge(gap_closes("top1", A, B, SMALL, LARGE), rows)
+    assert (found.verdict, found.note) == ("fails", "comparison 1 of 2")
+
+
+def test_gains_are_of_seeds_that_have_all_four_runs() -> None:
+    values = {(model, n): [0.1, 0.2, 0.4] for model in "ab" for n in (100, 1000)}
+    rows = grid(values | {("a", 1000): [0.2, 0.3, 0.6]})
+    left = [row for row in rows if (row["model"], row["images"], row["seed"]) != ("b", 100, 1)]
+    found = judge(gains_more("top1", A, B, SMALL, LARGE), left)
+    assert (found.n, found.effect) == (2, pytest.approx(15))
 
 
 def test_rises_by_the_slope_of_each_seed() -> None:
@@ -229,11 +254,21 @@ def at_the_margin(rng: np.random.Generator) -> Table:
         (alike("top1", A, B, within=0.02), at_the_margin, 4000),
         (crosses("top1", A, B, SMALL, LARGE), equal_grid, 2000),
         (gap_closes("top1", A, B, SMALL, LARGE), equal_grid, 2000),
+        (gains_more("top1", A, B, SMALL, LARGE), equal_grid, 2000),
         (rises("top1", A, "images"), equal_grid, 2000),
         (all_of(*[greater("top1", A, B)] * 3), equal_pair, 2000),
         (SAVES, power_law, 1000),
     ],
-    ids=["greater", "alike", "crosses", "gap_closes", "rises", "all_of", "saves_compute"],
+    ids=[
+        "greater",
+        "alike",
+        "crosses",
+        "gap_closes",
+        "gains_more",
+        "rises",
+        "all_of",
+        "saves_compute",
+    ],
 )
 def test_a_verdict_is_wrong_by_chance_no_more_often_than_stated(
     check: Check, make: Callable[[np.random.Generator], Table], runs: int

@@ -1,11 +1,11 @@
 """Claims as functions of a table: each holds, fails or stays undecided, with its effect.
 
 A table has one row per cell and seed. A check is a function of the table and a level; those here
-are put together from few blocks: `greater`, `alike`, `ordered`, `crosses`, `rises`, `gap_closes`,
-and, for several at once, `all_of`. Runs of the same seed are compared in pairs, and the interval is
-Student's t over seeds. A claim holds if its whole interval is on its side, fails if the whole
-interval is on the other side, and is undecided otherwise: a false one holds, or a true one fails,
-with a probability of at most 5 %.
+are put together from few blocks: `greater`, `alike`, `ordered`, `crosses`, `rises`, `gains_more`,
+`gap_closes`, and, for several at once, `all_of`. Runs of the same seed are compared in pairs, and
+the interval is Student's t over seeds. A claim holds if its whole interval is on its side, fails if
+the whole interval is on the other side, and is undecided otherwise: a false one holds, or a true
+one fails, with a probability of at most 5 %.
 """
 
 from __future__ import annotations
@@ -136,18 +136,23 @@ def rises(measure: str, where: Where, along: str) -> Check:
     return check
 
 
-def gap_closes(measure: str, leader: Where, follower: Where, start: Where, end: Where) -> Check:
-    """Claim that a leader's lead is smaller at the end than at the start."""
+def gains_more(measure: str, first: Where, second: Where, start: Where, end: Where) -> Check:
+    """Claim that a measure rises more from start to end in the first rows than in the second."""
 
     def check(rows: Rows, level: float) -> Finding:
-        leads = [
-            differences(rows, measure, {**leader, **when}, {**follower, **when})
-            for when in (start, end)
-        ]
-        count = min(map(len, leads))
-        return judge_sign(leads[0][:count] - leads[1][:count], level)
+        cells = [{**of, **when} for of in (first, second) for when in (start, end)]
+        low, high, other_low, other_high = (by_seed(rows, measure, cell) for cell in cells)
+        seeds = sorted(low.keys() & high.keys() & other_low.keys() & other_high.keys())
+        gains = [high[each] - low[each] - other_high[each] + other_low[each] for each in seeds]
+        return judge_sign(np.array(gains), level)
 
     return check
+
+
+def gap_closes(measure: str, leader: Where, follower: Where, start: Where, end: Where) -> Check:
+    """Claim that a leader is ahead at the start, and by less at the end."""
+    ahead = greater(measure, {**leader, **start}, {**follower, **start})
+    return all_of(ahead, gains_more(measure, follower, leader, start, end))
 
 
 def all_of(*checks: Check) -> Check:

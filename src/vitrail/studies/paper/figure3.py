@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitrail.plotting.study_plots import draw_lines
 from vitrail.result import ResultTable
-from vitrail.studies.claims import LEAST, MOST, Claim, gap_closes, greater
+from vitrail.studies.claims import LEAST, MOST, Claim, gains_more, greater
 from vitrail.studies.curves import curves
 from vitrail.studies.engine.sweep_plan import Sweep
 from vitrail.studies.paper.figure4 import BIG, MODELS
@@ -115,7 +115,7 @@ STUDY = Study(
         Claim(
             text="the large ViT gains more from a larger set than the small one",
             paper="L/16 +10.59, B/16 +6.24 points",
-            check=gap_closes(MEASURE, _at("ViT, small"), _at("ViT, large"), FEW, MANY),
+            check=gains_more(MEASURE, _at("ViT, large"), _at("ViT, small"), FEW, MANY),
         ),
     ),
     draw=lambda rows: draw_lines(

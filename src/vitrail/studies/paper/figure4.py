@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitrail.plotting.study_plots import draw_lines
 from vitrail.result import ResultTable
-from vitrail.studies.claims import LEAST, MOST, Claim, crosses, gap_closes, greater
+from vitrail.studies.claims import LEAST, MOST, Claim, crosses, gains_more, gap_closes, greater
 from vitrail.studies.curves import curves
 from vitrail.studies.engine.sweep_plan import Sweep
 from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, bit, few_shots, hybrid, vit
@@ -115,7 +115,7 @@ STUDY = Study(
         Claim(
             text="the large ViT gains more from more images than the small one",
             paper="larger ViTs need more images",
-            check=gap_closes(MEASURE, _at("ViT, small"), _at("ViT, large"), FEW, MANY),
+            check=gains_more(MEASURE, _at("ViT, large"), _at("ViT, small"), FEW, MANY),
         ),
     ),
     draw=lambda rows: draw_lines(
