@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 .PHONY: demo test browser lint format docs wheel bench clean
 
 demo: .venv/installed
-	$(BIN)/vitrail demo
+	@$(BIN)/vitrail demo
 
 test: lint browser
 	$(BIN)/python -m pytest -n 2 \
@@ -55,11 +55,20 @@ bench: .venv/installed-dev
 clean:
 	rm -rf .venv build dist
 
+# Install with pip, which is silent for minutes, and say every 20 seconds that it goes on.
+install = $(PIP) install --constraint constraints.txt --editable $(1) & pip=$$!; seconds=0; \
+	while kill -0 $$pip 2>/dev/null; do \
+	  sleep 1; seconds=$$((seconds + 1)); \
+	  [ $$((seconds % 20)) -ne 0 ] || echo "… $$seconds seconds"; \
+	done; wait $$pip
+
 .venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(PIP) install --constraint constraints.txt --editable .
-	touch $@
+	@echo "Installing vitrail into .venv, once; PyTorch is the largest part."
+	@$(PYTHON) -m venv .venv
+	@$(call install,.)
+	@touch $@
 
 .venv/installed-dev: .venv/installed
-	$(PIP) install --constraint constraints.txt --editable '.[dev,peers]'
-	touch $@
+	@echo "Installing what development needs: linters, test tools, the libraries that we compare with."
+	@$(call install,'.[dev,peers]')
+	@touch $@
