@@ -1,7 +1,7 @@
 # The two commands of the README, and what they are made of.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: demo test browser lint format docs wheel bench clean
 
