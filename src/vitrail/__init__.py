@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from vitrail.predictor import Predictor as Predictor
     from vitrail.report import inspect as inspect
     from vitrail.report.choice_page import choose as choose
+    from vitrail.report.clean_page import clean as clean
     from vitrail.run import finetune as finetune
     from vitrail.run import train as train
     from vitrail.run_estimate import estimate as estimate
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "inspect": "vitrail.report",
     "choose": "vitrail.report.choice_page",
+    "clean": "vitrail.report.clean_page",
     "record": "vitrail.inspection",
     "bench": "vitrail.deploy.backends.bench",
     "export": "vitrail.deploy.exporting.export",

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitrail.cli.options import Data, Device, Json, Model, Split, Workers, optional
+from vitrail.cli.options import Data, Device, File, Json, Model, Split, Workers, optional
 from vitrail.result import print_result
 
 
@@ -30,6 +30,42 @@ class Computing:
 
 
 Flags = Annotated[Computing, tyro.conf.arg(name="")]
+
+
+def clean(
+    data: Data,
+    flags: Flags,
+    *,
+    model: Annotated[str | None, optional("MODEL")] = None,
+    out: Annotated[Path, tyro.conf.arg(metavar="FILE.html")] = Path("clean.html"),
+    decisions: File = None,
+    folds: int = 5,
+    seed: int = 0,
+    json: Json = False,
+) -> None:
+    """Find label errors, copies, leaks and outliers of a dataset, to decide on in a page.
+
+    Example: vitrail clean photos/ --model timm:vit_small_patch16_224.augreg_in21k
+
+    Example: vitrail clean photos/ --decisions vitrail-decisions.csv
+
+    The page saves your decisions (keep, relabel, drop) as a CSV file; --decisions puts it beside
+    the data, where every command obeys it. No image is moved or changed.
+
+    Args:
+        model: Whose frozen features are used. Default: the first free one of the catalog that was
+            downloaded already.
+        out: The page to write.
+        decisions: Decisions to put beside the data; nothing else is done.
+        folds: Folds of the cross-validation that judges labels.
+        seed: Seed of the folds.
+    """
+    from vitrail.report.clean_page import clean as clean_data
+
+    found = clean_data(
+        data, model=model, out=out, decisions=decisions, folds=folds, seed=seed, **asdict(flags)
+    )
+    print_result(found, json=json)
 
 
 def choose(

@@ -77,6 +77,8 @@ class DatasetCheck(Result):
     """Groups of files that differ and look the same within a split, such as re-encoded ones."""
     near_leaks: list[list[str]]
     """Such groups in several splits."""
+    tiny: list[str]
+    """Images below 32 pixels and half the median, as `split: path`."""
     empty: list[str]
     """Classes without a good image, as `split: class`."""
     imbalance: float
@@ -116,6 +118,8 @@ class DatasetCheck(Result):
                 shown = "; ".join(" = ".join(group[:3]) for group in groups[:3])
                 rest = "; --out FILE.tsv lists them all" if len(groups) > 3 else ""
                 yield f"{what}: {len(groups):,}, such as {shown}{rest}"
+        if self.tiny:
+            yield f"tiny images: {len(self.tiny):,}, such as {'; '.join(self.tiny[:3])}"
         yield from (f"no good image: {name}" for name in self.empty[:10])
         yield from (f"unreadable: {bad['path']}: {bad['reason']}" for bad in self.bad[:10])
         if len(self.bad) > 10:
@@ -343,6 +347,7 @@ def _summarize(
         conflicts=same.conflicts,
         near_duplicates=same.near_within,
         near_leaks=same.near_across,
+        tiny=_find_tiny(splits, looks, good),
         empty=[
             f"{split}: {encodable(name)}"
             for split, each in counts.items()
@@ -359,3 +364,16 @@ def _summarize(
         std=std.tolist(),
         measured=len(moments),
     )
+
+
+def _find_tiny(
+    splits: Mapping[str, ImageDataset],
+    looks: Mapping[str, list[ImageInfo]],
+    good: Mapping[str, list[int]],
+) -> list[str]:
+    """Find the images whose shorter side shows hardly anything, where others show more."""
+    sides = [(split, i, min(looks[split][i].shape)) for split in splits for i in good[split]]
+    if not sides:
+        return []
+    below = min(SMALLEST, float(np.median([side for *_, side in sides])) / 2)
+    return [f"{split}: {splits[split].where(i)}" for split, i, side in sides if side < below]

@@ -21,6 +21,7 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
+from vitrail.data.datasets.decisions import DECISIONS
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.index_files import DatasetIndex, keep_index
 from vitrail.data.datasets.labels import UNLABELED
@@ -32,6 +33,7 @@ _LARGEST = 1 << 30  # bytes of an image file: 100 megapixels of 8 bytes, and som
 # What operating systems leave in folders, besides names that begin with a dot; in lower case.
 _HIDDEN = {b"thumbs.db", b"ehthumbs.db", b"desktop.ini", b"icon\r", b"$recycle.bin", b"__macosx"}
 _HIDDEN |= {b"@eadir", b"lost+found", b"system volume information", os.fsencode(UNREADABLE_LIST)}
+_HIDDEN |= {os.fsencode(DECISIONS)}
 
 
 class FolderDataset(ImageDataset):

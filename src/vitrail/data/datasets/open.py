@@ -33,6 +33,7 @@ from vitrail.data.dataset import ImageDataset, ImageStream, Selection
 from vitrail.data.datasets.builtin.characters import open_characters
 from vitrail.data.datasets.builtin.digits import open_digits
 from vitrail.data.datasets.builtin.shapes import open_shapes
+from vitrail.data.datasets.decisions import DecidedDataset, obey_decisions
 from vitrail.data.datasets.folder import FolderDataset, open_folder
 from vitrail.data.datasets.hub.hub_dataset import open_hub
 from vitrail.data.datasets.hub.parquet import open_parquet
@@ -88,7 +89,7 @@ def open_data(
     text, part = _split_data(os.fspath(data))
     dataset = _open(text, spell(split), seed, labels)
     if isinstance(dataset, ImageDataset):
-        dataset = leave_out_unreadable(dataset)
+        dataset = obey_decisions(leave_out_unreadable(dataset))
         return part.of(dataset) if part else dataset
     if part is not None:
         raise InputError(f"{dataset.name} is a stream, of which no subset can be taken")
@@ -165,6 +166,8 @@ def open_stand_in(data: Data) -> ImageDataset | ImageStream | None:
 
 def notes(dataset: ImageDataset | ImageStream) -> tuple[str, ...]:
     """Return remarks on a dataset that was opened, one line each."""
+    if isinstance(dataset, DecidedDataset):
+        return (*notes(dataset.dataset), dataset.note())
     if isinstance(dataset, FilteredDataset):
         part = f"{dataset.skipped:,} of {len(dataset.dataset):,} images"
         return (*notes(dataset.dataset), f"{dataset.name}: {UNREADABLE_LIST} leaves out {part}")

@@ -1,0 +1,146 @@
+"""A person's decisions on images: `vitrail-decisions.csv` in a dataset's folder.
+
+`vitrail clean` helps to make them, and every command obeys them when it opens the dataset. A row is
+an image's name (as `ImageDataset.where` gives it), keep, drop or relabel, and the new label. No
+image is moved or changed; without the file the dataset is as it was.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from vitrail.config import InputError, suggest
+from vitrail.data.dataset import Content, ImageDataset
+from vitrail.files import write_whole
+from vitrail.text import original, printable, show
+
+DECISIONS = "vitrail-decisions.csv"
+"""The file's name, in the dataset's root folder."""
+_HEADER = ["path", "decision", "label"]
+_WORDS = ("keep", "drop", "relabel")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is to be done with an image."""
+
+    what: Literal["keep", "drop", "relabel"]
+    label: str = ""
+    """The new label, of `relabel`."""
+
+
+class DecidedDataset(ImageDataset):
+    """A dataset's images without those that were dropped, the others with their new labels."""
+
+    def __init__(self, dataset: ImageDataset, decisions: Mapping[str, Decision]) -> None:
+        numbers = {name: number for number, name in enumerate(dataset.classes)}
+        labels, kept = dataset.labels.copy(), np.ones(len(dataset), bool)
+        self.relabeled = 0
+        for index in range(len(dataset)):
+            decision = decisions.get(dataset.where(index))
+            if decision is None or decision.what == "keep":
+                continue
+            if decision.what == "drop":
+                kept[index] = False
+                continue
+            if decision.label not in numbers:
+                near = suggest(decision.label, dataset.classes)
+                raise InputError(
+                    f"{DECISIONS} relabels {dataset.where(index)} as {decision.label!r}, which is "
+                    f"not a class of {dataset.name}{near}"
+                )
+            if dataset.multilabel:
+                labels[index] = 0
+                labels[index, numbers[decision.label]] = 1
+            else:
+                labels[index] = numbers[decision.label]
+            self.relabeled += 1
+        super().__init__(dataset.name, dataset.classes, labels[kept], dataset.root)
+        self.dataset, self._indices = dataset, np.flatnonzero(kept)
+        self.dropped = len(dataset) - len(self)
+
+    def read(self, index: int) -> Content:
+        """Read the image from the dataset behind."""
+        return self.dataset.read(int(self._indices[index]))
+
+    def where(self, index: int) -> str:
+        """Name the image as the dataset behind does."""
+        return self.dataset.where(int(self._indices[index]))
+
+    def size(self, index: int) -> int:
+        """Count the image's bytes as the dataset behind does."""
+        return self.dataset.size(int(self._indices[index]))
+
+    def storage(self) -> str:
+        """Say where the dataset behind is stored."""
+        return self.dataset.storage()
+
+    def note(self) -> str:
+        """Say what the decisions changed."""
+        return (
+            f"{self.name}: {DECISIONS} drops {self.dropped:,} and relabels {self.relabeled:,} of "
+            f"{len(self.dataset):,} images"
+        )
+
+
+def obey_decisions(dataset: ImageDataset) -> ImageDataset:
+    """Apply the decisions in the dataset's folder, if there are any."""
+    decisions = read_decisions(dataset.root / DECISIONS) if dataset.root else {}
+    decided = DecidedDataset(dataset, decisions) if decisions else None
+    return decided if decided and (decided.dropped or decided.relabeled) else dataset
+
+
+def read_decisions(path: Path) -> dict[str, Decision]:
+    """Read decisions by the images' names; empty if there is no file."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise InputError(f"{show(path)}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{show(path)}: not UTF-8 text; save it again as CSV, UTF-8") from None
+    return parse_decisions(text, show(path))
+
+
+def parse_decisions(text: str, name: str) -> dict[str, Decision]:
+    """Read decisions from CSV text; the first wrong line is told."""
+    rows = csv.reader(io.StringIO(text), strict=True)
+    found: dict[str, Decision] = {}
+    try:
+        if (header := next(rows, None)) != _HEADER:
+            raise InputError(f"{name}: expected a first line of {','.join(_HEADER)}, got {header}")
+        for row in rows:
+            if not row:
+                continue
+            place = f"{name} line {rows.line_num}"
+            if len(row) != 3:
+                raise InputError(f"{place}: expected 3 cells, got {len(row)}")
+            path, what, label = row
+            if what not in _WORDS:
+                hint = suggest(what, _WORDS) or f"; expected one of {', '.join(_WORDS)}"
+                raise InputError(f"{place}: unknown decision {what!r}{hint}")
+            if (what == "relabel") != bool(label):
+                expected = "a label" if what == "relabel" else "no label"
+                raise InputError(f"{place}: {what} needs {expected}, got {label!r}")
+            found[original(path)] = Decision(what, original(label))
+    except csv.Error as error:
+        raise InputError(f"{name} line {rows.line_num}: {error}") from None
+    return found
+
+
+def write_decisions(path: Path, decisions: Mapping[str, Decision]) -> None:
+    """Write decisions, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_HEADER)
+    for name, decision in sorted(decisions.items()):
+        writer.writerow((printable(name), decision.what, printable(decision.label)))
+    write_whole(path, text.getvalue())

@@ -1,0 +1,223 @@
+"""Look a dataset through: each image that a person should decide on, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Unpack
+
+import numpy as np
+
+from vitrail.config import InputError
+from vitrail.console import show_progress
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.dataset_check import DatasetCheck, check
+from vitrail.data.datasets.labels import UNLABELED
+from vitrail.evaluation.cleaning.label_errors import (
+    FOLDS,
+    cross_validate_probabilities,
+    find_label_errors,
+)
+from vitrail.evaluation.cleaning.outlying import find_outliers, neighbor_distances
+from vitrail.evaluation.features.compute import FeatureOptions, features_of
+from vitrail.result import Result, ResultTable
+from vitrail.weights.loaded import LoadedModel
+
+Kind = Literal["label", "leak", "duplicate", "outlier", "tiny", "unreadable"]
+KINDS: dict[Kind, str] = {
+    "label": "probable label errors",
+    "leak": "images in several splits",
+    "duplicate": "images more than once in a split",
+    "outlier": "outliers",
+    "tiny": "tiny images",
+    "unreadable": "unreadable files",
+}
+"""What may be the matter with an image, and how it is called."""
+
+
+@dataclass(frozen=True)
+class ImageIssue:
+    """An image to decide on, and why."""
+
+    kind: Kind
+    split: str
+    path: str
+    """The image's name in its dataset."""
+    label: str
+    reason: str
+    suggested: str = ""
+    """The class that it probably is of, of a label error."""
+    like: str = ""
+    """The image that it repeats, of a leak or duplicate, as `split: path`."""
+
+
+@dataclass(frozen=True)
+class ClassPair:
+    """Two classes that are mistaken for each other."""
+
+    label: str
+    probable: str
+    images: int
+    """Images with the first as their label that are probably of the second."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleaningResult(Result):
+    """What is probably wrong with a dataset."""
+
+    data: str
+    model: str
+    """Whose features were used."""
+    images: int
+    issues: tuple[ImageIssue, ...]
+    pairs: tuple[ClassPair, ...]
+    """Classes that are mistaken for each other, most often first."""
+    notes: tuple[str, ...] = ()
+    page: Path | None = None
+
+    def counts(self) -> dict[Kind, int]:
+        """Count the images of each kind."""
+        found = [each.kind for each in self.issues]
+        return {kind: found.count(kind) for kind in KINDS}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "data": self.data,
+            "model": self.model,
+            "images": self.images,
+            **self.counts(),
+            "issues": [vars(each) for each in self.issues],
+            "pairs": [vars(each) for each in self.pairs],
+            "notes": list(self.notes),
+            "page": None if self.page is None else str(self.page),
+        }
+
+    def summary(self) -> Iterator[ResultTable | str]:
+        """Count what was found, with an example of each, then the next step."""
+        rows = []
+        for kind, count in self.counts().items():
+            first = next((each for each in self.issues if each.kind == kind), None)
+            example = "" if first is None else f"{first.path}: {first.reason}"
+            rows.append((KINDS[kind], f"{count:,}", example))
+        yield ResultTable(("", "images", "such as"), rows, justify="left")
+        if self.pairs:
+            shown = (f"{e.label} as {e.probable} ({e.images})" for e in self.pairs[:3])
+            yield f"most often mistaken: {', '.join(shown)}"
+        yield from self.notes
+        if self.page is not None:
+            yield f"{self.images:,} images looked through; decide in a browser: {self.page}"
+            yield f"then: vitrail clean {self.data} --decisions vitrail-decisions.csv"
+
+
+def find_issues(
+    loaded: LoadedModel,
+    splits: Mapping[str, ImageDataset],
+    *,
+    data: str,
+    model: str,
+    folds: int = FOLDS,
+    seed: int = 0,
+    **options: Unpack[FeatureOptions],
+) -> CleaningResult:
+    """Find what is probably wrong with the images of a dataset's splits."""
+    if folds < 2:
+        raise InputError(f"--folds {folds}: expected 2 or more")
+    first = next(iter(splits.values()))
+    with show_progress("checking", sum(map(len, splits.values()))) as report:
+        checked = check(splits, workers=options.get("workers"), report=report)
+    issues = list(_unusable(checked, splits))
+    found = features_of(loaded, list(splits.values()), **options)
+    values = np.concatenate([each.values for each in found])
+    places = [(split, str(name)) for split, each in zip(splits, found, strict=True)
+              for name in each.names]  # fmt: skip
+    pairs: tuple[ClassPair, ...] = ()
+    notes: list[str] = []
+    labels = np.concatenate([each.labels for each in found])
+    judged = labels.ndim == 1 and len(first.classes) > 1 and first.classes != (UNLABELED,)
+    names = [first.classes[n] for n in labels] if judged else [""] * len(values)
+    if not judged:
+        notes.append("no label is judged: a class per image is needed, and two classes or more")
+    elif any(each.classes != first.classes for each in splits.values()):
+        raise InputError("the splits number their classes differently; put a classes.txt beside")
+    else:
+        groups = _group(checked, places)
+        with show_progress("folds", folds) as report:
+            probabilities = cross_validate_probabilities(
+                values, labels, len(first.classes), folds=folds, seed=seed, groups=groups,
+                report=report,
+            )  # fmt: skip
+        errors = find_label_errors(probabilities, labels)
+        for row, other in zip(errors.rows.tolist(), errors.suggested.tolist(), strict=True):
+            chance = probabilities[row, other]
+            reason = f"probably {first.classes[other]} ({chance:.0%}), not {names[row]}"
+            split, path = places[row]
+            issues.append(
+                ImageIssue("label", split, path, names[row], reason, str(first.classes[other]))
+            )
+        pairs = tuple(_pairs(errors.joint, first.classes))
+    for row in find_outliers(neighbor_distances(values)).tolist():
+        split, path = places[row]
+        issues.append(ImageIssue("outlier", split, path, names[row], "unlike all other images"))
+    order = list(KINDS)
+    issues.sort(key=lambda each: order.index(each.kind))  # stable: the worst of a kind first
+    return CleaningResult(
+        data=data,
+        model=model,
+        images=checked.images,
+        issues=tuple(issues),
+        pairs=pairs,
+        notes=tuple(notes),
+    )
+
+
+def _unusable(checked: DatasetCheck, splits: Mapping[str, ImageDataset]) -> Iterator[ImageIssue]:
+    """Give what the check of the files found: copies, tiny images, unreadable files."""
+    label_of = {
+        (split, dataset.where(index)): _label(dataset, index)
+        for split, dataset in splits.items()
+        for index in range(len(dataset))
+    }
+    leaks = [*checked.leaks, *checked.near_leaks]
+    same = [*checked.duplicates, *checked.near_duplicates]
+    seen = set[str]()
+    copies: list[tuple[Kind, list[list[str]]]] = [("leak", leaks), ("duplicate", same)]
+    for kind, groups in copies:
+        for kept, *others in groups:
+            for other in others:
+                if other not in seen:
+                    seen.add(other)
+                    split, _, path = other.partition(": ")
+                    label = label_of.get((split, path), "")
+                    yield ImageIssue(kind, split, path, label, f"as {kept}", like=kept)
+    for text in checked.tiny:
+        split, _, path = text.partition(": ")
+        yield ImageIssue("tiny", split, path, label_of.get((split, path), ""), "hardly a pixel")
+    for bad in checked.bad:
+        label = label_of.get((bad["split"], bad["path"]), "")
+        yield ImageIssue("unreadable", bad["split"], bad["path"], label, bad["reason"])
+
+
+def _label(dataset: ImageDataset, index: int) -> str:
+    if dataset.multilabel:
+        return ", ".join(dataset.classes[n] for n in np.flatnonzero(dataset.labels[index]))
+    return dataset.classes[int(dataset.labels[index])]
+
+
+def _group(checked: DatasetCheck, places: list[tuple[str, str]]) -> np.ndarray | None:
+    """Give images numbers, the same to copies of one image; None where there are no copies."""
+    numbers = {f"{split}: {path}": number for number, (split, path) in enumerate(places)}
+    found = np.arange(len(places))
+    for group in (g for groups in checked.same_images().values() for g in groups):
+        rows = [numbers[name] for name in group if name in numbers]
+        if rows:
+            found[np.isin(found, found[rows])] = found[rows[0]]
+    return None if len(np.unique(found)) == len(found) else found
+
+
+def _pairs(joint: np.ndarray, classes: tuple[str, ...]) -> Iterator[ClassPair]:
+    """Give the pairs of classes that more than one image is mistaken in, most often first."""
+    cells = [(int(n), i, j) for (i, j), n in np.ndenumerate(joint) if i != j and n > 1]
+    for count, label, probable in sorted(cells, key=lambda cell: (-cell[0], cell[1:])):
+        yield ClassPair(classes[label], classes[probable], count)

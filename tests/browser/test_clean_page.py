@@ -1,0 +1,44 @@
+"""The page of `vitrail clean` in a real browser: decisions are saved as the commands read them."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vitrail
+from tests.evaluation.sets import save_tiny, write_images
+from vitrail.data.datasets.decisions import Decision, parse_decisions
+
+
+def test_decisions_are_saved_as_they_are_read(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    photos = write_images(tmp_path / "photos")
+    odd = 'a, "quoted" \\ name.png'
+    shutil.copy(photos / "a" / "0.png", photos / "c" / odd)
+    vitrail.clean(photos, model=save_tiny(tmp_path / "tiny"), out=tmp_path / "page.html")
+    context = browser.new_context(accept_downloads=True)
+    page = context.new_page()
+    said: list[str] = []
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(f"file://{tmp_path / 'page.html'}")
+    assert page.inner_text("#count") == "No decision yet."
+    card = page.locator("#leak form, #duplicate form").first
+    name = card.get_attribute("data-path")
+    card.locator('input[value="relabel"]').click()
+    card.locator("select").select_option("b")
+    page.locator('#unreadable form input[value="drop"]').first.click()
+    assert page.inner_text("#count") == "1 to drop, 1 to relabel, 0 to keep"
+    with page.expect_download() as saved:
+        page.click("#save")
+    file = tmp_path / "saved.csv"
+    saved.value.save_as(file)
+    context.close()
+    assert said == []
+    assert odd.replace("\\", "\\\\") in name or name == "a/0.png"
+    expected = {name: Decision("relabel", "b"), "b/broken.png": Decision("drop")}
+    assert parse_decisions(file.read_text(), "saved.csv") == expected
+    applied = vitrail.clean(photos, decisions=file)
+    assert (applied.drop, applied.relabel) == (1, 1)

@@ -1,0 +1,124 @@
+"""`vitrail clean`: what it finds in a folder, its page, and decisions that every command obeys."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitrail
+from tests.evaluation.sets import save_tiny, write_images
+from vitrail.cli import main
+from vitrail.data.datasets.open import notes, open_dataset
+
+NAME = "vitrail-decisions.csv"
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write images of three classes in two splits, with a copy in the other, and bad ones."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    rng = np.random.default_rng(0)
+    root = tmp_path / "photos"
+    for split, count in (("train", 6), ("test", 3)):
+        for number, name in enumerate("abc"):
+            for index in range(count):
+                pixels = rng.integers(0, 60, (48, 40, 3), np.uint8)
+                pixels[..., number] += 150
+                (root / split / name).mkdir(parents=True, exist_ok=True)
+                Image.fromarray(pixels).save(root / split / name / f"{index}.png")
+    shutil.copy(root / "train/a/0.png", root / "test/a/copy.png")
+    (root / "train/b/broken.png").write_bytes(b"no image")
+    Image.new("RGB", (5, 5)).save(root / "train/c/dot.png")
+    return root
+
+
+def test_what_is_wrong_is_found_and_shown(photos: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in photos.rglob("*")}
+    found = vitrail.clean(photos, model=save_tiny(tmp_path / "tiny"), out="page.html")
+    assert isinstance(found, vitrail.report.clean_page.CleaningResult)
+    issues = {each.kind: each for each in found.issues}
+    assert (issues["leak"].path, issues["leak"].like) == ("test/a/copy.png", "train: train/a/0.png")
+    assert issues["unreadable"].path == "train/b/broken.png"
+    assert issues["tiny"].path == "train/c/dot.png"
+    assert found.images == 30
+    page = (tmp_path / "page.html").read_text()
+    assert 'data-path="test/a/copy.png"' in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert {path: path.stat().st_mtime_ns for path in photos.rglob("*")} == before
+
+
+def test_every_command_obeys_decisions(photos: Path, tmp_path: Path) -> None:
+    rows = ["path,decision,label", "train/a/0.png,relabel,b", "train/c/dot.png,drop,"]
+    (tmp_path / NAME).write_text("\n".join([*rows, "test/a/1.png,keep,", ""]))
+    untouched = open_dataset(photos, split="train")
+    main(["clean", "photos", "--decisions", NAME])
+    assert (photos / NAME).read_text().splitlines()[0] == "path,decision,label"
+    dataset = open_dataset(photos, split="train")
+    assert len(dataset) == len(untouched) - 1
+    names = [dataset.where(index) for index in range(len(dataset))]
+    assert "train/c/dot.png" not in names
+    assert dataset.classes[dataset.labels[names.index("train/a/0.png")]] == "b"
+    assert any("drops 1 and relabels 1" in note for note in notes(dataset))
+    part = vitrail.data.dataset.select(dataset, np.array([names.index("train/a/0.png")]))
+    assert part.labels.tolist() == [1]  # also where some are chosen
+    assert dataset.fingerprint() != untouched.fingerprint()
+    found = vitrail.embed(save_tiny(tmp_path / "tiny"), photos, out=tmp_path / "f.npy")
+    assert (found.images, found.skipped) == (28, 1)  # of 30: one is dropped, one is broken
+    (photos / NAME).unlink()
+    assert open_dataset(photos, split="train").fingerprint() == untouched.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("path,what\n", "expected a first line of path,decision,label"),
+        ("path,decision,label\ntrain/a/0.png,drpo,\n", "line 2: unknown decision 'drpo'"),
+        ("path,decision,label\ntrain/a/0.png,relabel,\n", "line 2: relabel needs a label"),
+        ("path,decision,label\ntrain/a/0.png,relabel,z\n", "'z' is not a class"),
+        ("path,decision,label\nnowhere.png,drop,\n", "nowhere.png is not an image of"),
+        ('path,decision,label\n"train/a/0.png,drop,\n', "line 2: "),
+    ],
+)
+def test_bad_decisions_are_one_line_and_change_nothing(
+    photos: Path, text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "d.csv").write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        main(["clean", "photos", "--decisions", "d.csv"])
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert not (photos / NAME).exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--out", "page.txt"], "expected the name of a page"),
+        (["--folds", "1"], "--folds 1: expected 2 or more"),
+        (["--decisions", "none.csv"], "--decisions none.csv: No such file"),
+    ],
+)
+def test_bad_flags_are_one_line_and_write_nothing(
+    photos: Path, flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = save_tiny(tmp_path / "tiny")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit):
+        main(["clean", "photos", "--model", str(model), *flags])
+    assert said in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_json_counts_the_kinds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = write_images(tmp_path / "few")
+    model = save_tiny(tmp_path / "tiny")
+    main(["clean", str(photos), "--model", str(model), "--json", "--out", str(tmp_path / "a.html")])
+    found = json.loads(capsys.readouterr().out)
+    assert found["unreadable"] == 1
+    assert found["images"] == 14
