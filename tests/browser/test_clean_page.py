@@ -9,6 +9,7 @@ import pytest
 import vitrail
 from tests.evaluation.sets import save_tiny, write_images
 from vitrail.data.datasets.decisions import Decision, parse_decisions
+from vitrail.report.clean_page import AppliedDecisions
 
 
 def test_decisions_are_saved_as_they_are_read(
@@ -41,4 +42,5 @@ def test_decisions_are_saved_as_they_are_read(
     expected = {name: Decision("relabel", "b"), "b/broken.png": Decision("drop")}
     assert parse_decisions(file.read_text(), "saved.csv") == expected
     applied = vitrail.clean(photos, decisions=file)
+    assert isinstance(applied, AppliedDecisions)
     assert (applied.drop, applied.relabel) == (1, 1)

@@ -11,7 +11,9 @@ from PIL import Image
 import vitrail
 from tests.evaluation.sets import save_tiny, write_images
 from vitrail.cli import main
+from vitrail.data.dataset import select
 from vitrail.data.datasets.open import notes, open_dataset
+from vitrail.evaluation.cleaning.find_issues import CleaningResult
 
 NAME = "vitrail-decisions.csv"
 
@@ -39,7 +41,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_wrong_is_found_and_shown(photos: Path, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in photos.rglob("*")}
     found = vitrail.clean(photos, model=save_tiny(tmp_path / "tiny"), out="page.html")
-    assert isinstance(found, vitrail.report.clean_page.CleaningResult)
+    assert isinstance(found, CleaningResult)
     issues = {each.kind: each for each in found.issues}
     assert (issues["leak"].path, issues["leak"].like) == ("test/a/copy.png", "train: train/a/0.png")
     assert issues["unreadable"].path == "train/b/broken.png"
@@ -64,7 +66,7 @@ def test_every_command_obeys_decisions(photos: Path, tmp_path: Path) -> None:
     assert "train/c/dot.png" not in names
     assert dataset.classes[dataset.labels[names.index("train/a/0.png")]] == "b"
     assert any("drops 1 and relabels 1" in note for note in notes(dataset))
-    part = vitrail.data.dataset.select(dataset, np.array([names.index("train/a/0.png")]))
+    part = select(dataset, np.array([names.index("train/a/0.png")]))
     assert part.labels.tolist() == [1]  # also where some are chosen
     assert dataset.fingerprint() != untouched.fingerprint()
     found = vitrail.embed(save_tiny(tmp_path / "tiny"), photos, out=tmp_path / "f.npy")
