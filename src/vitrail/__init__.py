@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from vitrail.evaluation.comparison import compare as compare
     from vitrail.evaluation.evaluate import evaluate as evaluate
     from vitrail.evaluation.features.embed import embed as embed
+    from vitrail.evaluation.probes.cross_validation import cross_validate as cross_validate
     from vitrail.evaluation.probes.fewshot import fewshot as fewshot
     from vitrail.evaluation.probes.knn import knn as knn
     from vitrail.evaluation.probes.linear_probe import probe as probe
@@ -83,6 +84,7 @@ _LAZY = {
     "compare": "vitrail.evaluation.comparison",
     "embed": "vitrail.evaluation.features.embed",
     "evaluate": "vitrail.evaluation.evaluate",
+    "cross_validate": "vitrail.evaluation.probes.cross_validation",
     "fewshot": "vitrail.evaluation.probes.fewshot",
     "knn": "vitrail.evaluation.probes.knn",
     "probe": "vitrail.evaluation.probes.linear_probe",

@@ -158,6 +158,34 @@ def probe(
     print_result(evaluate_probe(model, data, **options, out=out, **asdict(flags)), json=json)
 
 
+def cross_validate(
+    model: Model,
+    data: Data,
+    flags: Flags,
+    *,
+    folds: int = 5,
+    group: Annotated[str | None, optional("PATTERN")] = None,
+    split: Annotated[str, tyro.conf.arg(metavar="S")] = "all",
+    seed: int = 0,
+    json: Json = False,
+) -> None:
+    r"""Cross-validate a linear classifier on frozen features, in folds that tear no group apart.
+
+    Example: vitrail cross-validate dinov2:vits14 photos/ --folds 5
+
+    Args:
+        folds: Number of folds; each class is spread over them alike.
+        group: A regular expression of the images' names: those with the same first group of it, or
+            the same match, are of one patient, scene or burst and share their fold.
+        split: The images that are divided.
+        seed: Seed of the folds, and of the validation split that chooses the weight decay.
+    """
+    from vitrail.evaluation.probes.cross_validation import cross_validate as run
+
+    found = run(model, data, folds=folds, group=group, split=split, seed=seed, **asdict(flags))
+    print_result(found, json=json)
+
+
 def knn(
     model: Model,
     data: Data,

@@ -26,7 +26,7 @@ from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
 from vitrail.cli.deploy import bench, export, predict, serve
 from vitrail.cli.evaluate import calibrate, compare, evaluate, zeroshot
-from vitrail.cli.features import choose, clean, embed, fewshot, knn, probe
+from vitrail.cli.features import choose, clean, cross_validate, embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models
 from vitrail.cli.options import OTHER_NAMES
@@ -69,6 +69,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "choose": choose,
     "fewshot": fewshot,
     "probe": probe,
+    "cross-validate": cross_validate,
     "knn": knn,
     "embed": embed,
     "demo": demo,

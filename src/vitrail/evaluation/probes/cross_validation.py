@@ -1,0 +1,124 @@
+"""Cross-validate a linear probe: every image is evaluated once, by a probe that did not see it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import numpy as np
+
+from vitrail.config import InputError
+from vitrail.console import show_progress
+from vitrail.data.datasets.open import Data, open_dataset
+from vitrail.data.folds import assign_folds
+from vitrail.evaluation.features.compute import FeatureOptions, features_of
+from vitrail.evaluation.features.extract import Features
+from vitrail.evaluation.inputs import name_data, name_model
+from vitrail.evaluation.metrics.intervals import Estimate, student_t
+from vitrail.evaluation.probes.linear_probe import probe_lbfgs
+from vitrail.result import Result, ResultTable
+from vitrail.text import quoted
+from vitrail.weights.load import as_loaded
+from vitrail.weights.loaded import AnyModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossValidation(Result):
+    """Accuracy of a linear probe over the folds of a dataset."""
+
+    model: str
+    data: str
+    images: int
+    groups: int | None
+    """Groups that no fold tears apart; None without."""
+    folds: tuple[float, ...]
+    """Accuracy on each fold."""
+
+    @property
+    def top1(self) -> Estimate:
+        """The folds' mean with its 95 % interval, by Student's t."""
+        return student_t(np.array(self.folds))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        top1 = self.top1
+        found = {"model": self.model, "data": self.data, "images": self.images}
+        interval = {"top1": top1.value, "top1_interval": [top1.low, top1.high]}
+        return {**found, "groups": self.groups, **interval, "folds": list(self.folds)}
+
+    def summary(self) -> Iterator[ResultTable | str]:
+        """Give each fold's accuracy, then the mean."""
+        yield ResultTable(
+            ("fold", "accuracy"), [(str(n), f"{x:.2%}") for n, x in enumerate(self.folds, 1)]
+        )
+        top1, whole = self.top1, "" if self.groups is None else f" in {self.groups:,} groups"
+        yield (
+            f"top-1 {top1.value:.2%} ({top1.low:.2%} to {top1.high:.2%}) over {len(self.folds)} "
+            f"folds of {self.images:,} images{whole}"
+        )
+
+
+def cross_validate(
+    model: AnyModel,
+    data: Data,
+    *,
+    folds: int = 5,
+    group: str | None = None,
+    split: str = "all",
+    seed: int = 0,
+    **options: Unpack[FeatureOptions],
+) -> CrossValidation:
+    r"""Train a linear probe on all folds but one, and evaluate it on that one, for each fold.
+
+    Each class is spread over the folds alike. `group` is a pattern (a regular expression) of the
+    images' names: those with the same match, or the same first group of it, are of one patient,
+    scene or burst and share their fold, such as `([^/]+)_\d+\.jpg`. `options` say how features are
+    computed.
+    """
+    if folds < 2:
+        raise InputError(f"--folds {folds}: expected 2 or more")
+    dataset = open_dataset(data, split=split)
+    groups_of([dataset.where(0)], group)  # a bad pattern is told before the work begins
+    if dataset.multilabel or len(dataset.classes) < 2:
+        raise InputError(f"{dataset.name}: expected two classes or more, and one per image")
+    (features,) = features_of(as_loaded(model), [dataset], **options)
+    groups = groups_of(features.names.tolist(), group)
+    fold_of = assign_folds(features.labels, len(features.classes), folds, seed=seed, groups=groups)
+    found: list[float] = []
+    with show_progress("folds", folds) as report:
+        for fold in range(folds):
+            rest, held = (_rows(features, fold_of != fold), _rows(features, fold_of == fold))
+            found.append(probe_lbfgs(rest, held, seed=seed).accuracy)
+            report(fold + 1)
+    return CrossValidation(
+        model=name_model(model),
+        data=name_data(data),
+        images=len(features),
+        groups=None if groups is None else len(set(groups.tolist())),
+        folds=tuple(found),
+    )
+
+
+def groups_of(names: list[str], pattern: str | None) -> np.ndarray | None:
+    """Name the group of each image by a pattern of its name; None without a pattern."""
+    if pattern is None:
+        return None
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise InputError(f"--group {pattern}: not a regular expression: {error}") from None
+    matches = [compiled.search(name) for name in names]
+    if missing := [name for name, match in zip(names, matches, strict=True) if match is None]:
+        raise InputError(f"--group {pattern}: does not match {quoted(missing)}")
+    return np.array([m[1] if compiled.groups else m[0] for m in matches if m is not None])
+
+
+def _rows(features: Features, chosen: np.ndarray) -> Features:
+    return replace(
+        features,
+        values=features.values[chosen],
+        labels=features.labels[chosen],
+        names=features.names[chosen],
+    )
