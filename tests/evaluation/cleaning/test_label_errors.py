@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vitrail.config import InputError
-from vitrail.data.folds import assign_folds
+from vitrail.data.split import assign_folds
 from vitrail.evaluation.cleaning.label_errors import (
     cross_validate_probabilities,
     find_label_errors,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from vitrail.data.folds import assign_folds
+from vitrail.data.split import assign_folds
 from vitrail.evaluation.probes.linear_probe import fit_lbfgs
 
 FOLDS = 5

@@ -12,7 +12,7 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.datasets.open import Data, open_dataset
-from vitrail.data.folds import assign_folds
+from vitrail.data.split import assign_folds
 from vitrail.evaluation.features.compute import FeatureOptions, features_of
 from vitrail.evaluation.features.extract import Features
 from vitrail.evaluation.inputs import name_data, name_model
