@@ -289,7 +289,7 @@ def test_command_says_the_files_and_the_difference(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(Predictor, "load", lambda source, device: predictor)
+    monkeypatch.setattr(Predictor, "load", lambda source, device, unsure: predictor)
     out = tmp_path / "model.pt2"
     main(["export", "any", str(out), "--to", "pt2", "--json"])
     row = json.loads(capsys.readouterr().out)
