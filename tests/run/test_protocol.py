@@ -260,7 +260,7 @@ def test_the_papers_protocol_by_data_set(tmp_path: Path) -> None:
     [
         ({"rates": (0.1, 0.1)}, "each once, got 0.1, 0.1"),
         ({"rates": ()}, "got none"),
-        ({"held_out": 1.0}, "between 0 and 1 to hold out, got 1.0"),
+        ({"held_out": 1.0}, r"held-out fraction must be in \(0, 1\), got 1.0"),
         ({"seeds": 0}, "at least one seed, got 0"),
     ],
 )

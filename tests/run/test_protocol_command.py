@@ -78,7 +78,7 @@ def test_a_dry_run_plans_all_runs(weights: str, tmp_path: Path, capsys: Capture)
         (("--rates", "0.1", "0.1"), "each once, got 0.1, 0.1"),
         (("--seeds", "0"), "at least one seed, got 0"),
         (("--keep", "best"), "leave --keep and --patience out"),
-        (("--hold-out", "0.1"), "leave --hold-out, --val-split"),
+        (("--hold-out", "0.1"), "leave out --hold-out and --val-split"),
         (("--protocol", "mine"), "'mine'"),
     ],
 )
@@ -101,7 +101,7 @@ def test_rates_need_the_protocol(weights: str, tmp_path: Path, capsys: Capture) 
 
 def test_the_protocol_takes_no_data_object(tmp_path: Path) -> None:
     data = vitrail.open_data("digits")
-    with pytest.raises(InputError, match="the protocol opens its data for each run"):
+    with pytest.raises(InputError, match="the protocol opens data and weights for each run"):
         vitrail.finetune(
             data, weights="w", model="ViT-Ti/16", protocol="paper", out=tmp_path / "run"
         )

@@ -77,7 +77,7 @@ def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["all", "--scale", "gpu"], "figure3 at scale gpu needs --data, such as imagenet:DIR"),
         (["figure12", "--data", "digits"], "figure12 at scale desk has no use for --data"),
         (["figure9", "--weights", "runs/a"], "figure9 at scale desk has no use for --weights"),
-        (["all", "--data", "digits"], "--data and --weights are of one study"),
+        (["all", "--data", "digits"], "--data and --weights require a single study"),
         (["--data", "digits"], "--data and --weights need a study"),
         (["--pages", "nowhere"], "nowhere has no tables of studies"),
     ],

@@ -31,7 +31,7 @@ def open_choosing_images(
     whole = whole_data(data)
     if on_test:
         if split is not None or hold_out is not None:
-            raise InputError("give --choose-on-test, --split or --hold-out, not several of them")
+            raise InputError("give only one of --choose-on-test, --split and --hold-out")
         return open_dataset(whole, split="test"), (
             "chosen on test images: the score is optimistic",
         )

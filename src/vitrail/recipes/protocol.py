@@ -75,16 +75,16 @@ class Protocol:
             shown = ", ".join(f"{rate:g}" for rate in self.rates) or "none"
             raise InputError(f"expected learning rates above 0, each once, got {shown}")
         if not 0 < self.held_out < 1:
-            raise InputError(f"expected a part between 0 and 1 to hold out, got {self.held_out}")
+            raise InputError(f"the held-out fraction must be in (0, 1), got {self.held_out}")
         if self.seeds < 1:
             raise InputError(f"expected at least one seed, got {self.seeds}")
         if self.config.task != "classification":
-            raise InputError(f"the protocol goes by accuracies; {self.config.task} has none")
+            raise InputError(f"the protocol compares accuracies; {self.config.task} has none")
         if self.config.keep != "last" or self.config.patience:
             raise InputError("the protocol keeps the last weights; leave --keep and --patience out")
         if self.config.hold_out or not self.config.val_split:
             raise InputError(
-                "the protocol itself says what is held out; leave --hold-out, --val-split"
+                "the protocol chooses what is held out; leave out --hold-out and --val-split"
             )
 
     def trial(self, rate: float) -> TrainConfig:
@@ -198,7 +198,7 @@ def run_protocol(protocol: Protocol, train: TrainOne, *, restart: bool = False) 
     with process_group(protocol.config.device) as processes, show_log(), ExitStack() as stack:
         if open_data(protocol.config.data, split="train").multilabel:
             data = protocol.config.data
-            raise InputError(f"the protocol goes by top-1, and {data} has several labels per image")
+            raise InputError(f"the protocol compares top-1, {data} has several labels per image")
 
         def begin() -> list[Trial]:
             stack.enter_context(run_lock(protocol.config.out))

@@ -38,8 +38,8 @@ def choose(
     models = [*among, *(each for each in sources if each not in among)]
     if not models:
         raise InputError(
-            "no backbone is at hand: give --among MODEL …, or download one with vitrail weights "
-            "show timm:vit_small_patch16_224.augreg_in21k"
+            "no backbone was downloaded: give --among MODEL …, or download one with vitrail "
+            "weights show timm:vit_small_patch16_224.augreg_in21k"
         )
     found = rank_backbones(models, data, test=test, **options)
     if out is not None:

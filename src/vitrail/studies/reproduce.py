@@ -56,7 +56,7 @@ def reproduce(
             raise InputError("--data and --weights need a study; 'vitrail reproduce' lists them")
         return write_pages(Path(pages)) if pages else StudyList(tuple(map(load_study, NAMES)))
     if study == "all" and (data is not None or weights is not None):
-        raise InputError("--data and --weights are of one study; run it by its name")
+        raise InputError("--data and --weights require a single study; give its name")
     wanted = [load_study(name) for name in (NAMES if study == "all" else (study,))]
     for each in wanted:  # what can't be run is refused before anything is
         each.plan(scale, data, weights)

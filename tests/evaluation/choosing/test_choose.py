@@ -84,7 +84,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
 ) -> None:
     before = sorted(path.name for path in place.iterdir())
     for arguments, said in (
-        (("photos",), "no backbone is at hand"),
+        (("photos",), "no backbone was downloaded"),
         (("photos", "--among", "one", "--out", "page.txt"), "such as choice.html"),
         (("photos", "--among", "nothing"), "nothing"),
         (("nothing", "--among", "one"), "nothing"),

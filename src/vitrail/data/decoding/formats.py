@@ -49,4 +49,4 @@ def recognize(data: bytes) -> str:
                 raise ImageError(f"{name} is not supported; convert it to JPEG or PNG", kind)
             raise ImageError(f"not an image but {name}", kind)
     formats = ", ".join(_KNOWN.groupindex)
-    raise ImageError(f"not an image, or of none of the formats {formats}", "not an image")
+    raise ImageError(f"not an image, or not in one of the formats {formats}", "not an image")

@@ -71,7 +71,7 @@ def _dinov3_table(spec: Spec) -> Table:
     spec = require_vit(spec, project, pool="token", rotary="centered", **options)
     require(spec, project, attention_dropout=0.0, dropout=0.0)
     if not spec.layer_scale:
-        raise InputError(f"{project} has LayerScale in every block, which {spec} has not")
+        raise InputError(f"{project} has LayerScale in every block, which {spec} lacks")
     rows: list[Row] = [
         ("class_token", "embeddings.cls_token"),
         ("registers", _REGISTERS),

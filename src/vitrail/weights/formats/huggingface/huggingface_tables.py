@@ -96,7 +96,7 @@ def dino_table(spec: Spec) -> Table:
     project = "transformers' DINOv2"
     spec = require_vit(spec, project, pool=("token", "token-gap"), qkv_bias=(True, False))
     if not spec.layer_scale:
-        raise InputError(f"{project} has LayerScale in every block, which {spec} has not")
+        raise InputError(f"{project} has LayerScale in every block, which {spec} lacks")
     if spec.classes:
         require(spec, f"{project} with a classifier", pool="token-gap", head_bias=True)
     else:
