@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from vitrail.config import InputError, from_dict, suggest, to_dict
+from vitrail.models.vit_checks import check_choices, check_least
+from vitrail.models.vit_checks import check_division as check_division
 from vitrail.models.vit_spec import Activation as Activation
 from vitrail.models.vit_spec import Pool as Pool
 from vitrail.models.vit_spec import ResizeRule as ResizeRule
 from vitrail.models.vit_spec import Size as Size
-from vitrail.models.vit_spec import SpecName, check_choices, check_least
+from vitrail.models.vit_spec import SpecName
 from vitrail.models.vit_spec import ViTSpec as ViTSpec
-from vitrail.models.vit_spec import check_division as check_division
 
 Standardize = Literal["bit", "hybrid", "timm"]
 PoolPadding = Literal["none", "zeros"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import ClassVar, Literal
 
-from vitrail.config import InputError, suggest
+from vitrail.models.vit_checks import ROTARY_NOISE, check_vit
 
 Size = tuple[int, int]
 """Height and width."""
@@ -26,7 +26,6 @@ Norm = Literal["layer", "rms"]
 NormPlace = Literal["pre", "post"]
 SubNorm = Literal["none", "mlp", "both"]
 LastNorm = Literal["tokens", "pooled", "none"]
-_ROTARY_NOISE = ("rotary_shift", "rotary_jitter", "rotary_rescale")
 
 
 class SpecName:
@@ -169,121 +168,7 @@ class ViTSpec(SpecName):
     """Drop rate of the last block's residual branches; earlier blocks' rates are linearly lower."""
 
     def __post_init__(self) -> None:
-        check_choices(self)
-        check_least(self, 1, "depth", "width", "heads", "mlp", "channels", "patch", "image")
-        check_least(self, 0, "classes", "representation", "registers", "layer_scale", "norm_eps")
-        check_least(self, 0, "pool_heads", "pool_mlp", "rotary_grid", "key_heads", "key_heads_ends")
-        check_least(self, 1, "branches", "position_mlp")
-        for rate in ("dropout", "attention_dropout", "stochastic_depth"):
-            if not 0 <= getattr(self, rate) < 1:
-                raise InputError(f"{rate} must be in [0, 1), got {getattr(self, rate)}")
-        if self.width % self.heads:
-            raise InputError(f"width {self.width} is not a multiple of {self.heads} heads")
-        check_division(self.image, self.stride)
-        self._check_positions()
-        self._check_tokens()
-        self._check_blocks()
-        if self.attention == "axial" and self.prefix:
-            raise InputError(
-                "axial attention runs over rows and columns, without class or register tokens: "
-                "choose pool=gap or pool=map, and registers=0"
-            )
-
-    def _check_tokens(self) -> None:
-        if self.distilled and (self.pool != "token" or self.last_norm != "tokens"):
-            raise InputError(
-                f"distilled requires pool=token and last_norm=tokens, got pool={self.pool} and "
-                f"last_norm={self.last_norm}"
-            )
-        if self.reads_class_token and (self.unpooled_class_token or self.pool_prefix):
-            raise InputError("unpooled_class_token and pool_prefix require pool=gap or pool=map")
-        if self.pool != "map" and (self.pool_heads or self.pool_mlp):
-            raise InputError("pool_heads and pool_mlp require pool=map")
-        if self.pool == "token-gap" and self.last_norm == "pooled":
-            raise InputError("pool=token-gap requires last_norm=tokens or none, got pooled")
-        if self.width % (self.pool_heads or self.heads):
-            raise InputError(f"width {self.width} is not a multiple of {self.pool_heads=}")
-        if self.register_position and not (self.registers and self.position == "learned-1d"):
-            raise InputError("register_position requires registers and position=learned-1d")
-        if self.register_position and self.class_tokens and not self.class_position:
-            raise InputError("register_position requires class_position beside a class token")
-        if not (self.representation or (self.representation_tanh and self.representation_bias)):
-            raise InputError("representation_tanh and representation_bias require representation")
-        if not self.key_bias and not self.qkv_bias:
-            raise InputError("key_bias=false requires qkv_bias=true")
-
-    def _check_blocks(self) -> None:
-        shared = 0 < self.key_heads != self.heads
-        if shared and (self.heads % self.key_heads or self.attention != "full"):
-            raise InputError(
-                f"key_heads must divide the {self.heads} heads of attention=full, got "
-                f"{self.key_heads}"
-            )
-        if shared and (not self.key_bias or self.rotary == "mixed"):
-            raise InputError("key_heads requires key_bias=true and rotary other than mixed")
-        if self.key_heads_ends and not shared:
-            raise InputError("key_heads_ends requires key_heads, fewer than heads")
-        if self.attention == "differential" and not self.key_bias:
-            raise InputError("attention=differential requires key_bias=true")
-        if self.attention == "differential" and self.width // self.heads % 2:
-            raise InputError(
-                f"attention=differential needs heads of even size, got {self.width // self.heads}"
-            )
-        if self.block == "parallel" and self.norm_place == "post":
-            raise InputError("block=parallel requires norm_place=pre")
-        if (self.block == "parallel" or self.attention == "axial") and self.branches > 1:
-            raise InputError("branches requires block=sequential, and attention other than axial")
-        if self.block == "parallel" and self.attention == "axial":
-            raise InputError("block=parallel requires attention other than axial")
-        if self.layer_scale_at != "both" and (not self.layer_scale or self.block == "parallel"):
-            raise InputError("layer_scale_at requires layer_scale and block=sequential")
-
-    def _check_rotary(self) -> None:
-        if self.rotary == "none":
-            for field in ("rotary_theta", "rotary_grid", "rotary_offset", *_ROTARY_NOISE):
-                if getattr(self, field) != getattr(type(self), field):
-                    raise InputError(f"{field} requires rotary positions, such as rotary=axial")
-            return
-        if self.attention != "full":
-            raise InputError(
-                f"{self.attention} attention takes absolute positions, not rotary ones"
-            )
-        if self.width // self.heads % 4:
-            raise InputError(
-                f"rotary positions need heads whose size 4 divides, got {self.width // self.heads}"
-            )
-        if self.rotary in ("centered", "mixed") and (self.rotary_grid or self.rotary_offset):
-            raise InputError("rotary_grid and rotary_offset require rotary=axial or axial-xy")
-        if self.rotary_noise and self.rotary != "centered":
-            raise InputError(f"{' and '.join(_ROTARY_NOISE)} require rotary=centered")
-        check_least(self, 0, "rotary_shift")
-        check_least(self, 1, "rotary_jitter", "rotary_rescale")
-
-    def _check_positions(self) -> None:
-        parts = {"learned-2d": 2, "sincos-2d": 4}.get(self.position, 1)
-        if self.width % parts:
-            raise InputError(
-                f"{self.position} positions: {parts} does not divide the {self.width=}"
-            )
-        if self.position == "sincos-2d" and self.width < 8:
-            raise InputError(f"sincos-2d positions need a width of at least 8, got {self.width}")
-        relative = self.relative
-        if relative and self.position_at == "input":
-            raise InputError(
-                "relative positions act inside attention: choose position_at=every-layer (a table "
-                "for each layer) or position_at=shared (one table)"
-            )
-        if relative and self.attention != "full":
-            kind = self.attention
-            raise InputError(f"{kind} attention takes absolute positions, not relative ones")
-        if self.position == "relative-2d" and (self.registers or self.distilled):
-            raise InputError("relative-2d positions know one token beside the patches, the class's")
-        if self.position != "relative-mlp" and self.position_mlp != type(self).position_mlp:
-            raise InputError("position_mlp requires position=relative-mlp")
-        square = ("learned-1d", "factorized")
-        if self.position_resize == "timm-square" and self.position not in square:
-            raise InputError(f"position_resize=timm-square requires position={' or '.join(square)}")
-        self._check_rotary()
+        check_vit(self)
 
     @property
     def relative(self) -> bool:
@@ -293,7 +178,7 @@ class ViTSpec(SpecName):
     @property
     def rotary_noise(self) -> bool:
         """Whether rotary coordinates are changed at random in training."""
-        return any(getattr(self, field) != getattr(type(self), field) for field in _ROTARY_NOISE)
+        return any(getattr(self, field) != getattr(type(self), field) for field in ROTARY_NOISE)
 
     @property
     def stride(self) -> Size:
@@ -357,34 +242,6 @@ PLAIN_HEAD = {
 
 QUIET = {
     field: getattr(ViTSpec, field)
-    for field in ("dropout", "attention_dropout", "stochastic_depth", *_ROTARY_NOISE)
+    for field in ("dropout", "attention_dropout", "stochastic_depth", *ROTARY_NOISE)
 }
 """The options of noise in training, as they are without any."""
-
-
-def check_division(image: Size, stride: Size) -> None:
-    """Refuse an image that does not split into whole patches."""
-    if image[0] % stride[0] or image[1] % stride[1]:
-        near = [max(round(side / step), 1) * step for side, step in zip(image, stride, strict=True)]
-        raise InputError(
-            f"a {image[0]}x{image[1]} image does not split into {stride[0]}x{stride[1]} patches; "
-            f"the nearest size that does is {near[0]}x{near[1]}"
-        )
-
-
-def check_choices(spec: Any) -> None:
-    """Refuse a value that its field's type does not list."""
-    for field, kind in get_type_hints(type(spec)).items():
-        if get_origin(kind) is Literal and getattr(spec, field) not in get_args(kind):
-            value, known = getattr(spec, field), get_args(kind)
-            hint = suggest(str(value), known)
-            raise InputError(f"unknown {field} {value!r}; there are: {', '.join(known)}{hint}")
-
-
-def check_least(spec: Any, least: int, *names: str) -> None:
-    """Refuse fields below their least value."""
-    for name in names:
-        value = getattr(spec, name)
-        parts = value if isinstance(value, tuple) else (value,)
-        if not all(part >= least for part in parts):
-            raise InputError(f"{name} must be at least {least}, got {value}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitrail.config import InputError
 from vitrail.models.layers.blocks import Block
 from vitrail.models.spec import Activation, ViTSpec
-from vitrail.models.vit_spec import check_choices, check_least
+from vitrail.models.vit_checks import check_choices, check_least
 
 TextPool = Literal["end", "last", "first"]
 
