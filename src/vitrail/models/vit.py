@@ -129,7 +129,8 @@ class ViT(Model[ViTSpec]):
 
     def embed(self, x: Tensor | PatchBatch) -> tuple[Tensor, Size | MixedGrids]:
         """Return the first block's input for images, and their grid of patches."""
-        if isinstance(x, Tensor) and x.ndim == 3:
+        packed = 3 + self.embedding.weight[0].numel()  # row, column, validity and pixels
+        if isinstance(x, Tensor) and x.ndim == 3 and x.shape[2] == packed:
             x = unpack_patches(x)
         mixed = isinstance(x, PatchBatch)
         patches, grid = self._embed_batch(x) if mixed else self.embed_patches(x)
