@@ -68,7 +68,8 @@ STUDY = Study(
             data="digits",
             hours=0.05,
             why="Pre-trained on shapes at 32 pixels with the tanh layer of the paper's "
-            "pre-training head, then fine-tuned at 32 and at 48: 16 and 36 patches.",
+            "pre-training head, then fine-tuned at 32 and at 48: 16 and 36 patches. "
+            "Images of 32 pixels, as CIFAR's, are enlarged to 48 and show no more there.",
         ),
         "gpu": Setting(
             plan=_plan(
