@@ -80,11 +80,12 @@ STUDY = Study(
             hours=0.001,
         ),
         "desk": Setting(
-            plan=_plan({**SHORT, "steps": 240, "model": vit(8)}, _shapes(4, 64, 8), 3),
+            plan=_plan({**SHORT, "steps": 240, "model": vit(8)}, _shapes(4, 64, 8), 6),
             data="shapes:medium",
-            hours=0.05,
+            hours=0.07,
             why="Around 4 layers, width 64, MLP 128, patch 8, halved and doubled; 240 steps of "
-            "64 images, so that a width of 128 and patches of 4 stay affordable.",
+            "64 images, so that a width of 128 and patches of 4 stay affordable; six seeds, as "
+            "with three depth was surprising, and depth against width undecided.",
         ),
         "gpu": Setting(
             plan=_plan({"recipe": "plain:90", "model": "ViT-S/32"}, _shapes(8, 384, 32), 1),
