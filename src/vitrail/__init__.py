@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vitrail.data.transforms.preprocess import default_preprocess as default_preprocess
     from vitrail.demonstration import demo as demo
     from vitrail.deploy.backends.bench import bench as bench
+    from vitrail.deploy.doctor import doctor as doctor
     from vitrail.deploy.exporting.export import export as export
     from vitrail.deploy.predict import predict as predict
     from vitrail.deploy.serving.server import serve as serve
@@ -107,6 +108,7 @@ _LAZY = {
     "estimate": "vitrail.run_estimate",
     "estimate_finetuning": "vitrail.run_estimate",
     "demo": "vitrail.demonstration",
+    "doctor": "vitrail.deploy.doctor",
     "reproduce": "vitrail.studies.reproduce",
     "sweep": "vitrail.studies.engine.sweep",
     "estimate_sweep": "vitrail.studies.engine.sweep",

@@ -63,6 +63,14 @@ class Visit:
         if done:
             self.page.wait_for_selector(f'#status:text-is("{done}")')
 
+    def choose_raw(self) -> Any:
+        """Let the first panel show the attention of a layer; give the panel."""
+        panel = self.page.locator(".panel").first
+        with self.page.expect_response(lambda answer: "method=raw" in answer.url):
+            panel.locator(".method").select_option("raw")
+        self.page.wait_for_selector(".panel:first-child .patch:has-text('Point at a patch')")
+        return panel
+
     def pixels(self, canvas: str = ".view") -> bytes:
         """Give what a canvas shows."""
         return self.page.locator(canvas).first.screenshot()
@@ -202,7 +210,7 @@ def test_an_image_that_comes_before_the_models_is_shown(browser: Any, server: Se
 def test_a_finger_chooses_a_patch_and_lets_go_of_it(browser: Any, server: Server) -> None:
     visit = Visit(browser, server, has_touch=True, viewport={"width": 360, "height": 800})
     visit.upload(image(2))
-    panel = visit.page.locator(".panel").first
+    panel = visit.choose_raw()
     panel.locator(".view").tap(position={"x": 10, "y": 10})
     assert panel.locator(".patch").inner_text().startswith("The patch at row 1, column 1 attends")
     panel.locator(".view").tap(position={"x": 10, "y": 10})
@@ -223,7 +231,8 @@ def test_html_in_a_class_name_is_text(visit: Visit, server: Server) -> None:
 
 def test_sliders_and_hovering_change_what_is_seen(visit: Visit) -> None:
     visit.upload(image(2))
-    page, panel = visit.page, visit.page.locator(".panel").first
+    assert visit.page.locator(".panel").first.locator(".method").input_value() == "rollout"
+    page, panel = visit.page, visit.choose_raw()
     seen = [visit.pixels()]
     assert panel.locator(".layer-value").inner_text() == "2 of 2"
     panel.locator(".layer").focus()
@@ -249,13 +258,46 @@ def test_sliders_and_hovering_change_what_is_seen(visit: Visit) -> None:
     page.keyboard.press("Escape")
     panel.locator(".grid").uncheck()
     seen.append(visit.pixels())
-    with page.expect_response(lambda answer: "method=rollout" in answer.url):
-        panel.locator(".method").select_option("rollout")
+    panel.locator(".method").select_option("rollout")  # which was shown before
     panel.locator(".layer").wait_for(state="hidden")
     until(lambda: visit.pixels() != seen[-1], 10)
     seen.append(visit.pixels())
     assert len(set(seen)) == len(seen)
     assert "pixels in the first layer" in panel.locator("figcaption").inner_text()
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 844)], ids=["desktop", "phone"])
+def test_image_and_answer_are_above_the_fold(
+    browser: Any, server: Server, size: tuple[int, int]
+) -> None:
+    visit = Visit(browser, server, viewport={"width": size[0], "height": size[1]})
+    visit.upload(image(1))
+    visit.page.wait_for_selector(".panel:first-child .photo:visible")
+    panel = visit.page.locator(".panel").first
+    for part in (panel.locator(".whole"), panel.locator(".bars li").first):
+        box = part.bounding_box()
+        assert 0 <= box["y"] < box["y"] + box["height"] <= size[1]
+        assert 0 <= box["x"] < box["x"] + box["width"] <= size[0]
+    visit.context.close()
+    assert visit.said == []
+
+
+def test_several_images_are_named_and_shown_when_chosen(visit: Visit, server: Server) -> None:
+    kind = "image/png"
+    files = [{"name": f"{n}.png", "mimeType": kind, "buffer": image(n)} for n in (1, 2, 3)]
+    visit.page.set_input_files("#file", files=files)
+    rows = visit.page.locator("#files li")
+    for place, seed in enumerate((1, 2, 3)):
+        best = server.post("/predict", image(seed))[2]["images"][0]["top"][0]
+        said = f"{best['label']} {100 * best['probability']:.1f} %"
+        until(lambda place=place: rows.nth(place).locator("span").inner_text() != "", 20)
+        assert rows.nth(place).locator("span").inner_text() == said
+    rows.nth(2).locator("button").click()
+    visit.page.wait_for_selector('#name:text-is("3.png")')
+    assert rows.nth(2).get_attribute("aria-current") == "true"
+    visit.page.wait_for_selector('#status:text-is("Done.")')
+    visit.upload(image(1))
+    assert visit.page.locator("#files").is_hidden()
 
 
 def test_errors_are_said_and_the_next_image_works(visit: Visit) -> None:

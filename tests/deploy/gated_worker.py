@@ -15,7 +15,14 @@ from vitrail.deploy.serving import process
 from vitrail.deploy.serving.frames import pack_frame, read_frame
 
 BATCH = 8
-FACTS = {"model": "gated", "classes": 1, "features": 1, "image": [1, 1]}
+FACTS = {
+    "model": "gated",
+    "classes": 1,
+    "features": 1,
+    "image": [1, 1],
+    "fit": "stretch",
+    "crop": 1.0,
+}
 GATE = "VITRAIL_TEST_GATE"
 
 

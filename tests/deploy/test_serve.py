@@ -215,7 +215,8 @@ def test_models_and_openapi(server: Server) -> None:
     first, second, _ = server.ask("GET", "/models")[2]
     assert first == {
         "name": "first", "model": "ViT/8@32,depth=2,width=32,heads=2,mlp=64", "classes": 7,
-        "features": 32, "image": [32, 32], "attention": {"layers": 2, "heads": 2}, "index": None,
+        "features": 32, "image": [32, 32], "fit": "crop", "crop": 1.0,
+        "attention": {"layers": 2, "heads": 2}, "index": None,
     }  # fmt: skip
     assert (second["name"], second["classes"], second["attention"]) == ("second", 0, None)
     paths = server.ask("GET", "/openapi.json")[2]["paths"]
@@ -246,7 +247,11 @@ def test_defaults_are_safe(server: Server) -> None:
         assert headers["content-security-policy"].startswith("default-src 'self';")
         assert headers["x-content-type-options"] == "nosniff"
         assert "server" not in headers
-    for path in ("/docs", "/redoc", "/admin", "/models/load"):
+    status, headers, page = server.ask("GET", "/docs")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert b"POST /predict" in page
+    assert b"<script" not in page
+    for path in ("/redoc", "/admin", "/models/load"):
         assert server.ask("GET", path)[0] == 404
     for method in ("PUT", "DELETE", "PATCH", "POST"):
         assert server.ask(method, "/models", b"x")[0] == 405

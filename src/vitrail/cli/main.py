@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
+from importlib.metadata import version
 from typing import Any
 
 import tyro
@@ -25,6 +26,7 @@ from vitrail import __version__
 from vitrail.cli.data import data_check, data_fetch, data_list, data_show
 from vitrail.cli.demo import demo
 from vitrail.cli.deploy import bench, export, predict, serve
+from vitrail.cli.doctor import doctor
 from vitrail.cli.evaluate import calibrate, compare, evaluate, zeroshot
 from vitrail.cli.features import choose, clean, cross_validate, embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
@@ -73,6 +75,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "knn": knn,
     "embed": embed,
     "demo": demo,
+    "doctor": doctor,
     "sweep": sweep,
     "sweep show": sweep_show,
     "reproduce": reproduce,
@@ -123,7 +126,9 @@ def _run(given: list[str]) -> None:
     """Run what was given; all of its output is written then, or why it could not be is raised."""
     try:
         match given:
-            case [] | ["-h" | "--help"]:
+            case []:
+                print_line(f"{_overview()}\n\n{_installed()}")
+            case ["-h" | "--help"]:
                 print_line(_overview())
             case ["-V" | "--version"]:
                 print_line(f"vitrail {__version__}")
@@ -174,6 +179,19 @@ def _overview() -> str:
             "'vitrail COMMAND --help' shows a command's options and an example.",
             "'vitrail --version' shows the version.",
         ]
+    )
+
+
+def _installed() -> str:
+    """Say in two lines what is installed; `vitrail doctor` tells more."""
+    from vitrail.deploy.doctor import list_extras
+
+    lacking = [each.name for each in list_extras() if each.missing]
+    lack = f"without the extras {', '.join(lacking)}" if lacking else "with all extras"
+    here = f"vitrail {__version__}, PyTorch {version('torch')}, {lack}"
+    return (
+        f"{here} ('vitrail doctor' tells more).\n"
+        "To begin: 'vitrail demo', or 'vitrail finetune photos/' with one folder per class."
     )
 
 

@@ -18,6 +18,32 @@ export function decodeView({ height, width, rgb }) {
   return canvas;
 }
 
+// The whole image with what the model sees of it framed; false for a file that browsers can't show.
+export async function drawWhole(canvas, file, { fit, crop, image }) {
+  const whole = await createImageBitmap(file).catch(() => null);
+  if (!whole) return false;
+  const scale = Math.min(1, 800 / Math.max(whole.width, whole.height));
+  canvas.width = Math.max(1, Math.round(whole.width * scale));
+  canvas.height = Math.max(1, Math.round(whole.height * scale));
+  const pen = canvas.getContext("2d");
+  pen.drawImage(whole, 0, 0, canvas.width, canvas.height);
+  whole.close();
+  const short = (crop * Math.min(canvas.width, canvas.height)) / Math.min(...image);
+  const [height, width] = fit === "stretch" ? [crop * canvas.height, crop * canvas.width]
+    : image.map((side, k) => Math.min(side * short, k ? canvas.width : canvas.height));
+  const [left, top] = [(canvas.width - width) / 2, (canvas.height - height) / 2];
+  if (width > canvas.width - 2 && height > canvas.height - 2) return "all";
+  const outside = new Path2D();
+  outside.rect(0, 0, canvas.width, canvas.height);
+  outside.rect(left, top, width, height);
+  pen.fillStyle = "rgba(0, 0, 0, 0.5)";
+  pen.fill(outside, "evenodd");
+  pen.lineWidth = Math.max(1, canvas.width / 200);
+  pen.strokeStyle = "#fff";
+  pen.strokeRect(left, top, width, height);
+  return "center";
+}
+
 function color(value) {
   const place = Math.min(Math.max(value, 0), 1) * (HEAT.length - 1);
   const low = Math.min(Math.floor(place), HEAT.length - 2);

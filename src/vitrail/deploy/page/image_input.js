@@ -1,14 +1,14 @@
-// How images get in: chosen, photographed, pasted or dropped.
+// How images get in: chosen, photographed, pasted or dropped; several at once come as a list.
 
 export function onImage(take) {
   for (const name of ["file", "camera"]) {
     document.getElementById(name).addEventListener("change", ({ target }) => {
-      take(target.files[0]);
+      take([...target.files]);
       target.value = "";
     });
   }
   document.addEventListener("paste", ({ clipboardData }) => {
-    take([...clipboardData.files][0]);
+    take([...clipboardData.files]);
   });
   const { classList } = document.getElementById("drop");
   document.addEventListener("dragover", (event) => {
@@ -19,6 +19,6 @@ export function onImage(take) {
   document.addEventListener("drop", (event) => {
     event.preventDefault();
     classList.remove("over");
-    take(event.dataTransfer.files[0]);
+    take([...event.dataTransfer.files]);
   });
 }

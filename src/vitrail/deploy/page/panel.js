@@ -2,7 +2,7 @@
 
 import { fetchJSON } from "./api.js";
 import { percent, showBars } from "./bars.js";
-import { decodeView, drawDistances, drawView } from "./drawing.js";
+import { decodeView, drawDistances, drawView, drawWhole } from "./drawing.js";
 import { showSimilar } from "./similar.js";
 
 export class Panel {
@@ -34,7 +34,10 @@ export class Panel {
     this.root.querySelector("h2").textContent = name;
     this.root.setAttribute("aria-label", name);
     const kinds = classes ? `${classes} classes` : "no classes";
-    this.find("about").textContent = `${model.replaceAll(",", ", ")}, ${kinds}, ${image[1]} x ${image[0]} pixels`;
+    const [short] = model.split(",");
+    const what = short.startsWith("BiT") ? "ResNet" : short.includes("+") || short.startsWith("Hybrid") ? "Hybrid of ResNet and Vision Transformer" : "Vision Transformer";
+    this.find("about").textContent = `${what} ${short}, ${kinds}, sees ${image[1]} x ${image[0]} pixels`;
+    this.find("about").title = model;
     this.clear();
     if (attention) {
       this.find("layer").max = attention.layers - 1;
@@ -57,6 +60,7 @@ export class Panel {
     this.find("strip").replaceChildren();
     this.find("similar").hidden = true;
     this.find("attention").hidden = true;
+    this.find("photo").hidden = true;
   }
 
   address(path, options = {}) {
@@ -74,6 +78,11 @@ export class Panel {
     this.stop = new AbortController();
     this.image = image;
     const { signal } = this.stop;
+    drawWhole(this.find("whole"), image, this.model).then((seen) => {
+      if (signal.aborted) return;
+      this.find("photo").hidden = !seen;
+      this.find("framed").textContent = seen === "center" ? "The model sees what is framed." : "";
+    });
     try {
       const { classes, attention, index } = this.model;
       if (classes) {
@@ -90,6 +99,14 @@ export class Panel {
       this.onError(error);
       return false;
     }
+  }
+
+  // An image's most likely class, without showing anything.
+  async label(image, signal) {
+    if (!this.model.classes) return "";
+    const { images } = await fetchJSON(this.address("predict", { top: 1 }), { image, signal, onWait: () => {} });
+    const [{ label, probability }] = images[0].top;
+    return `${label} ${percent(probability)}`;
   }
 
   async compare(signal) {

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from vitrail import __version__
 from vitrail.config import suggest
+from vitrail.deploy.api_docs import make_docs
 from vitrail.deploy.serving.access import AccessMiddleware, error_body, error_headers
 from vitrail.deploy.serving.batching import Batcher, ImageResult, Operation
 from vitrail.deploy.serving.limits import HTTPError, ServeLimits
@@ -148,6 +149,8 @@ def make_app(
     _add_operations(app, service)
     _add_state(app, service)
     _add_errors(app)
+    docs = _fixed(make_docs(app.openapi()), _TYPES["html"])
+    app.add_api_route("/docs", docs, include_in_schema=False)
     return AccessMiddleware(
         app,
         open_routes={*pages, "/health"},

@@ -128,6 +128,10 @@ class ModelInfo(BaseModel):
     classes: int
     features: int
     image: list[int]
+    fit: str
+    """`stretch`: the whole image; `crop` or `small`: its center."""
+    crop: float
+    """The fraction that is kept of the short side, or of both with `stretch`."""
     attention: AttentionShape | None
     index: int | None
     """Number of images in its index, if it has one."""

@@ -113,6 +113,8 @@ def describe_model(served: ServedModel) -> dict[str, Any]:
         "classes": spec.classes,
         "features": len(features),
         "image": list(predictor.preprocess.size),
+        "fit": predictor.preprocess.fit,
+        "crop": predictor.preprocess.crop,
         "attention": {"layers": len(layers), "heads": layers[0].heads} if visible else None,
         "index": None if similar is None else len(similar),
     }

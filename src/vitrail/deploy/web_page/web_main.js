@@ -64,7 +64,7 @@ worker.addEventListener("error", () => {
   handlers.broken({ text: "The model could not be started; this browser may be too old for it." });
 });
 
-onImage((file) => {
+onImage(([file]) => {
   if (!file || turn < 0) return;
   turn += 1;
   clear();

@@ -9,7 +9,12 @@ from vitrail.weights.sources import cached_path
 
 def weights_at_hand() -> list[PublishedWeights]:
     """List the checkpoints of the catalog that are in the caches and free for any use."""
-    return [each for each in CATALOG if is_free(each) and _is_cached(each.source)]
+    return [each for each in cached_weights() if is_free(each)]
+
+
+def cached_weights() -> list[PublishedWeights]:
+    """List the checkpoints of the catalog that are in the caches, whatever their license."""
+    return [each for each in CATALOG if _is_cached(each.source)]
 
 
 def is_free(published: PublishedWeights) -> bool:
