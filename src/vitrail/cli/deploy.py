@@ -97,6 +97,7 @@ def export(
     data: Annotated[str | None, optional("DATA")] = None,
     unsure: Unsure = None,
     runtime: Annotated[Path | None, optional("FOLDER")] = None,
+    push: Annotated[str | None, optional("ORG/NAME")] = None,
     json: Json = False,
 ) -> None:
     """Export a model to another format, checked against PyTorch.
@@ -106,8 +107,9 @@ def export(
     Example: vitrail export runs/photos page --to web --data photos/
 
     Args:
-        out: The file (onnx, pt2, executorch) or folder (openvino, web) to write.
-        to: onnx, openvino, pt2, executorch, or web: a page that runs the model in the browser.
+        out: The file (onnx, pt2, executorch) or folder (openvino, web, hub) to write.
+        to: onnx, openvino, pt2, executorch, web (a page that runs the model in the browser), or hub
+            (weights, config and model card for the Hugging Face hub).
         input: Normalized images, or uint8 images that are normalized inside, with channels first or
             last.
         any_size: Accept any height and width that are multiples of the patch size.
@@ -120,13 +122,14 @@ def export(
         data: The images to check on, e.g. a folder. Default: generated shapes.
         runtime: A folder with the files of onnxruntime-web, for a web page. Default: npm downloads
             them.
+        push: The repository that --to hub uploads the folder to. Default: it is only written.
     """
     from vitrail.deploy.exporting.export import export as run
 
     result = run(
         model, out, to=to, input=input, any_size=any_size, aot=aot, quantize=quantize,
         max_changed=max_changed, images=images, data=data, unsure=unsure,
-        runtime=runtime,
+        runtime=runtime, push=push,
     )  # fmt: skip
     print_result(result, json=json)
 

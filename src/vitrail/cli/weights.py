@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -53,11 +53,25 @@ def weights_show(
     print_result(show_weights(source, model=model), json=json)
 
 
-def weights_list(*, json: Json = False) -> None:
+def weights_list(
+    *,
+    use: Annotated[
+        Literal["classify", "fine-tune", "features", "zero-shot"] | None,
+        optional("{classify,fine-tune,features,zero-shot}"),
+    ] = None,
+    free: bool = False,
+    at_most: Annotated[float | None, optional("M")] = None,
+    json: Json = False,
+) -> None:
     """List known published checkpoints, with their published accuracy.
 
-    Example: vitrail weights list
+    Example: vitrail weights list --use fine-tune --free --at-most 30
+
+    Args:
+        use: Only those that are best for this. Default: all.
+        free: Only those whose license allows any use, and that anybody can download.
+        at_most: Only those of at most so many million parameters. Default: all.
     """
     from vitrail.weights.published.weights_list import list_weights
 
-    print_rows(list_weights(), "weights", json=json)
+    print_rows(list_weights(use=use, free=free, at_most=at_most), "weights", json=json)

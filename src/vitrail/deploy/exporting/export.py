@@ -14,6 +14,7 @@ import torch
 from vitrail.config import InputError, suggest
 from vitrail.data.datasets.open import Data
 from vitrail.deploy.exporting.graph import ExportModule, Input, other_size, trace
+from vitrail.deploy.exporting.hub_export import check_repository, push_folder, write_hub
 from vitrail.deploy.exporting.samples import Samples, take_samples
 from vitrail.deploy.exporting.web_export import check_web, read_runtime
 from vitrail.deploy.exporting.writers import WRITERS, ExportConfig, ExportContext, Quantize
@@ -29,6 +30,13 @@ BATCHES = (1, 3, 8)
 """Batch sizes that an exported model is checked with."""
 CALIBRATION = 64
 """Images of the training split for calibrating int8."""
+
+
+_USES = {
+    "onnx": 'onnxruntime.InferenceSession("{file}")',
+    "openvino": 'openvino.Core().compile_model("{file}", "CPU")',
+}
+"""How the files of a format are opened from Python."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +57,19 @@ class ExportResult(Result):
     quantize: Quantize | None
     bytes: int
     """Size of all files."""
+    address: str | None = None
+    """Where it was pushed to, if it was."""
 
     def summary(self) -> Iterable[ResultTable | str]:
         """Give the files, and how they compare with PyTorch."""
         yield from map(str, self.files)
         kind = f"{self.format}, {self.quantize}" if self.quantize else self.format
         yield f"{kind}: {self.bytes / 1e6:.1f} MB"
+        if self.format == "hub":
+            folder = os.path.commonpath([file.parent for file in self.files])
+            yield f"logits differ by {self.max_difference:.1e}; compared with {self.images}"
+            yield self.address or f"to publish it: hf upload ORG/{Path(folder).name} {folder}"
+            return
         yield (
             f"same top-1 as PyTorch for {self.agreement:.1%} of {self.checked} images of "
             f"{self.images} at {' and '.join(self.sizes)}; largest difference of the logits: "
@@ -63,6 +78,9 @@ class ExportResult(Result):
         if self.format == "web":
             folder = os.path.commonpath([file.parent for file in self.files])
             yield f"to try it: python -m http.server --directory {folder}"
+        elif self.format in _USES:
+            first = next((file for file in self.files if file.suffix == ".xml"), self.files[0])
+            yield f"to use it: {_USES[self.format].format(file=first)}"
 
 
 @dataclass(frozen=True)
@@ -87,12 +105,16 @@ def export(
     data: Data | None = None,
     unsure: float | str | None = None,
     runtime: str | Path | None = None,
+    push: str | None = None,
 ) -> ExportResult:
     """Write a model in another format; nothing is left behind if it computes something else.
 
     It is checked on images of `data`, or on generated shapes. `ExportConfig` has the options.
-    `unsure` is the error rate of the answers that a web page gives.
+    `unsure` is the error rate of the answers that a web page gives. With `push`, a folder for the
+    hub is uploaded to that repository, ORG/NAME.
     """
+    if push is not None and to != "hub":
+        raise InputError(f"--push requires --to hub, not {to}")
     config = ExportConfig(
         input=input, any_size=any_size, aot=aot, quantize=quantize, max_changed=max_changed,
         images=images, runtime=None if runtime is None else Path(runtime),
@@ -102,6 +124,8 @@ def export(
         raise InputError("int8 needs images like those it will see, for calibration: --data")
     if unsure is not None and to != "web":
         raise InputError(f"--unsure requires --to web, not {to}")
+    if write is None:
+        return _export_hub(model, Path(out), push)
     predictor, out = Predictor.load(model, device="cpu", unsure=unsure), Path(out)
     if predictor.device.type != "cpu":
         raise InputError(f"export needs a model on the CPU, not on {predictor.device}")
@@ -150,6 +174,27 @@ def export(
     )
 
 
+def _export_hub(model: ModelLike, out: Path, push: str | None) -> ExportResult:
+    """Write a folder for the Hugging Face hub, and push it if asked to."""
+    if isinstance(model, Predictor):
+        raise InputError("--to hub needs a model, not a predictor")
+    if push is not None:
+        check_repository(push)
+    written = write_hub(model, out)
+    return ExportResult(
+        format="hub",
+        files=written.files,
+        max_difference=written.max_difference,
+        sizes=(),
+        images=written.compared_with,
+        checked=0,
+        agreement=1.0,
+        quantize=None,
+        bytes=sum(file.stat().st_size for file in written.files),
+        address=None if push is None else push_folder(out, push),
+    )
+
+
 def _write_first(
     write: Callable[[ExportContext, Path], Engine],
     contexts: Sequence[ExportContext],
@@ -190,10 +235,11 @@ def _refuse(name: str, config: ExportConfig, samples: Samples, found: _Compared)
     )
 
 
-def _find_writer(to: str, config: ExportConfig) -> Callable[[ExportContext, Path], Engine]:
-    if to not in WRITERS:
-        known = ", ".join(WRITERS)
-        raise InputError(f"--to {to}: expected one of {known}{suggest(to, WRITERS)}")
+def _find_writer(to: str, config: ExportConfig) -> Callable[[ExportContext, Path], Engine] | None:
+    """Find what writes a format; None for the hub's, which holds the weights themselves."""
+    if to not in (*WRITERS, "hub"):
+        known = ", ".join((*WRITERS, "hub"))
+        raise InputError(f"--to {to}: expected one of {known}{suggest(to, (*WRITERS, 'hub'))}")
     if config.any_size and to not in ("onnx", "openvino"):
         raise InputError(f"--any-size requires --to onnx or openvino, not {to}")
     if config.aot and to != "pt2":
@@ -204,7 +250,7 @@ def _find_writer(to: str, config: ExportConfig) -> Callable[[ExportContext, Path
         raise InputError(f"--runtime requires --to web, not {to}")
     if config.input != "float" and to == "web":
         raise InputError("--input can't be used with --to web, whose input is always uint8-nhwc")
-    return WRITERS[to]
+    return WRITERS.get(to)
 
 
 @torch.inference_mode()

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from vitrail.config import InputError
 from vitrail.result import Result, ResultTable
+from vitrail.weights.published.at_hand import is_free
 from vitrail.weights.published.catalog import CATALOG, RECOMMENDED, PublishedWeights
+from vitrail.weights.published.published_weights import Use
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,24 @@ class WeightsList(Result):
         yield ResultTable(columns, rows)
         yield "Top-1 on ImageNet as published; --json says by whom, the data and the preprocessing."
         gated = sum(bool(entry.access) for entry in self.weights)
-        yield f"{gated} are gated: accept the license on their page at huggingface.co and log in."
+        if gated:
+            yield f"{gated} are gated: accept the license on their page at huggingface.co, log in."
 
 
-def list_weights() -> WeightsList:
-    """List known published checkpoints; `load` reaches many more."""
-    return WeightsList(CATALOG)
+def list_weights(
+    *, use: Use | None = None, free: bool = False, at_most: float | None = None
+) -> WeightsList:
+    """List known published checkpoints; `load` reaches many more.
+
+    Only those for a `use`, `free` for any use, or of `at_most` so many million parameters.
+    """
+    if at_most is not None and at_most <= 0:
+        raise InputError(f"--at-most must be above 0 million parameters, got {at_most:g}")
+    found = [
+        each
+        for each in CATALOG
+        if use in (None, each.use)
+        and (not free or (is_free(each) and not each.access))
+        and (at_most is None or each.parameters <= 1e6 * at_most)
+    ]
+    return WeightsList(tuple(found))
