@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from vitrail.data.transforms.preprocess import default_preprocess as default_preprocess
     from vitrail.demonstration import demo as demo
     from vitrail.deploy.backends.bench import bench as bench
-    from vitrail.deploy.doctor import doctor as doctor
     from vitrail.deploy.exporting.export import export as export
+    from vitrail.deploy.installation import doctor as doctor
     from vitrail.deploy.predict import predict as predict
     from vitrail.deploy.serving.server import serve as serve
     from vitrail.evaluation.comparison import compare as compare
@@ -108,7 +108,7 @@ _LAZY = {
     "estimate": "vitrail.run_estimate",
     "estimate_finetuning": "vitrail.run_estimate",
     "demo": "vitrail.demonstration",
-    "doctor": "vitrail.deploy.doctor",
+    "doctor": "vitrail.deploy.installation",
     "reproduce": "vitrail.studies.reproduce",
     "sweep": "vitrail.studies.engine.sweep",
     "estimate_sweep": "vitrail.studies.engine.sweep",

@@ -9,7 +9,7 @@ import torch
 
 from tests.commands import run
 from tests.material import ROOT
-from vitrail.deploy import doctor
+from vitrail.deploy import installation
 from vitrail.weights.published.catalog import find
 
 Capture = pytest.CaptureFixture[str]
@@ -18,7 +18,7 @@ Capture = pytest.CaptureFixture[str]
 def test_every_extra_for_users_is_looked_at() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = set(extras["optional-dependencies"])
-    looked_at = {each.name for each in doctor.list_extras()}
+    looked_at = {each.name for each in installation.list_extras()}
     assert looked_at <= named
     for_developers = {"dev", "peers", "docs", "notebooks"}
     assert named - for_developers <= looked_at
@@ -32,7 +32,7 @@ def test_what_is_missing_is_said_with_its_command(
             raise PackageNotFoundError(name)
         return "1"
 
-    monkeypatch.setattr(doctor, "version", version)
+    monkeypatch.setattr(installation, "version", version)
     published = find("timm:vit_base_patch16_224.mae")
     assert published is not None
     monkeypatch.setattr("vitrail.weights.published.at_hand.cached_weights", lambda: [published])

@@ -1,4 +1,4 @@
-"""The command that shows the main job on embedded data."""
+"""Commands to begin with: the main job on embedded data, and a look at the installation."""
 
 from __future__ import annotations
 
@@ -24,3 +24,13 @@ def demo(
     from vitrail.demonstration import demo as run
 
     print_result(run(out), json=json)
+
+
+def doctor(*, json: Json = False) -> None:
+    """Show what is installed, which device is used, which extras are missing, what is cached.
+
+    Example: vitrail doctor
+    """
+    from vitrail.deploy.installation import doctor as run
+
+    print_result(run(), json=json)

@@ -24,9 +24,8 @@ import tyro
 
 from vitrail import __version__
 from vitrail.cli.data import data_check, data_fetch, data_list, data_show
-from vitrail.cli.demo import demo
+from vitrail.cli.demo import demo, doctor
 from vitrail.cli.deploy import bench, export, predict, serve
-from vitrail.cli.doctor import doctor
 from vitrail.cli.evaluate import calibrate, compare, evaluate, zeroshot
 from vitrail.cli.features import choose, clean, cross_validate, embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
@@ -184,7 +183,7 @@ def _overview() -> str:
 
 def _installed() -> str:
     """Say in two lines what is installed; `vitrail doctor` tells more."""
-    from vitrail.deploy.doctor import list_extras
+    from vitrail.deploy.installation import list_extras
 
     lacking = [each.name for each in list_extras() if each.missing]
     lack = f"without the extras {', '.join(lacking)}" if lacking else "with all extras"
