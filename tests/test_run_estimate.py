@@ -8,6 +8,7 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.run.own_parts import Contrastive
 from tests.runs import train
 from vitrail.config import Duration
 from vitrail.data.loader import LoaderConfig
@@ -60,6 +61,12 @@ def configure(out: Path, length: str = "4 steps", **changes: Any) -> TrainConfig
         loader=LoaderConfig(workers=0),
     )
     return replace(config, **changes)
+
+
+def test_operations_of_a_task_of_your_own_are_unknown(tmp_path: Path) -> None:
+    found = estimate(configure(tmp_path / "run", repeats=2, val_split=""), task=Contrastive)
+    assert found.flops is None
+    assert not any(str(line).startswith("work") for line in found.summary())
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -60,8 +60,8 @@ class RunEstimate(Result):
     """Weights, gradients, the optimizer's moments and the average, in each process."""
     activation_bytes: int
     """What a micro-batch keeps for its backward pass."""
-    flops: float
-    """Operations of all training steps."""
+    flops: float | None
+    """Operations of all training steps; None where a part of your own takes part."""
     seconds: float
     """Expected time, evaluations included."""
 
@@ -81,7 +81,8 @@ class RunEstimate(Result):
         yield f"rate     {self.lr:g} after a warm-up of {self.warmup:,} steps"
         yield f"batch    {self.batch:,} images, {at_once} at a time{many}"
         yield f"memory   {state} of weights and optimizer, {kept} of activations"
-        yield f"work     {_show_flops(self.flops)}"
+        if self.flops is not None:
+            yield f"work     {_show_flops(self.flops)}"
         yield f"time     about {show_duration(self.seconds)}, by a few steps just taken"
 
 
@@ -110,6 +111,7 @@ def _estimate(config: TrainConfig, parts: Parts) -> RunEstimate:
         run = TrainingRun(config, processes, parts)
         total, micro = run.intervals.total, run.trainer.micro_batch
         images, many = run.images, processes.count
+        own = parts.task is not None or parts.model is not None
         teacher = getattr(run.task, "teach", None)
         spec = teacher and teacher.spec
         cost = cost_of_training(config, run.model.spec, spec, batch=micro)
@@ -133,7 +135,7 @@ def _estimate(config: TrainConfig, parts: Parts) -> RunEstimate:
             trained=trained,
             state_bytes=FLOAT * (parameters + kept * trained),
             activation_bytes=cost.activation_bytes,
-            flops=float(cost.flops) * config.batch * total,
+            flops=None if own else float(cost.flops) * config.batch * total,
             seconds=_time_steps(run, cost.flops).wall
             * count_passes(config, run.intervals, len(run.val_set or ())),
         )

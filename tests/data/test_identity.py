@@ -165,3 +165,26 @@ def test_torch_datasets_are_known_by_their_images() -> None:
     others = [*items[:2], (photo(9), 0), items[3]]
     assert TorchDataset(items).fingerprint() == TorchDataset(list(items)).fingerprint()
     assert TorchDataset(items).fingerprint() != TorchDataset(others).fingerprint()
+
+
+def test_a_cache_knows_one_changed_image_of_many(tmp_path: Path) -> None:
+    """Of data that has no place and no times, all images are hashed for a cache."""
+    items = [(np.full((4, 4, 3), number % 251, np.uint8), number % 2) for number in range(600)]
+    before = TorchDataset(items)
+    others = [*items]
+    others[1] = (photo(9, 4, 4), 1)
+    assert TorchDataset(others).stamp() != before.stamp() == TorchDataset([*items]).stamp()
+
+
+def test_a_cache_knows_files_that_the_library_only_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its table holds paths; one of many files is another one."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    fill(tmp_path / "set" / "train", count=200)
+    text = f"hf:{tmp_path}/set"
+    before = open_dataset(text, split="all").stamp()
+    assert open_dataset(text, split="all").stamp() == before
+    (tmp_path / "set" / "train" / "a" / "1.bmp").write_bytes(encode(photo(99), "BMP"))
+    assert open_dataset(text, split="all").stamp() != before

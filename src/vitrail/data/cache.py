@@ -80,9 +80,9 @@ class _Cached(ImageDataset):
         """Hash the dataset behind."""
         return self._dataset.fingerprint()
 
-    def storage(self) -> str:
-        """Say where the dataset behind is stored."""
-        return self._dataset.storage()
+    def stamp(self) -> str:
+        """Hash the dataset behind, as a key for caches."""
+        return self._dataset.stamp()
 
 
 class _CachedArray(_Cached, FixedSizeDataset):

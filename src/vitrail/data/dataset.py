@@ -99,16 +99,23 @@ class ImageDataset(ABC):
         return digest.hexdigest()
 
     def stamp(self) -> str:
-        """Hash what identifies the content, as a key for caches: fingerprint, place and times."""
-        text = f"{self.fingerprint()} {self.storage()}"
-        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+        """Hash what identifies the content, as a key for caches: fingerprint, place and times.
+
+        Of images whose place nobody knows, all contents are hashed.
+        """
+        place = self.storage()
+        text = f"{self.fingerprint()} {place}"
+        digest = hashlib.sha256(text.encode("utf-8", "surrogateescape"))
+        if not place:
+            self._hash_contents(digest.update, len(self))
+        return digest.hexdigest()
 
     def _hash_names(self, update: Callable[[bytes], None]) -> None:
         for index in range(len(self)):
             update(self.where(index).encode("utf-8", "surrogateescape") + b"\0")
 
-    def _hash_contents(self, update: Callable[[bytes], None]) -> None:
-        for index in _spread(len(self), _SAMPLED):
+    def _hash_contents(self, update: Callable[[bytes], None], most: int = _SAMPLED) -> None:
+        for index in _spread(len(self), most):
             try:
                 content = self.read(index)
             except OSError:
@@ -154,9 +161,13 @@ class FixedSizeDataset(ImageDataset):
         """Name an image by its index."""
         return f"{self.name}[{index}]"
 
-    def _hash_contents(self, update: Callable[[bytes], None]) -> None:
+    def storage(self) -> str:
+        """Say that the images are in memory, where their fingerprint counts them all."""
+        return "memory" if self.in_memory else ""
+
+    def _hash_contents(self, update: Callable[[bytes], None], most: int = _SAMPLED) -> None:
         if not self.in_memory:
-            super()._hash_contents(update)
+            super()._hash_contents(update, most)
             return
         for start in range(0, len(self), _AT_ONCE):
             pixels = self.take(np.arange(start, min(start + _AT_ONCE, len(self))))

@@ -35,6 +35,10 @@ class ProceduralDataset(FixedSizeDataset):
     def draw(self, numbers: np.ndarray) -> np.ndarray:
         """Draw some images together: (n, size, size, channels), uint8."""
 
+    def storage(self) -> str:
+        """Say that the images are a function of the dataset's name."""
+        return f"drawn: {self.name}"
+
     def take(self, indices: np.ndarray) -> np.ndarray:
         """Draw images, as many at a time as the processor's cache holds."""
         size = self.image_size
