@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from vitrail.config import InputError, from_flags, merge, read_file, suggest, to_dict
+from vitrail.config import InputError, flatten, from_flags, merge, read_file, suggest, to_dict
 from vitrail.data.datasets.open import Data, open_data
 from vitrail.data.transforms.augment import parse_augment
 from vitrail.distributed import choose_device
@@ -85,6 +85,7 @@ def resolve_settings(
     **words: Unpack[RunWords],
 ) -> Configured:
     """Gather settings as `configure` does; keep the weights that had to be read for it."""
+    given = (_daily_settings(task, words), _more_settings(words))
     given_out, path = words.get("out"), words.get("config_file")
     out = Path("runs/run" if given_out is None else given_out)
     file = dict(read_file(path)) if path else {}
@@ -96,7 +97,6 @@ def resolve_settings(
     name, checkpoint = _name_model(model or said.model, weights, words.get("image"))
     config = TrainConfig(data=text, model=name, out=out, weights=weights)
     recipe = words.get("recipe") or (task if task in ("masked-patches", "mae") else None)
-    given = (_daily_settings(task, words), _more_settings(words))
     if recipe is not None:
         config = apply_recipe(config, recipe, file, *given)
     planned = config.schedule.warmup
@@ -200,8 +200,9 @@ def _more_settings(words: RunWords) -> dict[str, Any]:
     for path in settings:
         if path.partition(".")[0] not in known:
             flags = known | own.keys() - {"settings", "config_file"}
-            hint = suggest(f"--{path}", (f"--{name.replace('_', '-')}" for name in flags))
-            raise InputError(f"unknown option --{path}{hint} (see --help)")
+            near = suggest(f"--{path}", (f"--{name.replace('_', '-')}" for name in flags))
+            hint = _in_sections(path) or f"{near} (see --help)"
+            raise InputError(f"unknown option --{path}{hint}")
     if isinstance(augment := settings.get("augment"), str):
         settings["augment"] = to_dict(parse_augment(augment))
     if isinstance(settings.get("fewshot"), str):
@@ -213,6 +214,14 @@ def _fit_batch(config: TrainConfig, data: Data, *, scale_lr: bool) -> TrainConfi
     """Cut a recipe's batch where it is larger than the whole training split."""
     images = count_images(open_data(data, split="train", labels=False))
     return config if images is None else fit_batch(config, images=images, scale_lr=scale_lr)
+
+
+def _in_sections(name: str) -> str:
+    """Ask whether a setting of that name was meant that is in a section."""
+    everything = flatten(to_dict(TrainConfig(data="", model="", out=Path())))
+    found = [path for path in everything if path.rpartition(".")[2] == name and path != name]
+    flags = [f"--{path.replace('_', '-')}" for path in found]
+    return f"; did you mean {' or '.join(flags)}?" if flags else ""
 
 
 def _fit_warmup(config: TrainConfig, data: Data) -> TrainConfig:

@@ -30,7 +30,7 @@ from vitrail.cli.evaluate import calibrate, compare, evaluate, zeroshot
 from vitrail.cli.features import choose, clean, cross_validate, embed, fewshot, knn, probe
 from vitrail.cli.inspect import inspect as inspect_command
 from vitrail.cli.models import describe, models
-from vitrail.cli.options import OTHER_NAMES
+from vitrail.cli.options import NOT_NEEDED, OTHER_NAMES
 from vitrail.cli.reproduction import reproduce
 from vitrail.cli.soup import soup
 from vitrail.cli.sweeping import MORE as MORE_OF_SWEEPS
@@ -244,6 +244,8 @@ def _split_settings(
         if not flag.startswith("--") or path in own:
             left.append(argument)
             continue
+        if path in NOT_NEEDED:
+            raise InputError(f"unknown option {flag}; {NOT_NEEDED[path]}")
         if path in OTHER_NAMES:
             raise InputError(f"unknown option {flag}; did you mean {OTHER_NAMES[path]}?")
         if not equals:
@@ -265,7 +267,10 @@ def _other_name(command: Callable[..., None], arguments: list[str]) -> str | Non
 def _one_line(box: str) -> str:
     """Flatten the parser's framed message: its first section, and what the user may have meant."""
     lines = [line.strip("│ ") for line in box.splitlines() if line[:1] not in "╭╰"]
-    first = " ".join(itertools.takewhile(lambda line: not line.startswith("─"), lines))
+    rules = [not line.strip("─-") and bool(line) for line in lines]
+    if not box.startswith("╭"):  # without the characters of a frame, its title is a line
+        lines, rules = lines[2:], rules[2:]
+    first = " ".join(lines[: rules.index(True)] if True in rules else lines)
     whole = " ".join(" ".join(lines).split())
     wrong = re.search(r"Error parsing (--\S+): .*?(INT|FLOAT).*? from \['(.*?)'\]", whole)
     wrong = wrong or re.search(r"Error parsing (--\S+): .*?(int|float)\b.*?: '(.*?)'", whole)

@@ -73,13 +73,36 @@ OTHER_NAMES = {
     **dict.fromkeys(("output_dir", "output", "project", "save_dir"), "--out"),
     **dict.fromkeys(("opt", "optimizer"), "--optim.kind"),
     **dict.fromkeys(("warmup_epochs", "warmup_steps"), "--schedule.warmup '5 epochs'"),
-    **dict.fromkeys(("sched", "lr_scheduler_type", "lr_scheduler"), "--schedule.kind"),
+    "warmup_ratio": "--schedule.warmup '10 %'",
+    **dict.fromkeys(("sched", "lr_scheduler_type", "lr_scheduler", "scheduler"), "--schedule.kind"),
     **dict.fromkeys(("clip_grad", "max_grad_norm", "gradient_clip_val"), "--optim.clip"),
     **dict.fromkeys(("label_smoothing", "smoothing"), "--loss.smoothing"),
     **dict.fromkeys(("drop_path", "drop_path_rate"), "--model NAME,stochastic_depth=0.1"),
+    **dict.fromkeys(("dropout", "drop", "drop_rate"), "--model NAME,dropout=0.1"),
     **dict.fromkeys(("mixup_alpha",), "--augment.mixup"),
+    **dict.fromkeys(("cutmix_alpha",), "--augment.cutmix"),
+    **dict.fromkeys(("aa", "auto_augment", "randaug"), "--augment.randaugment.magnitude 10"),
+    **dict.fromkeys(("reprob", "random_erasing"), "--augment.erase"),
+    **dict.fromkeys(("model_ema", "ema_decay", "model_ema_decay"), "--ema 0.9999"),
+    **dict.fromkeys(("log_interval", "logging_steps"), "--log-every"),
+    **dict.fromkeys(("save_steps", "save_period", "save_interval"), "--save-every '500 steps'"),
+    **dict.fromkeys(("eval_steps", "eval_interval"), "--eval-every '500 steps'"),
+    **dict.fromkeys(("report_to", "log_wandb", "logger"), "--loggers wandb"),
+    **dict.fromkeys(
+        ("gradient_accumulation_steps", "accumulate", "grad_accum_steps"), "--micro-batch"
+    ),
+    **dict.fromkeys(("lora", "peft"), "--tune lora (of finetune)"),
+    **dict.fromkeys(("lora_rank", "lora_r"), "--tune.rank"),
+    **dict.fromkeys(("dataset", "data_dir", "data_path"), "DATA, without a flag"),
     **dict.fromkeys(("grad_checkpointing", "gradient_checkpointing"), "--checkpointing"),
     **dict.fromkeys(("torchcompile", "torch_compile"), "--compile"),
     **dict.fromkeys(("pretrained", "checkpoint", "initial_checkpoint"), "--weights (of finetune)"),
 }
 """Flags of timm, Hugging Face and Ultralytics, and what they are called here."""
+NOT_NEEDED = {
+    **dict.fromkeys(("resume", "resume_from_checkpoint"), "run the same command again to resume"),
+    **dict.fromkeys(("num_classes", "num_labels", "nc"), "the classes are those of the data"),
+    **dict.fromkeys(("gpus", "world_size", "num_gpus"), "start it with torchrun for several GPUs"),
+    **dict.fromkeys(("do_train", "do_eval"), "leave it out"),
+}
+"""Their flags that have no place here, and what to do instead."""
