@@ -58,6 +58,16 @@ def test_train_gives_a_run(trained: tuple[Path, dict[str, Any]]) -> None:
     assert read_file(out / "config.yaml")["length"] == "8 steps"
 
 
+def test_the_report_can_be_left_out(
+    trained: tuple[Path, dict[str, Any]], capsys: Capture, tmp_path: Path
+) -> None:
+    words = (*TRAIN, "--steps", "1", "--no-report", *QUICK)
+    assert run(capsys, *words, "--out", str(tmp_path / "run"))[0] == 0
+    assert (trained[0] / "report.html").exists()
+    assert (tmp_path / "run" / "model").exists()
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
 def test_a_finished_run_says_what_it_reached_and_what_is_next(
     trained: tuple[Path, dict[str, Any]], capsys: Capture
 ) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from vitrail.text import to_json
+from vitrail.text import displayable, to_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,7 +47,7 @@ def print_line(text: str) -> None:
 
 def log_line(text: str) -> None:
     """Write one line about the work to stderr."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{displayable(text)}\n")
 
 
 @contextmanager
