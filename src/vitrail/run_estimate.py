@@ -228,22 +228,22 @@ def estimate_protocol(protocol: Protocol) -> ProtocolEstimate:
     )
 
 
-def time_image(config: TrainConfig) -> ImageTime:
-    """Take a few steps of a run, and say what an image takes; nothing is written."""
+def time_image(config: TrainConfig, *, least: float = 0.0) -> ImageTime:
+    """Take steps of a run for `least` seconds; say what an image takes. Nothing is written."""
     config, parts = gather_parts(replace(config, cache=CacheConfig()))
     with process_group(config.device) as processes:
         run = TrainingRun(config, processes, parts)
         teacher = getattr(run.task, "teach", None)
         cost = cost_of_training(config, run.model.spec, teacher and teacher.spec)
-        return _time_steps(run, cost.flops)
+        return _time_steps(run, cost.flops, least)
 
 
-def _time_steps(run: TrainingRun, work: int) -> ImageTime:
+def _time_steps(run: TrainingRun, work: int, least: float = 0.0) -> ImageTime:
     """Measure a few steps, an image of which has so much `work`."""
     most = run.trainer.micro_batch
     if run.processes.device.type == "cpu":
         most = min(most, max(2, int(_WORK / work)))
-    return measure_image_time(run, most=most)
+    return measure_image_time(run, most=most, least=least)
 
 
 def _show_bytes(count: int) -> str:

@@ -24,6 +24,7 @@ from vitrail.training.train_config import TrainConfig
 from vitrail.training.train_iterator import count_images
 from vitrail.training.trainer_setup import count_steps
 
+_SECONDS = 1.0  # that steps are measured for, so that a budget is met within some percent
 _SHOWN = 30  # runs that a summary lists
 
 
@@ -147,7 +148,8 @@ class Speeds:
         key = speed_key(config)
         if key not in self._times:
             with _threads(self._threads):
-                self._times[key] = time_image(replace(config, weights=None))
+                fresh = replace(config, weights=None)
+                self._times[key] = time_image(fresh, least=_SECONDS)
         return self._times[key]
 
     def add_to(self, jobs: Mapping[str, Job], configs: Mapping[str, TrainConfig]) -> dict[str, Job]:
@@ -189,8 +191,8 @@ def estimate_time(
 
 
 def share_threads(parallel: int) -> int:
-    """Say how many threads each of so many runs has."""
-    return max(1, available_cores() // parallel)
+    """Say how many threads each of so many runs has; a single one has this process's."""
+    return torch.get_num_threads() if parallel == 1 else max(1, available_cores() // parallel)
 
 
 def count_slots(parallel: int | None, jobs: Mapping[str, Job]) -> int:
