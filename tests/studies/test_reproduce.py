@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from vitrail.cli import main
-from vitrail.studies.reproduce import reproduce
 from vitrail.studies.study import SCALES, Measurements
 from vitrail.studies.study_list import NAMES, load_study
 
@@ -100,14 +99,18 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 
 @pytest.mark.parametrize("name", ["figure9", "figure12"])
-def test_a_folder_of_other_cells_is_refused_as_it_is(name: str, tmp_path: Path) -> None:
-    folder = tmp_path / name / "smoke"
+def test_a_folder_of_other_cells_is_refused_as_it_is(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / name / "desk"
     folder.mkdir(parents=True)
-    measured = isinstance(load_study(name).settings["smoke"].plan, Measurements)
+    measured = isinstance(load_study(name).settings["desk"].plan, Measurements)
     plan = folder / ("cases.json" if measured else "sweep.json")
     other = {"base": {"data": "digits"}, "axes": {}, "seeds": [0], "best": {}, "measures": []}
     plan.write_text(json.dumps(other))
-    with pytest.raises(ValueError, match="choose another --out") as caught:
-        reproduce(name, scale="smoke", out=tmp_path)
-    assert "\n" not in str(caught.value)
+    with pytest.raises(SystemExit):
+        main(["reproduce", name, "--out", str(tmp_path)])
+    error = capsys.readouterr().err
+    assert "choose another --out" in error
+    assert error.count("\n") == 1
     assert list(folder.iterdir()) == [plan]

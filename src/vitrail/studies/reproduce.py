@@ -23,7 +23,6 @@ from vitrail.studies.study import SCALES, Measurements, Scale, Study
 from vitrail.studies.study_list import NAMES, StudyList, load_study
 from vitrail.studies.study_pages import keep_table, write_pages
 from vitrail.studies.study_result import StudyResult, StudyResults, judge_table, table_to_csv
-from vitrail.text import show_duration
 from vitrail.training.checkpoints.run_folder import RESULT as RUN_RESULT
 
 TABLE, RESULT, PAGE = "table.csv", "result.json", "report.html"
@@ -82,8 +81,6 @@ def _run_study(
 ) -> StudyResult:
     plan, setting = study.plan(scale, data, weights), study.settings[scale]
     folder = out / study.name / scale
-    if scale != "smoke":
-        log_line(f"about {show_duration(3600 * setting.hours)} on {SCALES[scale]}; {folder}")
     if isinstance(plan, Measurements):
         rows = measure_cases(plan, folder)
         hours = sum(row["processor_seconds"] for row in rows) / 3600
