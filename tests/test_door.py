@@ -18,8 +18,14 @@ from vitrail.result import Result
 
 TINY = "ViT/4@16,depth=2,width=32,heads=2,mlp=64"
 
-OTHER_WORDS = {"no_report": "report", "config": "config_file", "dry_run": None}
-"""Flags that have another name in Python; --dry-run is `estimate`."""
+RUN = {
+    "no_report": "report", "no_calibration": "calibrate", "config": "config_file", "dry_run": None
+}  # fmt: skip
+SWEEP = {
+    "data": "plan", "model": "plan", "settings": "plan", "measure": "measures", "dry_run": None
+}  # fmt: skip
+OTHER_WORDS = {"train": RUN, "finetune": RUN, "sweep": SWEEP}
+"""Flags that have another name in Python; --dry-run is `estimate` or `estimate_sweep`."""
 
 FUNCTIONS = {
     "models": "list_models",
@@ -29,6 +35,8 @@ FUNCTIONS = {
     "data show": "show_data",
     "weights list": "list_weights",
     "weights show": "show_weights",
+    "cross-validate": "cross_validate",
+    "sweep show": "show_sweep",
 }
 
 
@@ -52,8 +60,8 @@ def words_of(function: Any) -> set[str]:
 def test_a_command_is_a_function_with_its_words(command: str) -> None:
     function = getattr(vitrail, FUNCTIONS.get(command, command))
     flags = words_of(COMMANDS[command]) - {"json"}
-    words = {word for flag in flags if (word := OTHER_WORDS.get(flag, flag)) is not None}
-    words = words if command in ("train", "finetune") else flags
+    others = OTHER_WORDS.get(command, {})
+    words = {word for flag in flags if (word := others.get(flag, flag)) is not None}
     assert words - words_of(function) - ({"data"} if command == "train" else set()) == set()
 
 

@@ -66,7 +66,7 @@ def field(config: TrainConfig, name: str) -> Any:
 @pytest.mark.parametrize(
     ("mode", "optim"),
     [("all", ("sgd", 0.01)), ("head", ("adamw", 5e-3)), ("last", ("adamw", 1e-3)),
-     ("lora", ("adamw", 5e-3))],
+     ("lora", ("adamw", 2e-3))],
 )  # fmt: skip
 def test_each_tuning_mode_has_its_optimizer(mode: str, optim: tuple[str, float]) -> None:
     """LoRA at SGD's 0.01 learned nothing but the head in a short run."""

@@ -173,7 +173,7 @@ def test_a_run_takes_its_training_images_only(tmp_path: Path) -> None:
     assert {train_set.where(n) for n in range(40)} == names("digits,take=40")
     assert len(open_run_data(tmp_path / "run", "test")) == run.images
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert "40 images of 10 classes" in log
+    assert "40 training images of 10 classes" in log
 
 
 def test_a_path_with_such_a_name_is_what_it_is(tmp_path: Path) -> None:

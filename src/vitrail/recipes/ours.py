@@ -16,7 +16,7 @@ _OPTIMIZERS = {
     "all": OptimConfig(kind="sgd", lr=0.01),
     "head": OptimConfig(kind="adamw", lr=5e-3),
     "last": OptimConfig(kind="adamw", lr=1e-3),
-    "lora": OptimConfig(kind="adamw", lr=5e-3),
+    "lora": OptimConfig(kind="adamw", lr=2e-3),
 }
 """The optimizer of `finetune-default` by tune.mode, measured on Pets (docs/training.md)."""
 
