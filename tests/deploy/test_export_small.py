@@ -135,7 +135,7 @@ def test_what_loses_too_much_is_not_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     (tmp_path / "a.onnx").write_text("old")
-    monkeypatch.setattr(Predictor, "load", lambda source, device: predictor)
+    monkeypatch.setattr(Predictor, "load", lambda source, **options: predictor)
     arguments = ["export", "any", str(tmp_path / "a.onnx"), "--to", "onnx", "--data", data]
     with pytest.raises(SystemExit, match="2"):
         main([*arguments, "--quantize", "int8-weights"])

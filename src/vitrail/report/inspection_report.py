@@ -28,9 +28,10 @@ from vitrail.predictor.images import ImageLike, is_one
 from vitrail.report import sections
 from vitrail.report.html_page import ReportSection, make_page
 from vitrail.report.mistakes import show_mistakes
-from vitrail.report.report_inputs import ReportInputs, find_run, open_inputs
+from vitrail.report.report_inputs import ReportInputs, open_inputs
 from vitrail.report.run_sections import RunSummary, read_run, show_run
 from vitrail.result import Result
+from vitrail.training.checkpoints.run_folder import find_run
 from vitrail.weights.loaded import AnyModel
 
 PAGE, NUMBERS, FIGURES = "report.html", "report.json", "figures"

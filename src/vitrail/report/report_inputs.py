@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,9 +21,7 @@ from vitrail.models import BiT, ViT
 from vitrail.models.spec import Size, check_division
 from vitrail.predictor.images import ImageLike
 from vitrail.report.report_images import ReportImage, read_images, sample_images
-from vitrail.text import expand
-from vitrail.training.checkpoints.run_folder import CONFIG
-from vitrail.training.logging.metrics_logger import METRICS
+from vitrail.training.checkpoints.run_folder import find_run
 from vitrail.training.run_data import open_run_data
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
@@ -142,14 +138,3 @@ def prepare_inputs(
     measured = sample_images(dataset, count, preprocess)
     shown = given or measured[:: max(1, len(measured) // SHOWN)][:SHOWN]
     return ReportInputs(loaded, preprocess, shown, measured, dataset)
-
-
-def find_run(model: AnyModel) -> Path | None:
-    """Find the run folder that a model's text is, or is inside of."""
-    if not isinstance(model, str | os.PathLike):
-        return None
-    folder = expand(os.fspath(model).removeprefix("run:"))
-    for place in (folder, folder.parent):
-        if os.path.isfile(place / METRICS) and os.path.isfile(place / CONFIG):
-            return place
-    return None

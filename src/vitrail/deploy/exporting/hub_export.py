@@ -13,9 +13,8 @@ import yaml
 
 from vitrail.config import InputError
 from vitrail.files import write_whole
-from vitrail.report.report_inputs import find_run
 from vitrail.training.checkpoints.default_folder import data_name
-from vitrail.training.checkpoints.run_folder import RESULT
+from vitrail.training.checkpoints.run_folder import RESULT, find_run
 from vitrail.training.run_data import read_config
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.convert import ConversionResult, convert

@@ -19,7 +19,7 @@ import yaml
 
 from vitrail.config import OBJECT, InputError, flatten, from_dict, read_file, to_dict
 from vitrail.files import write_whole
-from vitrail.text import quoted
+from vitrail.text import expand, quoted
 from vitrail.training.checkpoints.checkpoint_files import clean_checkpoints
 from vitrail.training.checkpoints.run_lock import LOCK
 from vitrail.training.logging.metrics_logger import LOG, METRICS, SPEED
@@ -191,3 +191,14 @@ def identify_run(config: TrainConfig) -> dict[str, str]:
     }
     text = json.dumps(bound, sort_keys=True).encode()
     return {"run": record.id, "settings": hashlib.sha256(text).hexdigest()}
+
+
+def find_run(model: object) -> Path | None:
+    """Find the run folder that a model's text is, or is inside of."""
+    if not isinstance(model, str | os.PathLike):
+        return None
+    folder = expand(os.fspath(model).removeprefix("run:"))
+    for place in (folder, folder.parent):
+        if os.path.isfile(place / METRICS) and os.path.isfile(place / CONFIG):
+            return place
+    return None

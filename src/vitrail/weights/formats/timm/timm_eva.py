@@ -165,13 +165,14 @@ def write_eva_arguments(spec: ViTSpec) -> tuple[str, dict[str, Any]]:
         "use_fc_norm": spec.last_norm == "pooled",
         "global_pool": "avg" if spec.pool == "gap" else spec.pool,
         "dynamic_img_size": False,
-        "num_kv_heads": [spec.key_heads_of(layer) for layer in range(spec.depth)],
         "attn_only_layer_scale": spec.layer_scale_at == "attention",
         **rope.get(spec.rotary, {}),
     }
     if spec.pool == "map":
         arguments["attn_pool_num_heads"] = spec.pool_heads or spec.heads
         arguments["attn_pool_mlp_ratio"] = ((spec.pool_mlp or spec.mlp) + 0.5) / spec.width
+    if spec.key_heads:
+        arguments["num_kv_heads"] = [spec.key_heads_of(layer) for layer in range(spec.depth)]
     if spec.layer_scale:
         arguments["init_values"] = spec.layer_scale
     if spec.rotary_grid:
