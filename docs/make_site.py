@@ -16,6 +16,7 @@ from contextlib import redirect_stdout, suppress
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import get_type_hints
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
@@ -73,11 +74,11 @@ def command_page() -> str:
     from vitrail.cli.main import COMMANDS
     from vitrail.cli.main import main as run
 
-    os.environ |= {"COLUMNS": "100", "NO_COLOR": "1"}
     lines = ["# Commands", "", "What `vitrail COMMAND --help` prints.", ""]
     for name in COMMANDS:
         output = io.StringIO()
-        with redirect_stdout(output), suppress(SystemExit):
+        width = patch.dict(os.environ, {"COLUMNS": "100", "NO_COLOR": "1"})
+        with width, redirect_stdout(output), suppress(SystemExit):
             run([*name.split(), "--help"])
         lines += [f"## vitrail {name}", "", "```text", output.getvalue().strip(), "```", ""]
     return "\n".join(lines)

@@ -124,3 +124,13 @@ def test_class_names_that_are_not_utf8_are_escaped(tmp_path: Path) -> None:
     found = check_data(str(tmp_path), workers=1)
     assert list(found.classes) == [r"caf\xe9", "plain", r"th\xe9"]
     assert json.dumps(found.to_dict(), ensure_ascii=False).encode()  # no surrogate is left
+
+
+def test_arrays_with_more_channels_than_photos_are_good(tmp_path: Path) -> None:
+    for number in range(4):
+        pixels = np.full((16, 16, 5), number, np.uint8) * np.arange(5, dtype=np.uint8)
+        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        np.save(tmp_path / "ab"[number % 2] / f"{number}.npy", pixels)
+    found = check_data(tmp_path, workers=1)
+    assert (found.images, found.bad) == (4, [])
+    assert len(found.mean) == 5

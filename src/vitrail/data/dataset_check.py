@@ -25,6 +25,7 @@ from vitrail.data.dataset import ImageDataset, UnreadableImage, select
 from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.open import Data, notes, open_splits
 from vitrail.data.datasets.unreadable_list import list_others, write_rows, write_unreadable_list
+from vitrail.data.decoding.arrays import channels_of_npy
 from vitrail.data.decoding.decode import LIMITS, ImageError, Limits, decode, read_header
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
 from vitrail.data.near_duplicates import SMALLEST, perceptual_hash
@@ -211,7 +212,10 @@ class _Inspector:
                 shrink = max(min(header.height, header.width) / SMALLEST, 1.0)
                 if measure:
                     shrink = sqrt(max(header.height * header.width / ENOUGH, 1))
-                pixels = decode(content, limits=self._limits, header=header, shrink=shrink)
+                channels = channels_of_npy(content) if header.format == "NPY" else 3
+                pixels = decode(
+                    content, channels=channels, limits=self._limits, header=header, shrink=shrink
+                )
                 mode, shape = f"{header.format} {header.mode}", (header.height, header.width)
         except ImageError as error:
             return _failed(UnreadableImage(dataset.where(index), str(error), error.kind))

@@ -48,6 +48,12 @@ def read_npy_header(data: bytes) -> Array:
     return array
 
 
+def channels_of_npy(data: bytes) -> int:
+    """Return the number of channels of a NumPy file."""
+    shape = read_npy_header(data).shape
+    return shape[2] if len(shape) == 3 else 1
+
+
 def decode_npy(data: bytes, channels: int) -> np.ndarray:
     """Decode a NumPy file to uint8 (height, width, channels)."""
     array = read_npy_header(data)
