@@ -22,7 +22,7 @@ from vitrail.training.checkpoints.run_folder import (
 from vitrail.training.losses import LossConfig
 from vitrail.training.optimization.schedule import ScheduleConfig
 from vitrail.training.peft import TuneConfig
-from vitrail.training.train_config import FREE, TrainConfig, free_settings
+from vitrail.training.train_config import FREE, FewShotConfig, TrainConfig, free_settings
 
 
 def begin(config: TrainConfig) -> None:
@@ -95,6 +95,7 @@ FREELY: dict[str, Any] = {
     "save_every": steps(8),
     "log_every": 9,
     "loggers": ("tensorboard",),
+    "fewshot": FewShotConfig(data="digits", shots=(1, 2)),
 }
 
 
