@@ -1,6 +1,7 @@
 # The two commands of the README, and what they are made of.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+EXTRAS := .[dev,peers]
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
 .PHONY: demo test browser lint format docs wheel bench clean
@@ -70,5 +71,5 @@ install = $(PIP) install --constraint constraints.txt --editable $(1) & pip=$$!;
 
 .venv/installed-dev: .venv/installed
 	@echo "Installing what development needs: linters, test tools, the libraries that we compare with."
-	@$(call install,'.[dev,peers]')
+	@$(call install,'$(EXTRAS)')
 	@touch $@
