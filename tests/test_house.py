@@ -31,6 +31,7 @@ LEVELS = [
     {"evaluation"},
     {"tasks", "predictor", "recipes"},
     {"report", "run_settings"},
+    {"run_minutes"},
     {"run"},
     {"model_soup", "run_estimate", "deploy"},
     {"studies", "vtab1k", "demonstration"},

@@ -156,11 +156,11 @@ def test_minutes_are_planned_once_and_resumed(
     monkeypatch.chdir(tmp_path)
     probes: list[str] = []
 
-    def probe(config: TrainConfig, parts: Any, started: float) -> tuple[int, float]:
+    def probe(config: TrainConfig, *_: Any) -> tuple[int, float]:
         probes.append(config.tune.mode)
         return (4, 1.0) if config.tune.mode == "all" else (6, 3.0)
 
-    monkeypatch.setattr("vitrail.run._probe_steps", probe)
+    monkeypatch.setattr("vitrail.run_minutes.probe_steps", probe)
     command = ("finetune", "digits,per_class=8", "--weights", f"run:{weights}", "--minutes", "3")
     quick = ("--loader.workers", "0", "--loggers", "", "--no-report", "--json")
     code, out, err = run(capsys, *command, *quick)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, astuple, replace
 from typing import Any, Literal, Unpack
@@ -19,37 +18,31 @@ from typing import Any, Literal, Unpack
 import torch
 from safetensors.torch import save as serialize
 
-from vitrail.config import Duration, InputError, merge, to_dict
+from vitrail.config import Duration, InputError, to_dict
 from vitrail.data.batches import Batch, UnreadableImage, check_batch
 from vitrail.data.cache import keep_decoded
 from vitrail.data.class_balance import balance_notes
-from vitrail.data.dataset import ImageDataset, ImageStream
-from vitrail.data.datasets.open import Data, check_trainable, notes
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.datasets.open import Data, check_trainable
 from vitrail.data.streaming import Cursor
 from vitrail.data.unreadable import UnreadableImages
 from vitrail.distributed import Processes, process_group
 from vitrail.evaluation.probes.fewshot_monitor import FewShotMonitor
 from vitrail.evaluation.uncertainty.calibrate import leave_calibration
 from vitrail.files import write_whole
-from vitrail.models import BiT, ViT, parse
+from vitrail.models import BiT, ViT
 from vitrail.models.model import Model
 from vitrail.recipes import paper_protocol
 from vitrail.recipes.protocol import ProtocolResult, run_protocol
 from vitrail.report import leave_report
-from vitrail.run_settings import (
-    Configured,
-    RunWords,
-    configure_finetuning,
-    data_text,
-    resolve_settings,
-)
+from vitrail.run_minutes import plan_finetuning, plan_training
+from vitrail.run_settings import Configured, RunWords, configure_finetuning, prepare_run
 from vitrail.signals import Stopped, listen
 from vitrail.tasks import make_task
 from vitrail.text import printable, show
 from vitrail.training.best_tracker import BestTracker
 from vitrail.training.callbacks import Callback
 from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, SaveError
-from vitrail.training.checkpoints.default_folder import adopt_time_plan
 from vitrail.training.checkpoints.resume import find_checkpoint, load_checkpoint, save_checkpoint
 from vitrail.training.checkpoints.run_folder import (
     BAD_BATCH,
@@ -63,22 +56,12 @@ from vitrail.training.checkpoints.run_folder import (
 )
 from vitrail.training.checkpoints.run_lock import run_lock
 from vitrail.training.checkpoints.sharding import full_state_dict
-from vitrail.training.logging.first_screen import check_images, describe_data
+from vitrail.training.logging.first_screen import describe_run
 from vitrail.training.logging.log_setup import show_log
 from vitrail.training.logging.loggers import LoggerFactory
 from vitrail.training.logging.metrics_logger import MetricsLogger
 from vitrail.training.logging.run_facts import CostMeter
 from vitrail.training.loop import StepResult, fit
-from vitrail.training.optimization.time_plan import (
-    ENOUGH,
-    FEW,
-    LARGER,
-    MANY,
-    MOST,
-    PROBED,
-    fit_steps,
-    measure_image_time,
-)
 from vitrail.training.parts import (
     ModelChange,
     OptimizerFactory,
@@ -86,12 +69,10 @@ from vitrail.training.parts import (
     Schedule,
     Transform,
     gather_parts,
-    split_model,
-    split_task,
     split_weights,
 )
 from vitrail.training.peft import adapt
-from vitrail.training.run_data import hold_out_for_choosing, open_datasets
+from vitrail.training.run_data import hold_out_for_choosing, identify_data, open_datasets
 from vitrail.training.run_result import Ending, Run, make_run
 from vitrail.training.task import Metric, Task, TaskFactory
 from vitrail.training.train_config import TrainConfig
@@ -102,8 +83,6 @@ from vitrail.weights.checkpoint import save_folder
 from vitrail.weights.loaded import AnyModel, LoadedModel
 
 log = logging.getLogger("vitrail")
-
-_AFTER = 10.0  # seconds that the last evaluation's rest and the report take
 
 
 def train(
@@ -147,11 +126,7 @@ def train(
         loggers=loggers,
     )
     if config.minutes is not None:
-        begun = None if restart else adopt_time_plan(config)
-        if begun is None:
-            length = Duration(_probe_steps(config, parts, started)[0], "steps")
-            begun = replace(config, length=length)
-        config = begun
+        config = plan_training(config, parts, TrainingRun, started, restart=restart)
     return _train(config, parts, restart=restart, report=report, calibrate=calibrate)
 
 
@@ -190,7 +165,8 @@ def finetune(
             if protocol is not None:
                 raise InputError("--protocol paper has steps of its own; leave --minutes out")
             source, words["out"] = found.config.weights, found.config.out  # chosen once
-            found = _plan_minutes(found, data, settle, tune, words, started, restart=restart)
+            chosen: Any = {"tune": tune, "words": words, "restart": restart}
+            found = plan_finetuning(found, data, settle, TrainingRun, started, **chosen)
     config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
     if protocol is None:
         return _train(config, parts, restart=restart, report=report, calibrate=calibrate)
@@ -200,95 +176,6 @@ def finetune(
         )
     plan = paper_protocol(found.config, found.row, rates=tuple(rates) or None, seeds=seeds)
     return run_protocol(plan, train_among, restart=restart)
-
-
-def prepare_run(
-    config: TrainConfig | Data,
-    words: RunWords,
-    *,
-    data: Data | None = None,
-    model: Any = None,
-    task: str | TaskFactory | None = None,
-    weights: AnyModel | None = None,
-    **given: Any,
-) -> tuple[TrainConfig, Parts]:
-    """Return a run's settings and parts from what `train` takes; `given` is as for its parts."""
-    named, change = split_model(model)
-    kind, own_task = split_task(task)
-    if isinstance(change, LoadedModel | ViT | BiT):
-        weights, change = change, None
-    source, checkpoint = split_weights(weights)
-    named = named or (checkpoint and checkpoint.spec.name)
-    if isinstance(config, TrainConfig):
-        if words:
-            raise InputError(f"{', '.join(words)}: change the TrainConfig instead, or give DATA")
-        own = None if data is None else data_text(data)
-        noted = {"model": named, "task": kind, "data": own, "weights": source}
-        config = merge(config, {name: text for name, text in noted.items() if text is not None})
-    else:
-        data = config if data is None else data
-        found = resolve_settings(data, model=named, task=kind, weights=source, **words)
-        config, checkpoint = found.config, checkpoint or found.checkpoint
-    return gather_parts(
-        config, data=data, checkpoint=checkpoint, task=own_task, model=change, **given
-    )
-
-
-def _plan_minutes(
-    found: Configured,
-    data: Data,
-    settle: Callable[[str | None, RunWords], Configured],
-    tune: str | None,
-    words: RunWords,
-    started: float,
-    *,
-    restart: bool,
-) -> Configured:
-    """Choose a length, and where nobody chose them weights to train and image size, for a time.
-
-    A run that was begun with the same time keeps its plan.
-    """
-    begun = None if restart else adopt_time_plan(found.config)
-    if begun is not None:
-        return replace(found, config=begun)
-
-    def probe(found: Configured) -> tuple[int, float]:
-        config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
-        return _probe_steps(config, parts, started)
-
-    steps, epochs = probe(found)
-    side = max(parse(found.config.model).image)
-    if epochs < FEW and tune is None:
-        found = settle("last", words)
-        steps, epochs = probe(found)
-    elif epochs > MANY and words.get("image") is None:
-        larger = [each for each in LARGER if side < each < side * math.sqrt(epochs / ENOUGH)]
-        if larger:
-            found = settle(tune, {**words, "image": larger[-1]})
-            steps, epochs = probe(found)
-    if epochs > MOST:
-        steps, epochs = int(steps * MOST / epochs), MOST
-    config = replace(found.config, length=Duration(steps, "steps"))
-    size = "x".join(map(str, parse(config.model).image))
-    log.info(
-        "time     %s: %.3g epochs, %s steps, of %s weights at %s, by a few steps just taken",
-        *(f"{config.minutes:g} minutes", epochs, f"{steps:,}", config.tune.mode, size),
-    )
-    return replace(found, config=config)
-
-
-def _probe_steps(config: TrainConfig, parts: Parts, started: float) -> tuple[int, float]:
-    """Take some steps; say how many, and how many epochs, fit into the time that is left."""
-    assert config.minutes is not None
-    seconds, began = 60 * config.minutes, time.monotonic()
-    with process_group(config.device) as processes:
-        run = TrainingRun(config, processes, parts)
-        opened = time.monotonic() - began
-        most = min(run.trainer.micro_batch, PROBED)
-        each = measure_image_time(run, most=most, least=min(10.0, 0.02 * seconds)).wall
-        left = seconds - (time.monotonic() - started) - opened - _AFTER
-        steps = fit_steps(run, each, left)
-        return steps, steps * config.batch / (run.images or steps * config.batch)
 
 
 def _train(
@@ -377,7 +264,7 @@ class TrainingRun:
         self.data_notes = check_trainable(self.train_set, self.val_set, labels=labels)
         self.data_notes += balance_notes(config.balance, self.train_set)
         self.identity = {
-            split: _identify(each)
+            split: identify_data(each)
             for split, each in (("train", self.train_set), ("val", self.val_set))
             if each is not None
         }
@@ -442,7 +329,7 @@ class TrainingRun:
             ) as self.metrics,
             listen() as self.signals,
         ):
-            for note in self._notes(start):
+            for note in describe_run(self, start):
                 self.metrics.note(note)
             if saved:
                 self._resume(saved)
@@ -470,38 +357,6 @@ class TrainingRun:
                 f"stopped at step {step:,} of {total:,}; run the same command again to resume"
             )
         raise Stopped(self.signals.number or signal.SIGTERM, step)  # not an error, to the log
-
-    def _notes(self, start: int) -> list[str]:
-        config, total = self.config, self.intervals.total
-        found = [
-            describe_data(self.opened, self.val_set, held_out=config.hold_out > 0),
-            *(*notes(self.opened), *self.data_notes, *self.parts.notes(config)),
-        ]
-        if not start and self.processes.is_main and self.parts.need_labels(config):
-            found += check_images(self.opened, self.val_set)
-        if start:
-            found.append(f"resuming {show(config.out)} at step {start:,} of {total:,}")
-        elif self.provenance is not None:
-            before = self.provenance.changes[:-1]  # the last says what this run trains on
-            older = [each.startswith("trained on") for each in before]
-            found += before[len(older) - older[::-1].index(True) if any(older) else 0 :]
-        parameters = sum(p.numel() for p in self.model.parameters() if p.requires_grad)
-        device, precision = self.processes.device.type, self.trainer.autocast or torch.float32
-        found.append(
-            f"model    {self.model.spec}: {parameters:,} trained parameters, on {device} in "
-            f"{str(precision).removeprefix('torch.')}"
-        )
-        epochs = f" ({total * config.batch / self.images:.3g} epochs)" if self.images else ""
-        found.append(
-            f"run      {show(config.out)}: {total:,} steps of {config.batch}{epochs}, "
-            f"{self.trainer.micro_batch} at a time"
-        )
-        if (old := config.ema**total) > 0.5:
-            found.append(
-                f"an EMA decay of {config.ema} is still {old:.0%} the starting weights after "
-                f"{total:,} steps; a smaller one forgets sooner"
-            )
-        return found
 
     def _call(self, event: str, *arguments: Any) -> None:
         """Tell the callbacks."""
@@ -659,10 +514,3 @@ class TrainingRun:
                 write_whole(out / MIM_HEAD, serialize(extra))
 
         self.processes.on_main(write)
-
-
-def _identify(data: ImageDataset | ImageStream) -> dict[str, Any]:
-    """Say by what a resumed run knows its images again; a stream, by name and classes."""
-    if isinstance(data, ImageDataset):
-        return {"name": data.name, "images": len(data), "hash": data.fingerprint()}
-    return {"name": data.name, "images": 0, "hash": repr(data.classes)}

@@ -18,8 +18,8 @@ from vitrail.models.cost.total import FLOAT
 from vitrail.recipes import paper_protocol
 from vitrail.recipes.protocol import RUNGS, Protocol
 from vitrail.result import Result, ResultTable
-from vitrail.run import TrainingRun, prepare_run
-from vitrail.run_settings import RunWords, configure_finetuning
+from vitrail.run import TrainingRun
+from vitrail.run_settings import RunWords, configure_finetuning, prepare_run
 from vitrail.text import show_duration
 from vitrail.training.logging.run_facts import cost_of_training
 from vitrail.training.optimization.time_plan import ImageTime, count_passes, measure_image_time

@@ -12,14 +12,18 @@ from vitrail.config import InputError, flatten, from_flags, merge, read_file, su
 from vitrail.data.datasets.open import Data, open_data
 from vitrail.data.transforms.augment import parse_augment
 from vitrail.distributed import choose_device
+from vitrail.models import BiT, ViT
 from vitrail.models.names import at_size, parse_size
 from vitrail.recipes import apply_recipe, fit_batch, shorten_warmup, transfer_of
 from vitrail.training.checkpoints.default_folder import choose_out
 from vitrail.training.logging.loggers import check_loggers
+from vitrail.training.parts import Parts, gather_parts, split_model, split_task, split_weights
+from vitrail.training.task import TaskFactory
 from vitrail.training.train_config import TrainConfig
 from vitrail.training.train_iterator import count_images
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import read_checkpoint
+from vitrail.weights.loaded import AnyModel, LoadedModel
 from vitrail.weights.published.default_weights import choose_default_weights
 
 
@@ -142,6 +146,38 @@ def configure_finetuning(
         weights = choose_default_weights(images, device, words.get("minutes"), model)
     found = resolve_settings(data, model=model, weights=weights, **words)
     return replace(found, row=row)
+
+
+def prepare_run(
+    config: TrainConfig | Data,
+    words: RunWords,
+    *,
+    data: Data | None = None,
+    model: Any = None,
+    task: str | TaskFactory | None = None,
+    weights: AnyModel | None = None,
+    **given: Any,
+) -> tuple[TrainConfig, Parts]:
+    """Return a run's settings and parts from what `train` takes; `given` is as for its parts."""
+    named, change = split_model(model)
+    kind, own_task = split_task(task)
+    if isinstance(change, LoadedModel | ViT | BiT):
+        weights, change = change, None
+    source, checkpoint = split_weights(weights)
+    named = named or (checkpoint and checkpoint.spec.name)
+    if isinstance(config, TrainConfig):
+        if words:
+            raise InputError(f"{', '.join(words)}: change the TrainConfig instead, or give DATA")
+        own = None if data is None else data_text(data)
+        noted = {"model": named, "task": kind, "data": own, "weights": source}
+        config = merge(config, {name: text for name, text in noted.items() if text is not None})
+    else:
+        data = config if data is None else data
+        found = resolve_settings(data, model=named, task=kind, weights=source, **words)
+        config, checkpoint = found.config, checkpoint or found.checkpoint
+    return gather_parts(
+        config, data=data, checkpoint=checkpoint, task=own_task, model=change, **given
+    )
 
 
 def data_text(data: Data) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from torch.utils.data import Dataset
 
@@ -110,6 +111,13 @@ def _check_stream(stream: ImageStream, config: TrainConfig) -> None:
             f"{stream.name} does not say how many images it has, so that nothing lasts epochs: "
             f"give {', '.join(counted)} as '1000 steps', '10 %' or '1_000_000 images'"
         )
+
+
+def identify_data(data: ImageDataset | ImageStream) -> dict[str, Any]:
+    """Say by what a resumed run knows its images again; a stream, by name and classes."""
+    if isinstance(data, ImageDataset):
+        return {"name": data.name, "images": len(data), "hash": data.fingerprint()}
+    return {"name": data.name, "images": 0, "hash": repr(data.classes)}
 
 
 def read_config(run: Path) -> TrainConfig:

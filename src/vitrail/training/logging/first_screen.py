@@ -1,10 +1,72 @@
-"""What a run says of its data before it begins."""
+"""What a run says of its data and itself before it begins."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
+import torch
+
 from vitrail.data.class_balance import imbalance
 from vitrail.data.dataset import ImageDataset, ImageStream
+from vitrail.data.datasets.open import notes
 from vitrail.data.quick_check import quick_check
+from vitrail.distributed import Processes
+from vitrail.models.model import Model
+from vitrail.text import show
+from vitrail.training.loop import Intervals, Trainer
+from vitrail.training.parts import Parts
+from vitrail.training.train_config import TrainConfig
+from vitrail.weights.checkpoint import Provenance
+
+
+class OpenedRun(Protocol):
+    """What is told of: `vitrail.run.TrainingRun`, which stands above this module."""
+
+    config: TrainConfig
+    processes: Processes
+    parts: Parts
+    opened: ImageDataset | ImageStream
+    val_set: ImageDataset | None
+    data_notes: tuple[str, ...]
+    provenance: Provenance | None
+    model: Model
+    trainer: Trainer
+    intervals: Intervals
+    images: int | None
+
+
+def describe_run(run: OpenedRun, start: int) -> list[str]:
+    """Say what is learned from, where a run begins, what is trained, for how long: a line each."""
+    config, total = run.config, run.intervals.total
+    found = [
+        describe_data(run.opened, run.val_set, held_out=config.hold_out > 0),
+        *(*notes(run.opened), *run.data_notes, *run.parts.notes(config)),
+    ]
+    if not start and run.processes.is_main and run.parts.need_labels(config):
+        found += check_images(run.opened, run.val_set)
+    if start:
+        found.append(f"resuming {show(config.out)} at step {start:,} of {total:,}")
+    elif run.provenance is not None:
+        before = run.provenance.changes[:-1]  # the last says what this run trains on
+        older = [each.startswith("trained on") for each in before]
+        found += before[len(older) - older[::-1].index(True) if any(older) else 0 :]
+    parameters = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
+    device, precision = run.processes.device.type, run.trainer.autocast or torch.float32
+    found.append(
+        f"model    {run.model.spec}: {parameters:,} trained parameters, on {device} in "
+        f"{str(precision).removeprefix('torch.')}"
+    )
+    epochs = f" ({total * config.batch / run.images:.3g} epochs)" if run.images else ""
+    found.append(
+        f"run      {show(config.out)}: {total:,} steps of {config.batch}{epochs}, "
+        f"{run.trainer.micro_batch} at a time"
+    )
+    if (old := config.ema**total) > 0.5:
+        found.append(
+            f"an EMA decay of {config.ema} is still {old:.0%} the starting weights after "
+            f"{total:,} steps; a smaller one forgets sooner"
+        )
+    return found
 
 
 def describe_data(

@@ -1,0 +1,108 @@
+"""The settings of a run that is given a time: what fits into it, by a few real steps."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from vitrail.config import Duration
+from vitrail.data.datasets.open import Data
+from vitrail.distributed import Processes, process_group
+from vitrail.models import parse
+from vitrail.run_settings import Configured, RunWords
+from vitrail.training.checkpoints.default_folder import adopt_time_plan
+from vitrail.training.optimization.time_plan import (
+    ENOUGH,
+    FEW,
+    LARGER,
+    MANY,
+    MOST,
+    PROBED,
+    ProbedRun,
+    fit_steps,
+    measure_image_time,
+)
+from vitrail.training.parts import Parts, gather_parts
+from vitrail.training.train_config import TrainConfig
+
+log = logging.getLogger("vitrail")
+
+_AFTER = 10.0  # seconds that the last evaluation's rest and the report take
+
+OpenRun = Callable[[TrainConfig, Processes, Parts], ProbedRun]
+"""Opens a run to take steps of: `vitrail.run.TrainingRun`, which stands above this module."""
+
+
+def plan_training(
+    config: TrainConfig, parts: Parts, open_run: OpenRun, started: float, *, restart: bool
+) -> TrainConfig:
+    """Choose a length for a time; a run that was begun with the same time keeps its plan."""
+    begun = None if restart else adopt_time_plan(config)
+    if begun is not None:
+        return begun
+    steps, _ = probe_steps(config, parts, open_run, started)
+    return replace(config, length=Duration(steps, "steps"))
+
+
+def plan_finetuning(
+    found: Configured,
+    data: Data,
+    settle: Callable[[str | None, RunWords], Configured],
+    open_run: OpenRun,
+    started: float,
+    *,
+    tune: str | None,
+    words: RunWords,
+    restart: bool,
+) -> Configured:
+    """Choose a length, and where nobody chose them weights to train and image size, for a time.
+
+    `settle` gathers the settings again for other ones. A run that was begun with the same time
+    keeps its plan.
+    """
+    begun = None if restart else adopt_time_plan(found.config)
+    if begun is not None:
+        return replace(found, config=begun)
+
+    def probe(found: Configured) -> tuple[int, float]:
+        config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
+        return probe_steps(config, parts, open_run, started)
+
+    steps, epochs = probe(found)
+    side = max(parse(found.config.model).image)
+    if epochs < FEW and tune is None:
+        found = settle("last", words)
+        steps, epochs = probe(found)
+    elif epochs > MANY and words.get("image") is None:
+        larger = [each for each in LARGER if side < each < side * math.sqrt(epochs / ENOUGH)]
+        if larger:
+            found = settle(tune, {**words, "image": larger[-1]})
+            steps, epochs = probe(found)
+    if epochs > MOST:
+        steps, epochs = int(steps * MOST / epochs), MOST
+    config = replace(found.config, length=Duration(steps, "steps"))
+    size = "x".join(map(str, parse(config.model).image))
+    log.info(
+        "time     %s: %.3g epochs, %s steps, of %s weights at %s, by a few steps just taken",
+        *(f"{config.minutes:g} minutes", epochs, f"{steps:,}", config.tune.mode, size),
+    )
+    return replace(found, config=config)
+
+
+def probe_steps(
+    config: TrainConfig, parts: Parts, open_run: OpenRun, started: float
+) -> tuple[int, float]:
+    """Take some steps; say how many, and how many epochs, fit into the time that is left."""
+    assert config.minutes is not None
+    seconds, began = 60 * config.minutes, time.monotonic()
+    with process_group(config.device) as processes:
+        run = open_run(config, processes, parts)
+        opened = time.monotonic() - began
+        most = min(run.trainer.micro_batch, PROBED)
+        each = measure_image_time(run, most=most, least=min(10.0, 0.02 * seconds)).wall
+        left = seconds - (time.monotonic() - started) - opened - _AFTER
+        steps = fit_steps(run, each, left)
+        return steps, steps * config.batch / (run.images or steps * config.batch)
