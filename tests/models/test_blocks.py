@@ -13,7 +13,7 @@ from vitrail.models.layers.blocks import AxialBlock, Block
 from vitrail.models.layers.heads import AttentionPool
 from vitrail.models.layers.mlp import MLP
 from vitrail.models.layers.norms import LayerScale
-from vitrail.models.layers.self_attention import SelfAttention
+from vitrail.models.layers.self_attention import AttentionMix, SelfAttention
 from vitrail.models.noise import StochasticDepth
 
 
@@ -47,6 +47,25 @@ def test_attention_is_softmax_of_queries_and_keys(bias: bool, norm_eps: float | 
     randomize(attention)
     x = torch.randn(2, 7, 12, dtype=torch.float64)
     torch.testing.assert_close(attention(x), attend(attention, x))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_attention_in_bfloat16_differs_by_rounding_only(biased: bool) -> None:
+    shapes = [(2, 3, 7, 16)] * 3 + ([(2, 3, 7, 7)] if biased else [])
+    given = [torch.randn(shape).bfloat16().requires_grad_() for shape in shapes]
+    exact = [each.detach().double().requires_grad_() for each in given]
+    query, key, value, *bias = exact
+    logits = query @ key.mT / 4 + (bias[0] if biased else 0)
+    expected = logits.softmax(-1) @ value
+    found = AttentionMix()(*given[:3], given[3] if biased else None)
+    weight = torch.randn(expected.shape)
+    for result in (found, expected):
+        (result * weight).sum().backward()
+    torch.testing.assert_close(found.double(), expected, atol=0.04, rtol=0)
+    for rounded, each in zip(given, exact, strict=True):
+        assert rounded.grad is not None
+        assert each.grad is not None
+        torch.testing.assert_close(rounded.grad.double(), each.grad, atol=0.1, rtol=0)
 
 
 def test_block_is_equations_2_and_3() -> None:

@@ -5,6 +5,7 @@ Unlike in BiT, normalization follows each convolution, and padding is TensorFlow
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -52,7 +53,9 @@ class Stem(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map images (batch, channels, height, width) to the first block's input."""
         x = self.norm(self.conv(x)).relu()
-        return F.max_pool2d(pad_same(x, 3, 2, value=float("-inf")), 3, 2)
+        x = pad_same(x, 3, 2, value=float("-inf")).contiguous(memory_format=torch.channels_last)
+        # torch's max-pool is vectorized over channels only; its norms are faster the other way.
+        return F.max_pool2d(x, 3, 2).contiguous()
 
     def init_blocks(self) -> None:
         """Make each block start as its shortcut, as the official code does."""
