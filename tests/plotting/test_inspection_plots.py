@@ -78,7 +78,8 @@ def test_every_figure_has_an_example() -> None:
 def test_figures_are_whole_and_the_same_twice(name: str) -> None:
     plot, again = EXAMPLES[name](), EXAMPLES[name]()
     assert isinstance(plot, Figure)
-    assert (plot.name, plot.title, plot.caption) == (name, *CAPTIONS[name])
+    assert (plot.name, plot.title, plot.see, plot.how) == (name, *CAPTIONS[name])
+    assert re.fullmatch(r"[^.]+(\(arXiv [\d.]+\))?\.", plot.see), "one sentence on what to see"
     svg, png = plot.svg(), plot.png()
     assert (svg, png) == (plot.svg(), again.png())
     root = ET.fromstring(svg)

@@ -14,7 +14,7 @@ class Reader(html.parser.HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
-        if tag not in ("meta", "img", "wbr"):
+        if tag not in ("meta", "img", "wbr", "input"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

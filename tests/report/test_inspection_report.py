@@ -1,5 +1,7 @@
 """The report: whole, self-contained, escaped, the same twice, and for every kind of model."""
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -17,6 +19,7 @@ from vitrail.data.datasets.open import open_data
 from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.distance import attention_distance
+from vitrail.plotting.tiles import stretch
 from vitrail.report import InspectionReport, inspect
 from vitrail.report.mistakes import predict_inputs
 from vitrail.report.report_images import read_images
@@ -45,16 +48,40 @@ def test_a_page_holds_everything_itself(report: InspectionReport) -> None:
     page = report.html()
     found = read(page)
     images = found.find("img")
-    assert len(images) == len(report.plots) > 8
-    assert all((image["src"] or "").startswith("data:image/svg+xml;base64,") for image in images)
+    drawn = [i for i in images if (i["src"] or "").startswith("data:image/svg+xml;base64,")]
+    assert len(drawn) == len(report.plots) > 8
+    assert len(images) == len(drawn) + 2  # those under the sliders
+    assert all((image["src"] or "").startswith("data:image/") for image in images)
     assert all(len(image["alt"] or "") > 20 for image in images)
-    assert not found.find("script")
     assert not found.find("link")
     assert not re.search(r"(?:src|href)=[\"'](?!data:|#)", page)
     anchors = {f"#{section['id']}" for section in found.find("section")}
-    assert {link["href"] for link in found.find("a")} == anchors
+    assert {link["href"] for link in found.find("a")} == anchors - {"#section-1"}  # both images
     (policy,) = (m for m in found.find("meta") if m.get("http-equiv"))
     assert (policy["content"] or "").startswith("default-src 'none'")
+    (script,) = re.findall(r"<script>(.+?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert (policy["content"] or "").endswith(f"; script-src 'sha256-{digest}'")
+
+
+def test_sliders_hold_the_attention_of_every_head(report: InspectionReport, place: Path) -> None:
+    first = next(e for e in read(report.html()).find("div") if e.get("class") == "explorer")
+    shape = [int(size) for size in (first["data-shape"] or "").split(",")]
+    assert shape == [2, 2, 4, 4]
+    kept = np.frombuffer(base64.b64decode(first["data-maps"] or ""), np.uint8)
+    inputs = open_inputs(str(place / "model"), [place / "images" / "<b>&.png"])
+    (x,) = inputs.batches(inputs.shown)
+    expected = []
+    for layer in range(2):
+        heads = attention_masks(inputs.model, x, method="raw", by_head=True, layer=layer).values[0]
+        expected += [stretch(each) for each in (heads.mean(0), *heads)]
+    assert np.abs(kept.reshape(6, 4, 4) - 255 * np.stack(expected)).max() <= 1
+
+
+def test_a_page_without_sliders_runs_no_script(tmp_path: Path) -> None:
+    page = inspect(save_model(tmp_path / "bit", BIT), save_images(tmp_path, "a.png")).html()
+    assert not read(page).find("script")
+    assert "script-src" not in page
 
 
 def test_names_come_out_as_text(report: InspectionReport) -> None:

@@ -18,9 +18,11 @@ from vitrail import inspect, load
 from vitrail.config import override
 from vitrail.data.dataset import ArrayDataset
 from vitrail.data.transforms.apply import normalize
+from vitrail.report.html_page import ReportSection
 from vitrail.report.report_inputs import open_inputs
 from vitrail.report.run_report import write_run_report
 from vitrail.report.run_sections import read_curves, show_training
+from vitrail.report.verdict import show_verdict
 from vitrail.run import TrainConfig, train
 
 TINY = "ViT/4@8,depth=2,width=32,heads=2,mlp=64"
@@ -44,10 +46,42 @@ def test_a_report_begins_with_the_runs_own_result(run: Path) -> None:
     first = report.sections[0]
     assert first.title == "Result"
     assert first.data == result
-    (card,) = first.cards
-    assert isinstance(card, str)
-    assert f"{result['top1']:.2%}" in card
-    assert "digits/test" in card
+    headline, weakest, look = map(str, first.cards)
+    low, high = result["top1_interval"]
+    assert f"{result['top1']:.1%}" in headline
+    assert f"95 % interval {low:.1%} to {high:.1%}, on 355 validation images." in headline
+    for name, count, right in result["worst_classes"]:
+        assert f">{name}<" in weakest
+        assert f">{right} of {count}<" in weakest
+    assert 'href="#mistakes"' in look
+    training = next(each for each in report.sections if each.title == "Training")
+    assert "digits/test" in str(training.cards[-1])
+    assert f"{result['top1']:.2%}" in str(training.cards[-1])
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([3.0, 1.0, 1.2], "lowest at step 20 and rose: it overfits"),
+        ([3.0, 2.0, 1.5], "still falling; more steps may help"),
+        ([3.0, 1.0, 1.001], ""),
+        ([3.0, 1.0], ""),
+        ([3.0, np.nan, 1.0], ""),
+    ],
+)
+def test_the_first_screen_reads_the_curves(losses: list[float], said: str) -> None:
+    steps = 10 * np.arange(1, len(losses) + 1)
+    result = {"images": 4, "steps": 30, "top1": 0.5, "top1_interval": [0.15, 0.85], "skipped": 2}
+    curves = {"val/loss": (steps, np.array(losses))}
+    confusion = [[1, 2], [0, 1]]
+    mistakes = ReportSection("Mistakes", "2 of 4.", data={"mistakes": [1], "confusion": confusion})
+    section = show_verdict(result, mistakes, curves, ("<a>", "b"))
+    look = str(section.cards[-1])
+    assert said in look
+    assert ("The curves" in look) == bool(said)
+    assert "Most often confused: &lt;a&gt; as b, 2 images." in look
+    assert "70 points wide" in look
+    assert "2 images could not be read" in look
 
 
 def test_data_of_a_run_is_what_it_held_out(tmp_path: Path) -> None:
@@ -71,7 +105,7 @@ def test_mistakes_are_images_the_most_confident_first(run: Path) -> None:
     sure = [mistake["confidence"] for mistake in mistakes]
     assert sure == sorted(sure, reverse=True)
     assert all(mistake["label"] != mistake["predicted"] for mistake in mistakes)
-    images = [i for i in read(report.html()).find("img") if "image/jpeg" in (i["src"] or "")]
+    images = [i for i in read(report.html()).find("img") if ", predicted " in (i["alt"] or "")]
     for image in images:  # digits have 8 pixels a side
         data = base64.b64decode((image["src"] or "").partition(",")[2])
         assert Image.open(io.BytesIO(data)).size == (200, 200)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from vitrail.plotting.canvas import Plot
 
 Method = Literal["rollout", "gradient", "raw"]
+MEMORY = 2**28
+"""Bytes of attention that are held at once when every layer's is asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +104,25 @@ def attention_masks(
         values = _follow(maps[0], read) if method == "raw" else rollout(maps, read)
     patches = values[..., inner.spec.prefix :].unflatten(-1, grid)
     return Masks(patches.float().cpu().numpy(), _to_pixels(x), method)
+
+
+def head_masks(model: nn.Module, x: Tensor) -> np.ndarray:
+    """Compute the raw masks of all layers (layers, images, heads, rows, columns).
+
+    As many layers are recorded in a pass as fit into MEMORY.
+    """
+    inner = find_model(model)
+    grid = patches_of(inner, x)
+    assert isinstance(inner, ViT)
+    layers = range(len(attention_layers(inner)))
+    tokens = inner.spec.prefix + grid[0] * grid[1]
+    step = max(1, MEMORY // (4 * len(x) * inner.spec.heads * tokens**2))
+    found = list[Tensor]()
+    for start in range(0, len(layers), step):
+        maps, read = attention_maps(model, x, layers=layers[start : start + step], by_head=True)
+        read = read[:, None].expand(-1, inner.spec.heads, -1)
+        found += [_follow(weights, read)[..., inner.spec.prefix :].cpu() for weights in maps]
+    return torch.stack(found).unflatten(-1, grid).float().numpy()
 
 
 def rollout(maps: Sequence[Tensor], read: Tensor) -> Tensor:

@@ -64,10 +64,15 @@ class Plot(Figure):
     def __init__(self, name: str, alt: str, height: float, width: float = WIDTH) -> None:
         super().__init__(figsize=(width, height), layout="constrained")
         self.name, self.alt = name, alt
-        self.title, self.caption = CAPTIONS[name]
+        self.title, self.see, self.how = CAPTIONS[name]
         self.key = name
         """What its files are called; of several with one name, each has its own."""
         self._svg = ""
+
+    @property
+    def caption(self) -> str:
+        """What to see in it, and how it was made."""
+        return f"{self.see} {self.how}".strip()
 
     @styled
     def svg(self) -> str:

@@ -38,7 +38,7 @@ from vitrail.evaluation.features.compute import FeatureOptions
 from vitrail.evaluation.inputs import name_data, name_model
 from vitrail.files import check_writable, write_whole
 from vitrail.plotting.tiles import to_colors
-from vitrail.report.html_page import escape
+from vitrail.report.html_page import escape, page_style
 from vitrail.report.report_images import shrink
 from vitrail.result import Result
 from vitrail.weights.load import as_loaded
@@ -179,9 +179,8 @@ def write_clean_page(
     counts = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in result.counts().items() if n)
     classes = next(iter(splits.values())).classes
     said = f"{result.images:,} images of {result.data}, by the features of {result.model}: {counts}"
-    style = (room / "report_page.css").read_text(encoding="utf-8").strip()
     return page.substitute(
-        style=style,
+        style=page_style(),
         summary=escape(f"{said or 'nothing found'}."),
         links=" ".join(links),
         body="\n".join(sections) or "<p>Nothing was found.</p>",

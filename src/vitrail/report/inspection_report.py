@@ -26,7 +26,7 @@ from vitrail.models.spec import Size
 from vitrail.plotting.canvas import Plot
 from vitrail.predictor.images import ImageLike, is_one
 from vitrail.report import sections
-from vitrail.report.html_page import ReportSection, make_page
+from vitrail.report.html_page import ReportSection, format_image_count, make_page
 from vitrail.report.mistakes import show_mistakes
 from vitrail.report.report_inputs import ReportInputs, open_inputs
 from vitrail.report.run_sections import RunSummary, read_run, show_run
@@ -172,7 +172,7 @@ def make_report(
     summary = None if run is None else read_run(run)
     mistakes = show_mistakes(inputs, predicted)
     made = [
-        *(() if summary is None else (*show_run(summary, inputs), mistakes)),
+        *(() if summary is None else show_run(summary, inputs, mistakes)),
         *sections.show_images(inputs, layers, detail),
         sections.show_attention(inputs, against),
         sections.show_embeddings(inputs),
@@ -195,7 +195,7 @@ def _describe(inputs: ReportInputs, against: ReportInputs | None, run: RunSummar
         text = f"Weights: {provenance.source}."
     else:
         text = ""
-    measured = sections.format_image_count(len(inputs.measured)) if inputs.measured else "no images"
+    measured = format_image_count(len(inputs.measured)) if inputs.measured else "no images"
     beside = "" if against is None else f", compared with {against.name}"
     text += f" Inspected with {measured}{beside}."
     if isinstance(inputs.model, BiT):

@@ -23,10 +23,9 @@ from vitrail.evaluation.metrics.scores import (
     sigmoid,
 )
 from vitrail.plotting.evaluation_plots import draw_confusion
-from vitrail.report.html_page import ReportSection, escape, table_card
+from vitrail.report.html_page import ReportSection, escape, format_image_count, table_card
 from vitrail.report.report_images import ReportImage, even_indices, shrink, take_images
 from vitrail.report.report_inputs import BATCH, ReportInputs
-from vitrail.report.sections import format_image_count
 
 SHOWN, SIDE = 12, 200
 """Mistaken images that are shown, and the longer side of each in pixels."""
@@ -36,7 +35,7 @@ PAIRS = 10
 
 def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
     """Predict up to `count` images of a dataset that has the model's classes."""
-    section, dataset = ReportSection("Mistakes"), inputs.dataset
+    section, dataset = ReportSection("Mistakes", key="mistakes"), inputs.dataset
     if dataset is None or not inputs.classes:
         return section
     if dataset.multilabel and inputs.loaded.activation == "softmax":

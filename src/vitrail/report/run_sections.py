@@ -17,6 +17,7 @@ from vitrail.data.class_balance import describe_imbalance
 from vitrail.plotting.inspection_plots import Curves, draw_curves, draw_predictions
 from vitrail.report.html_page import ReportSection, table_card
 from vitrail.report.report_inputs import ReportInputs
+from vitrail.report.verdict import show_verdict
 from vitrail.training.checkpoints.run_folder import RECONSTRUCTIONS, RESULT
 from vitrail.training.logging.metrics_logger import METRICS
 from vitrail.training.run_data import open_run_data, read_config
@@ -64,15 +65,21 @@ def read_run(folder: Path) -> RunSummary:
     return RunSummary(folder, read_config(folder), result)
 
 
-def show_run(run: RunSummary, inputs: ReportInputs) -> Iterator[ReportSection]:
-    """Show what a run reached, and its curves."""
+def show_run(
+    run: RunSummary, inputs: ReportInputs, mistakes: ReportSection
+) -> Iterator[ReportSection]:
+    """Show what a run reached, its mistakes, its curves, and all its numbers."""
+    training = show_training(run.folder)
     if run.result is not None:
-        yield _show_result(run, run.result, inputs)
-    yield show_training(run.folder)
+        curves = read_curves(run.folder)
+        yield show_verdict(run.result, mistakes, curves, inputs.classes)
+        training.cards.append(_result_card(run, run.result, inputs))
+    yield from (mistakes, training)
 
 
-def _show_result(run: RunSummary, result: dict[str, Any], inputs: ReportInputs) -> ReportSection:
-    section, rows = ReportSection("Result", data=dict(result)), dict[str, str]()
+def _result_card(run: RunSummary, result: dict[str, Any], inputs: ReportInputs) -> str:
+    """List all numbers of a run, and what was run."""
+    rows = dict[str, str]()
     named = {
         "top1": "top-1 accuracy",
         "top5": "top-5 accuracy",
@@ -101,13 +108,12 @@ def _show_result(run: RunSummary, result: dict[str, Any], inputs: ReportInputs) 
         with suppress(InputError):  # what it was trained on may have moved
             images = open_run_data(run.config, "train")
             rows["training classes"] = f"{describe_imbalance(images)}; balance {run.config.balance}"
-    section.cards.append(table_card("What the run reached", rows))
-    return section
+    return table_card("The run in numbers", rows)
 
 
 def show_training(run: Path) -> ReportSection:
     """Show a run's curves, and what it predicts where it learns without labels."""
-    section, curves = ReportSection("Training"), read_curves(run)
+    section, curves = ReportSection("Training", key="training"), read_curves(run)
     if curves:
         last = {  # of those that are numbers: a gradient of float16 may overflow
             name: float(values[-1])

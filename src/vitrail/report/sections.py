@@ -10,7 +10,7 @@ import torch
 
 from vitrail.config import InputError, to_dict
 from vitrail.evaluation.features.neighbors import nearest
-from vitrail.inspection.attention import attention_masks
+from vitrail.inspection.attention import attention_masks, head_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.embeddings import embedding_filters, position_similarity
 from vitrail.inspection.hooks import attention_layers, choose_layers
@@ -21,7 +21,13 @@ from vitrail.models import BiT, ViT, ViTSpec
 from vitrail.models.cost.total import cost_of
 from vitrail.plotting import inspection_plots as plots
 from vitrail.plotting.tiles import hide_missing, stretch
-from vitrail.report.html_page import ReportSection, prediction_card, table_card
+from vitrail.report.attention_explorer import explorer_card
+from vitrail.report.html_page import (
+    ReportSection,
+    format_image_count,
+    prediction_card,
+    table_card,
+)
 from vitrail.report.report_images import shrink
 from vitrail.report.report_inputs import BATCH, ReportInputs
 
@@ -54,7 +60,7 @@ def show_images(
         batches = inputs.batches(inputs.shown)
         masks = np.concatenate([attention_masks(model, batch).values for batch in batches])
     for number, image in enumerate(inputs.shown):
-        section = ReportSection(image.name, data={"name": image.name})
+        section = ReportSection(image.name, data={"name": image.name}, group="Images")
         if predicted is not None:
             _show_prediction(section, inputs, number, predicted[number])
         if masks is None:
@@ -64,6 +70,7 @@ def show_images(
             height, width = image.pixels.shape[:2]
             mask = place_mask(stretch(masks[number]), height, width, inputs.preprocess)
             plot = plots.draw_overlays([image.pixels], [mask], [image.short_name])
+            plot.how = "" if number else plot.how  # said once
             section.draw(plot, f"overlays-{number}")
             if number < detail:
                 _look_closer(section, inputs, number, layers)
@@ -93,10 +100,10 @@ def _look_closer(
     """Draw attention by layer and head, and the prediction after each layer."""
     model = inputs.model
     (x,) = inputs.batches([inputs.shown[number]])
-    asked = check_layers(inputs, layers)
-    raw = [attention_masks(model, x, method="raw", by_head=True, layer=each) for each in asked]
-    maps = np.stack([masks.values[0] for masks in raw])
-    section.draw(plots.draw_heads(maps, asked), f"heads-{number}", layers=asked)
+    asked, image = check_layers(inputs, layers), inputs.shown[number]
+    maps = head_masks(model, x)[:, 0]
+    section.cards.append(explorer_card(number, image.input, maps, image.short_name))
+    section.draw(plots.draw_heads(maps[asked], asked), f"heads-{number}", layers=asked)
     if model.spec.classes:
         lens = inputs.probabilities(torch.from_numpy(logit_lens(model, x).logits[:, 0]))
         first = [inputs.classes[index] for index in lens.argmax(-1)]
@@ -232,8 +239,3 @@ def show_card(inputs: ReportInputs) -> ReportSection:
 
 def _plain(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def format_image_count(count: int) -> str:
-    """Write a number of images."""
-    return "1 image" if count == 1 else f"{count:,} images"
