@@ -26,6 +26,7 @@ from vitrail.config import InputError
 CHUNK = 1 << 20
 TIMEOUT = 10.0  # seconds without a byte after which a connection is closed
 ATTEMPTS = 4  # attempts in a row without progress
+PATIENT = 8  # the same of a reader, whose caller has worked for hours: about a minute
 PAUSE = 0.5  # seconds before the second attempt; doubled before each further one
 
 Report = Callable[[int, int | None], None]  # called with the bytes so far and in total
@@ -80,6 +81,54 @@ def fetch(url: str, target: Path, *, size: int | None = None, sha256: str | None
     except _Failed as error:
         raise InputError(f"{error}{by_hand}") from None
     return target
+
+
+class RemoteReader:
+    """A file on a server, read from front to back over as many connections as it takes."""
+
+    def __init__(self, url: str, start: int = 0) -> None:
+        self._url, self._at, self._answer = url, start, None
+        self._total: int | None = None
+        self._known = ""
+
+    def read(self, size: int) -> bytes:
+        """Read at most so many bytes; none at the end. InputError if the server stays away."""
+        failures = 0
+        while True:
+            try:
+                if self._answer is None:
+                    self._connect()
+                piece = _read(self._answer, size)
+                if not piece and self._at < (self._total or 0):
+                    raise _Again(f"the connection ended at {self._at:,} of {self._total:,} bytes")
+                self._at += len(piece)
+                return piece
+            except _Again as problem:
+                self.close()
+                failures += 1
+                if failures >= PATIENT:
+                    text = f"{self._url}: {problem}, {PATIENT} times in a row"
+                    raise InputError(text) from None
+                time.sleep(PAUSE * 2 ** (failures - 1))
+
+    def close(self) -> None:
+        """Close the connection, if one is open."""
+        if self._answer is not None:
+            self._answer.close()
+            self._answer = None
+
+    def _connect(self) -> None:
+        self._answer = answer = _open(self._url, self._at, begun=True)
+        start, total = _extent(answer.status, answer.headers)
+        known = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+        if self._known and (known, total) != (self._known, self._total):
+            raise InputError(f"{self._url} changed on the server while it was read")
+        self._known, self._total = known, total
+        skip = self._at - max(start, 0)  # all of it, where the server knows no ranges
+        while skip > 0:
+            if not (piece := _read(answer, min(skip, CHUNK))):
+                raise _Again(f"the connection ended before byte {self._at:,}")
+            skip -= len(piece)
 
 
 def _problem(path: Path, size: int | None, sha256: str | None) -> str:
@@ -164,7 +213,7 @@ def _receive(url: str, file: IO[bytes], lock: IO[str], size: int | None, report:
         if None not in (size, total) and size != total:
             raise InputError(f"{url}: expected {size:,} bytes, the server has {total:,}")
         _check_space(file, (total or 0) - there)
-        while piece := _read(answer):
+        while piece := _read(answer, CHUNK):
             file.write(piece)
             there += len(piece)
             report(there, total)
@@ -222,9 +271,9 @@ def _extent(status: int, headers: HTTPMessage) -> tuple[int, int | None]:
     return (-1 if status == 206 else 0), None
 
 
-def _read(answer: Any) -> bytes:
+def _read(answer: Any, size: int) -> bytes:
     try:
-        return answer.read1(CHUNK)
+        return answer.read1(size)
     except (OSError, HTTPException) as error:
         raise _Again(f"the connection broke ({_reason(error)})") from None
 

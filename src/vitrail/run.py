@@ -24,7 +24,7 @@ from vitrail.data.cache import keep_decoded
 from vitrail.data.class_balance import balance_notes
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data, check_trainable
-from vitrail.data.streaming import Cursor
+from vitrail.data.streaming import Cursor, join_cursors
 from vitrail.data.unreadable import UnreadableImages
 from vitrail.distributed import Processes, process_group
 from vitrail.evaluation.probes.fewshot_monitor import FewShotMonitor
@@ -366,14 +366,15 @@ class TrainingRun:
     def _resume(self, saved: SavedCheckpoint) -> None:
         load_checkpoint(saved, self.trainer, micro_batch=self.config.micro_batch)
         self.saved = saved.step
-        self.iterator.cursor = Cursor(*saved.metadata.get("cursor", (saved.step,)))
+        self.iterator.cursor = Cursor.load(saved.metadata.get("cursor", [saved.step]))
         self.best = BestTracker.load(saved.metadata["best"])
         self.fewshot_step, self.fewshot = saved.metadata.get("fewshot", (0, {}))
-        self.unreadable.note(UnreadableImage(*each) for each in saved.metadata["unreadable"])
+        self.unreadable.note(UnreadableImage(*each[:3]) for each in saved.metadata["unreadable"])
 
     def _save(self, step: int) -> None:
         """Save the run; if that fails, it is remembered, and training continues."""
         self.metrics.sync()
+        cursor = join_cursors(self.processes.gather(self.iterator.cursor))
 
         def metadata() -> dict[str, Any]:
             return {
@@ -384,7 +385,7 @@ class TrainingRun:
                 "fewshot": [self.fewshot_step, self.fewshot],
                 "unreadable": [astuple(image) for image in self.unreadable.bad.values()],
                 "metrics": self.metrics.metrics_state(),
-                "cursor": astuple(self.iterator.cursor),
+                "cursor": cursor.save(),
             }
 
         try:
@@ -459,9 +460,10 @@ class TrainingRun:
     def _blame(self, step: int) -> str:
         """List the images of a global batch in a file, and say where."""
         path = self.config.out / f"{BAD_BATCH}{step + 1}.txt"
+        cursor = join_cursors(self.processes.gather(self.iterator.cursor))
 
         def write() -> None:
-            names = dict.fromkeys(self.iterator.names())
+            names = dict.fromkeys(self.iterator.names(cursor))
             write_whole(path, "".join(f"{printable(name)}\n" for name in names))
 
         try:

@@ -67,14 +67,20 @@ def images(count: int) -> Listed:
 
 
 class Counted(ImageStream):
-    """A stream of a listed set's images, in an order that seed and epoch decide."""
+    """A stream of a listed set's images, dealt to shards in turn; offsets count images by tens."""
 
-    def __init__(self, dataset: ImageDataset) -> None:
-        super().__init__("counted", dataset.classes, length=None)
+    def __init__(
+        self, dataset: ImageDataset, shards: int = 1, buffer: int = 4, length: int | None = None
+    ) -> None:
+        super().__init__("counted", dataset.classes, shards=shards, buffer=buffer, length=length)
         self.dataset = dataset
+        self.read: list[tuple[int, int]] = []
+        """Shard and number of each image that was read."""
 
-    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[StreamItem]:
-        order = np.random.default_rng([seed, epoch]).permutation(len(self.dataset))
-        for index in order[start:].tolist():
-            label, where = int(self.dataset.labels[index]), self.dataset.where(index)
-            yield StreamItem(self.dataset.read(index), label, where)
+    def read_shard(self, shard: int, offset: int = 0) -> Iterator[tuple[int, StreamItem]]:
+        assert offset % 10 == 0
+        for number, index in enumerate(range(shard, len(self.dataset), self.shards)):
+            if number >= offset // 10:
+                self.read.append((shard, number))
+                label, where = int(self.dataset.labels[index]), self.dataset.where(index)
+                yield 10 * number + 10, StreamItem(self.dataset.read(index), label, where)

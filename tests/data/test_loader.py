@@ -18,13 +18,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.data.sets import HALF, Counted, images
+from tests.data.sets import HALF, images
 from vitrail.config import InputError
 from vitrail.data.batches import TrainBatches
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
-from vitrail.data.streaming import Cursor, StreamBatches
-from vitrail.data.transforms.augment import AUGMENTS, Augment
-from vitrail.distributed import Shard
+from vitrail.data.transforms.augment import AUGMENTS
 
 SET = images(11)
 BATCHES = TrainBatches(SET, AUGMENTS["strong2"], HALF, batch=6, seed=3)
@@ -250,99 +248,3 @@ def test_settings_that_make_no_loader_are_refused() -> None:
         LoaderConfig(workers=0, kind="processes")
     with pytest.raises(InputError, match=r"loader\.prefetch is only used with workers"):
         LoaderConfig(workers=0, prefetch=3)
-
-
-STREAM = Counted(SET)
-
-
-def stream_batches(shard: Shard, level: str = "light2") -> StreamBatches:
-    return StreamBatches(STREAM, AUGMENTS[level], HALF, batch=4, seed=3, shard=shard)
-
-
-def first(batches: StreamBatches, start: Cursor, count: int) -> list:
-    return list(itertools.islice(batches.portions(start), count))
-
-
-@pytest.mark.parametrize("level", ["none", "light2"])
-def test_a_stream_goes_on_from_every_step(level: str) -> None:
-    batches = stream_batches(Shard(), level)
-    portions = first(batches, Cursor(), 9)  # 36 images of epochs of 11
-    made = [batches.make(portion) for portion in portions]
-    for step, portion in enumerate(portions[:-1]):
-        rest = first(batches, portion.after, 8 - step)
-        again = [batches.make(portion).images for portion in rest]
-        assert all(map(torch.equal, again, [batch.images for batch in made[step + 1 :]]))
-    assert portions[-1].after == Cursor(9, 3, 3)
-
-
-def test_a_stream_is_shared_exactly_and_epochs_are_whole() -> None:
-    plain = Augment(crop="whole", flip=0)
-
-    def batches(shard: Shard) -> StreamBatches:
-        return StreamBatches(STREAM, plain, HALF, batch=4, seed=3, shard=shard)
-
-    whole = [batches(Shard()).make(p) for p in first(batches(Shard()), Cursor(), 11)]
-    labels = torch.cat([batch.labels for batch in whole])
-    counts = torch.bincount(labels, minlength=3)
-    assert counts.tolist() == [4 * int((SET.labels == c).sum()) for c in range(3)]
-    halves = [batches(Shard(rank, 2)) for rank in range(2)]
-    for step, pair in enumerate(zip(*(first(b, Cursor(), 11) for b in halves), strict=True)):
-        joined = [half.make(portion) for half, portion in zip(halves, pair, strict=True)]
-        assert torch.equal(torch.cat([b.images for b in joined]), whole[step].images)
-
-
-@pytest.mark.parametrize("repeats", [1, 3])
-def test_a_repeated_stream_goes_on_from_every_step(repeats: int) -> None:
-    """Also from amid an image's copies; positions, copies and noise are those of the whole."""
-
-    def batches(shard: Shard) -> StreamBatches:
-        level = AUGMENTS["light2"]
-        return StreamBatches(STREAM, level, HALF, batch=4, seed=3, shard=shard, repeats=repeats)
-
-    alone = batches(Shard())
-    portions = first(alone, Cursor(), 12)
-    made = [alone.make(portion) for portion in portions]
-    row = [(epoch, place, c) for epoch in range(5) for place in range(11) for c in range(repeats)]
-    for step, batch in enumerate(made):
-        expected = sorted(row[step * 4 : step * 4 + 4], key=lambda one: one[2])
-        assert batch.indices[1:].tolist() == [place for _, place, _ in expected]
-        copies = [(epoch - row[step * 4][0]) * repeats + copy for epoch, _, copy in expected]
-        assert batch.keys[1:].tolist() == [
-            place + (copy << 40) for (_, place, _), copy in zip(expected, copies, strict=True)
-        ]
-    for step in (0, 1, 4, 10):
-        again = alone.make(first(alone, portions[step].after, 1)[0])
-        assert torch.equal(again.images, made[step + 1].images)
-    halves = [batches(Shard(rank, 2)) for rank in range(2)]
-    parts = [half.make(first(half, Cursor(), 6)[5]) for half in halves]
-    assert torch.equal(torch.cat([one.images[1:] for one in parts]), made[5].images[1:])
-    assert torch.equal(torch.cat([one.keys[1:] for one in parts]), made[5].keys[1:])
-
-
-SHORT_OF_FILES = """
-import gc, os, resource
-from vitrail.data.loader import Loader, LoaderConfig
-
-for more in range(4, 40, 4):
-    gc.collect()
-    used = len(os.listdir("/proc/self/fd"))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (used + more, 999))
-    try:
-        made = list(Loader(abs, range(-3, 0), LoaderConfig(workers=4, kind="processes")))
-        print(made)
-    except OSError as error:
-        print(error.strerror)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
-def test_workers_that_cannot_all_be_started_end() -> None:
-    """Some of them waited for ever, and the command with them."""
-    ended = subprocess.run(
-        [sys.executable, "-c", SHORT_OF_FILES], capture_output=True, text=True, timeout=120
-    )
-    said = ended.stdout.splitlines()
-    assert ended.returncode == 0, ended.stderr
-    assert said[0] == "Too many open files"
-    assert said[-1] == "[3, 2, 1]"
-    assert set(said) == {said[0], said[-1]}

@@ -1,16 +1,14 @@
 """Unreadable images are counted once each, in datasets and in streams."""
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import islice
 
-import numpy as np
 import pytest
 
-from tests.data.sets import HALF, Listed, encode, photo
+from tests.data.sets import HALF, Counted, Listed, encode, photo
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches
-from vitrail.data.dataset import ImageStream, StreamItem, UnreadableImage
+from vitrail.data.dataset import UnreadableImage
 from vitrail.data.streaming import Cursor, StreamBatches
 from vitrail.data.transforms.augment import Augment
 from vitrail.data.unreadable import UnreadableImages
@@ -21,24 +19,10 @@ REFUSED = (
 )
 
 
-class Shuffled(ImageStream):
-    """A stream that names images by epoch and place, as the hub's do."""
-
-    def __init__(self, dataset: Listed) -> None:
-        super().__init__("shuffled", dataset.classes, length=len(dataset))
-        self.dataset = dataset
-
-    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[StreamItem]:
-        order = np.random.default_rng([seed, epoch]).permutation(len(self.dataset))
-        for place, index in enumerate(order.tolist()[start:], start):
-            where = f"shuffled[epoch {epoch}, image {place}]"
-            yield StreamItem(self.dataset.read(index), int(self.dataset.labels[index]), where)
-
-
 def count(bad: int, epochs: int) -> UnreadableImages:
     good = encode(photo(0))
     contents = [b"bad %d" % n if n < bad else good for n in range(50)]
-    stream = Shuffled(Listed(contents))  # type: ignore[arg-type]
+    stream = Counted(Listed(contents), length=len(contents))  # type: ignore[arg-type]
     batches = StreamBatches(stream, Augment(crop="whole"), HALF, batch=10, seed=1)
     found = UnreadableImages(stream.name, stream.length, 0.1)
     for portion in islice(batches.portions(Cursor()), 5 * epochs):

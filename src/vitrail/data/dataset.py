@@ -19,6 +19,8 @@ _SIZES = 200_000  # images whose sizes a fingerprint counts
 _SAMPLED = 256  # images whose contents it hashes
 _WHOLE = 2**30  # bytes of decoded images that are hashed whole
 _AT_ONCE = 1024  # of them, so many images at a time
+BUFFER = 2048
+"""Images of a stream that are held in memory to be shuffled, unless asked otherwise."""
 
 Content = bytes | np.ndarray
 """An image as a dataset holds it: an encoded file, or uint8 pixels (height, width, channels)."""
@@ -32,8 +34,6 @@ class UnreadableImage:
     reason: str
     kind: str
     """The reason in a word or two, for counting."""
-    identity: str = ""
-    """What stays the same in each epoch, where the name does not, as in a stream."""
 
 
 class ImageDataset(ABC):
@@ -254,42 +254,45 @@ class _FixedSizeSelection(Selection, FixedSizeDataset):
 class StreamItem:
     """One image of a stream."""
 
-    content: Content
+    content: Content | OSError
+    """The image, or why it can't be read."""
     label: int | np.ndarray
     """A class index; with several labels, 0 / 1 for each class."""
     where: str
-    path: str = ""
-    """The image's file in the stream, the same in each epoch."""
-
-    @property
-    def identity(self) -> str:
-        """Identify the image across epochs, so that it is counted once."""
-        if not self.content and not self.path:
-            return self.where
-        content = self.content if isinstance(self.content, bytes) else self.content.tobytes()
-        return f"{self.path} {hashlib.blake2b(content, digest_size=16).hexdigest()}"
+    """A name by which a person can find it, the same in each epoch."""
 
 
 class ImageStream(ABC):
-    """Labeled images that come one after the other, without an index."""
+    """Labeled images in shards that are read from front to back, without an index."""
 
     def __init__(
-        self, name: str, classes: Sequence[str], *, multilabel: bool = False, length: int | None
+        self,
+        name: str,
+        classes: Sequence[str],
+        *,
+        shards: int,
+        multilabel: bool = False,
+        length: int | None = None,
+        buffer: int = BUFFER,
     ) -> None:
         self.name = name
         self.classes = tuple(classes)
+        self.shards = shards
+        """How many shards there are."""
         self.multilabel = multilabel
         self.length = length
         """Images per epoch, if known."""
+        self.buffer = buffer
+        """Images that are held in memory to be shuffled."""
 
     def fingerprint(self) -> str:
-        """Hash what is known before any image is read: name, classes and length."""
-        known = repr((self.name, self.classes, self.multilabel, self.length))
+        """Hash what is known before any image is read: name, classes, shards and length."""
+        known = repr((self.name, self.classes, self.multilabel, self.length, self.shards))
         return hashlib.sha256(known.encode("utf-8", "surrogateescape")).hexdigest()
 
     @abstractmethod
-    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[StreamItem]:
-        """Yield an epoch's images from a position on, in an order that only seed and epoch decide.
+    def read_shard(self, shard: int, offset: int = 0) -> Iterator[tuple[int, StreamItem]]:
+        """Yield a shard's images in their order, each with the offset at which the next begins.
 
-        All processes see the same order; each decodes its own share.
+        An offset is 0 or one that was yielded; what it counts, bytes or rows, is up to the stream.
         """

@@ -14,17 +14,18 @@ import numpy as np
 
 Purpose = Literal[
     "order", "image", "batch", "split", "subset", "shapes", "noise", "transform", "balance",
-    "characters",
+    "characters", "buffer",
 ]  # fmt: skip
 _PURPOSES: dict[Purpose, int] = {
     "order": 0, "image": 1, "batch": 2, "split": 3, "subset": 4, "shapes": 5, "noise": 6,
-    "transform": 7, "balance": 8, "characters": 9,
+    "transform": 7, "balance": 8, "characters": 9, "buffer": 10,
 }  # fmt: skip
 _MULTIPLY = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _BUMP = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
 _ROUNDS = 10
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _SHIFTS = 8  # rounds of a permutation; 4 suffice for large ones
+_AT_ONCE = 1 << 18  # keys of a permutation that are drawn at a time
 _AHEAD = 32  # numbers drawn at a time per image; a crop with many tries needs more
 
 
@@ -110,8 +111,11 @@ class CounterRNG:
 
 def shuffled(count: int, seed: int, purpose: Purpose, epoch: int = 0) -> np.ndarray:
     """Return a random permutation of range(count), a pure function of the arguments."""
-    drawn = words(seed, purpose, epoch, np.arange(count), range(1))
-    keys = drawn[:, 0].astype(np.uint64) << _HALF | drawn[:, 1].astype(np.uint64)
+    keys = np.empty(count, np.uint64)
+    for start in range(0, count, _AT_ONCE):
+        some = np.arange(start, min(start + _AT_ONCE, count))
+        drawn = words(seed, purpose, epoch, some, range(1))
+        keys[start : start + _AT_ONCE] = drawn[:, 0].astype(np.uint64) << _HALF | drawn[:, 1]
     return np.argsort(keys, kind="stable")
 
 

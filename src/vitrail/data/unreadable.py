@@ -22,7 +22,7 @@ class UnreadableImages:
     def __init__(self, name: str, total: int | None, allowed: float = 0.1) -> None:
         self._name, self._total, self._allowed = name, total, allowed
         self.bad: dict[str, UnreadableImage] = {}
-        """Each one by its name or, in a stream, by what stays the same in each epoch."""
+        """Each one by its name."""
 
     def note(self, images: Iterable[UnreadableImage]) -> None:
         """Count images that were not counted yet; raise InputError if they are too many."""
@@ -31,7 +31,7 @@ class UnreadableImages:
                 log.warning(
                     "%s: %s; such images are skipped and counted", image.where, image.reason
                 )
-            self.bad.setdefault(image.identity or image.where, image)
+            self.bad.setdefault(image.where, image)
         if self._total and len(self.bad) > self._allowed * self._total:
             raise InputError(
                 f"{self.summary()}, more than the {self._allowed:.0%} that are allowed; "

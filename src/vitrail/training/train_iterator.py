@@ -43,7 +43,7 @@ class TrainIterator(ABC, Generic[D]):
         self._config, self._preprocess, self._transform = config, preprocess, transform
         self._together = together
         self.cursor = Cursor()
-        """Where the next batch begins; for a dataset, only its step counts."""
+        """Where the next batch begins, as far as this process reads."""
 
     def _transformed(self, make: Callable[[Any], Batch]) -> Callable[[Any], Batch]:
         if self._transform is None:
@@ -59,8 +59,8 @@ class TrainIterator(ABC, Generic[D]):
         """Move on after the batch that was just learned from."""
 
     @abstractmethod
-    def names(self) -> list[str]:
-        """Name the images of the global batch at the cursor, each as often as it is in it."""
+    def names(self, cursor: Cursor) -> list[str]:
+        """Name the images of the global batch at a cursor, each as often as it is in it."""
 
 
 class DatasetIterator(TrainIterator[ImageDataset]):
@@ -76,9 +76,9 @@ class DatasetIterator(TrainIterator[ImageDataset]):
         """Count a step."""
         self.cursor = Cursor(self.cursor.step + 1)
 
-    def names(self) -> list[str]:
+    def names(self, cursor: Cursor) -> list[str]:
         """Look the images up by their numbers."""
-        indices = self._batches(ALONE)[self.cursor.step].indices.tolist()
+        indices = self._batches(ALONE)[cursor.step].indices.tolist()
         return [self._data.where(index) for index in indices]
 
     def _batches(self, shard: Shard) -> TrainBatches:
@@ -119,9 +119,9 @@ class StreamIterator(TrainIterator[ImageStream]):
         """Go on to where the next batch begins."""
         self.cursor = self._ahead.popleft()
 
-    def names(self) -> list[str]:
+    def names(self, cursor: Cursor) -> list[str]:
         """Read the batch once more."""
-        items = next(self._batches(ALONE).portions(self.cursor)).items
+        items = next(self._batches(ALONE).portions(cursor)).items
         return [items.where(number) for number in range(len(items))]
 
     def _batches(self, shard: Shard) -> StreamBatches:

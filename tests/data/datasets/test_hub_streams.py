@@ -1,7 +1,6 @@
 """Streams of the `datasets` library: one order a seed and epoch, from any position on."""
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -31,42 +30,54 @@ def _own_cache(tmp_path: Path) -> Iterator[None]:
         yield
 
 
-def rows_of(items: Iterator[Any]) -> list[tuple[int, Any, str]]:
-    return [(number_in(item.content), item.label, item.where) for item in items]
+def rows_of(stream: ImageStream) -> list[tuple[int, Any, str]]:
+    """Read all shards, and check that each goes on from any offset that it gave."""
+    rows = []
+    for shard in range(stream.shards):
+        found = list(stream.read_shard(shard))
+        for number, (after, _) in enumerate(found, 1):
+            rest = list(stream.read_shard(shard, after))
+            assert [item.content for _, item in rest] == [
+                item.content for _, item in found[number:]
+            ]
+        rows += [(number_in(item.content), item.label, item.where) for _, item in found]
+    return rows
 
 
 @pytest.mark.parametrize("files", [1, 5])
-def test_streams_go_on_from_any_position(tmp_path: Path, files: int) -> None:
+def test_a_shard_is_a_row_group(tmp_path: Path, files: int) -> None:
     write_parquet(tmp_path / "p", "train", table(range(50)), files)
-    place = f"{tmp_path}/p,stream=true,buffer=16"
-    stream = open_hub(place, "train")
+    stream = open_hub(f"{tmp_path}/p,stream=true,buffer=16", "train")
     assert isinstance(stream, HubStream)
     assert (stream.classes, stream.multilabel) == (tuple(NAMES), False)
     assert stream.length in (50, None)
-    orders = set()
-    for seed, epoch in ((0, 0), (0, 1), (1, 0), (2**63 + 5, 7)):
-        whole = rows_of(stream.items(seed, epoch))
-        orders.add(tuple(number for number, _, _ in whole))
-        assert sorted(number for number, _, _ in whole) == list(range(50))
-        assert all(label == number % 3 for number, label, _ in whole)
-        assert len({where for _, _, where in whole}) == 50
-        assert whole[3][2] == f"{tmp_path}/p/train[epoch {epoch}, image 3] {whole[3][0]}.png"
-        again = open_hub(place, "train")
-        assert isinstance(again, ImageStream)
-        for start in range(52) if epoch == 7 else (0, 1, 15, 16, 49, 50, 51):
-            assert rows_of(again.items(seed, epoch, start)) == whole[start:]
-    assert len(orders) == 4
-    one, two = stream.items(0, 0), stream.items(0, 1)  # side by side, they do not disturb another
-    mixed = [next(items) for _ in range(10) for items in (one, two)]
-    assert rows_of(iter(mixed[::2])) == rows_of(islice(stream.items(0, 0), 10))
-    assert rows_of(iter(mixed[1::2])) == rows_of(islice(stream.items(0, 1), 10))
+    assert (stream.shards, stream.buffer) == (files, 16)
+    found = rows_of(stream)
+    assert [number for number, _, _ in found] == list(range(50))
+    assert all(label == number % 3 for number, label, _ in found)
+    assert found[3][2] == f"{tmp_path}/p/train[shard 0, row 4] 3.png"
+    if hasattr(datasets.IterableDataset, "reshard"):
+        (whole,) = write_groups(tmp_path / "q", 50, 10)
+        stream = open_hub(f"{tmp_path}/q,stream=true", "train")
+        assert isinstance(stream, HubStream)
+        assert (whole, stream.shards) == (5, 5)
+        assert [number for number, _, _ in rows_of(stream)] == list(range(50))
+
+
+def write_groups(folder: Path, count: int, size: int) -> list[int]:
+    """Write a Parquet file of several row groups; give their number for each file."""
+    folder.mkdir()
+    table(range(count)).to_parquet(folder / "train-00000.parquet", batch_size=size)
+    from pyarrow import parquet
+
+    return [parquet.ParquetFile(file).num_row_groups for file in folder.iterdir()]
 
 
 def test_streams_of_folders_and_of_several_labels(tmp_path: Path) -> None:
     as_images(tmp_path / "photos")
     stream = open_hub(f"{tmp_path}/photos,stream=true", "val")
     assert isinstance(stream, ImageStream)
-    found = rows_of(stream.items(0, 0))
+    found = rows_of(stream)
     assert sorted((number, label) for number, label, _ in found) == [
         (n, n % 3) for n in PARTS["validation"]
     ]
@@ -80,13 +91,13 @@ def test_streams_of_folders_and_of_several_labels(tmp_path: Path) -> None:
     stream = open_hub(f"{tmp_path}/p,stream=true,classes=5", "train")
     assert isinstance(stream, ImageStream)
     assert (stream.classes, stream.multilabel) == (tuple("01234"), True)
-    for number, label, _ in rows_of(stream.items(0, 0)):
+    for number, label, _ in rows_of(stream):
         assert label.dtype == np.uint8
         assert np.flatnonzero(label).tolist() == [number % 4, 4]
     few = open_hub(f"{tmp_path}/p,stream=true,classes=4", "train")
     assert isinstance(few, ImageStream)
-    text = refusal(list, few.items(0, 0))
-    assert "/p/train[epoch 0, image 0]" in text
+    text = refusal(list, few.read_shard(0))
+    assert "/p/train[shard 0, row 1]" in text
     assert text.endswith("expected a class from 0 to 3, got 4")
     assert "it has train, all" in refusal(open_hub, f"{tmp_path}/p,stream=true,classes=5", "val")
 
@@ -106,4 +117,6 @@ def test_a_row_without_a_image(tmp_path: Path) -> None:
     assert dataset.read(2) == png(2)
     stream = open_hub(f"{folder},stream=true", "train")
     assert isinstance(stream, ImageStream)
-    assert sorted(item.content for item in stream.items(0, 0)) == [b"", b"", png(2)]
+    *gone, there = [item.content for _, item in stream.read_shard(0)]
+    assert [type(content) for content in gone] == [FileNotFoundError] * 2
+    assert there == png(2)

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.data.datasets.shards.tars import open_indexed as open_shards
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets import index_files
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.folder import open_folder
-from vitrail.data.datasets.shards.tar_dataset import open_shards
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ imagenet:DIR                             a public dataset, as published
 cifar10, cifar100, mnist, …              the same, as `vitrail data fetch` left it
 digits, shapes, characters, shapes:OPTIONS, characters:OPTIONS   come with this package
 hf:NAME                                  a dataset of the Hugging Face hub, or a folder like it
-wds:PATTERN                              tar files of images
+wds:PATTERN                              tar files of images, on this machine or streamed
 py:package.module:function               a function of your own, from a split's name to a dataset
 DATA,take=5000  DATA,take=10%,seed=1     a random part of any of these
 DATA,per_class=10                        so many images of each class
@@ -42,7 +42,7 @@ from vitrail.data.datasets.public.fetch import fetched
 from vitrail.data.datasets.public.layouts import recognize_layout
 from vitrail.data.datasets.public.official import open_imagenet
 from vitrail.data.datasets.public.public_registry import PUBLIC
-from vitrail.data.datasets.shards.tar_dataset import open_shards
+from vitrail.data.datasets.shards.open_shards import open_shards
 from vitrail.data.datasets.torch_dataset import TorchDataset
 from vitrail.data.datasets.unreadable_list import (
     UNREADABLE_LIST,
@@ -115,7 +115,7 @@ def open_dataset(
     if not isinstance(dataset, ImageDataset):
         raise InputError(
             f"{dataset.name} is a stream, which only training can read; give a dataset whose "
-            f"images can be reached by number"
+            f"images can be reached by number, such as this one with ,stream=false"
         )
     if not len(dataset):
         raise InputError(f"{dataset.name} has no images")
@@ -336,7 +336,7 @@ def _hub(rest: str, split: str, seed: int, labels: bool) -> ImageDataset | Image
     return open_hub(rest, split, seed=seed, labels=labels)
 
 
-def _shards(rest: str, split: str, seed: int, labels: bool) -> ImageDataset:
+def _shards(rest: str, split: str, seed: int, labels: bool) -> ImageDataset | ImageStream:
     return open_shards(rest, split, seed=seed, labels=labels)
 
 

@@ -76,7 +76,7 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{WEB}{{0..99999999999}}.tar", "stands for more than 100,000 shards"),
         (f"{WEB}{{0..9999}}{{0..9999}}.tar", "stands for more than 100,000 shards"),
         (f"{WEB}a.tar.gz", "expected an address that ends in .tar"),
-        ("s3://bucket/a.tar", "expected paths or https:// addresses of .tar files"),
+        ("nosuch://bucket/a.tar", "nosuch://bucket/a.tar: nothing here can read nosuch://"),
         ("pipe:cat a.tar", "expected paths or https:// addresses"),
         ("file:///a.tar", "expected paths or https:// addresses"),
     ],

@@ -1,13 +1,11 @@
 """Shards: written by webdataset, read as it reads them; from a server, and in other processes."""
 
-import io
 import json
 import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.data.datasets.shards.tars import image, numbered, read_all, tar
+from tests.data.datasets.shards.tars import open_indexed as open_shards
 from tests.shelf import Shelf, refusal, serving
-from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.shards import tar_dataset as shards
-from vitrail.data.datasets.shards.tar_dataset import open_shards
 
 
 @pytest.fixture
@@ -28,32 +26,6 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shelf]:
     with serving() as shelf:
         shelf.files = {}
         yield shelf
-
-
-def image(number: int) -> bytes:
-    """Stand in for an image's file; nothing is decoded here."""
-    return f"image {number}".encode() * (1 + number % 70)
-
-
-def tar(path: Path, files: dict[str, bytes | str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as file:
-        for name, content in files.items():
-            content = content.encode() if isinstance(content, str) else content
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            file.addfile(info, io.BytesIO(content))
-    return path
-
-
-def numbered(path: Path, numbers: range) -> Path:
-    """Write images, each labeled with its number modulo 3."""
-    samples = ({f"{n:04}.jpg": image(n), f"{n:04}.cls": str(n % 3)} for n in numbers)
-    return tar(path, {name: content for sample in samples for name, content in sample.items()})
-
-
-def read_all(dataset: ImageDataset) -> list[Any]:
-    return [dataset.read(index) for index in range(len(dataset))]
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
@@ -263,7 +235,7 @@ def test_open_files_are_bounded_and_closed_in_silence(tmp_path: Path) -> None:
     for shard in range(70):
         numbered(tmp_path / f"{shard:02}.tar", range(shard, shard + 1))
     code = (
-        "import os, sys; from vitrail.data.datasets.shards.tar_dataset import open_shards\n"
+        "import os, sys; from vitrail.data.datasets.shards.open_shards import open_shards\n"
         "source = open_shards(sys.argv[1], 'all')\n"
         "assert sum(len(source.read(i)) for i in range(70))\n"
         "print(len(os.listdir('/dev/fd')))"
@@ -328,12 +300,12 @@ def test_downloads_that_are_refused(
 ) -> None:
     data = numbered(tmp_path / "a.tar", range(5)).read_bytes()
     shelf.files = {"/train-0.tar": data}
-    text = refusal(open_shards, f"{shelf.address}/train-{{0..1}}.tar", "train")
+    text = refusal(open_shards, f"{shelf.address}/train-{{0..1}}.tar,stream=false", "train")
     assert text == f"{shelf.address}/train-1.tar: the server answers 404 Not Found"
     usage = shutil.disk_usage(tmp_path)._replace(free=len(data) * 2)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
     shelf.files |= {f"/b/{n}.tar": data for n in range(4)}
-    text = refusal(open_shards, f"{shelf.address}/b/{{0..3}}.tar", "train")
+    text = refusal(open_shards, f"{shelf.address}/b/{{0..3}}.tar", "all")
     assert "no room for 3 more shards in " in text
     assert [path for path, _ in shelf.asked if path.startswith("/b/")][-1] == "/b/0.tar"
     assert len(open_shards(f"{shelf.address}/b/{{0..2}}.tar", "all")) == 15

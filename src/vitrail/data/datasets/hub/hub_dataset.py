@@ -14,10 +14,15 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import ImageDataset, ImageStream, StreamItem, select, stat_files
+from vitrail.data.dataset import (
+    Content,
+    ImageDataset,
+    ImageStream,
+    StreamItem,
+    select,
+    stat_files,
+)
 from vitrail.data.datasets.class_index import ClassIndex, name_classes, number_labels
 from vitrail.data.datasets.folder import read_image_file
 from vitrail.data.datasets.hub.hub_library import (
@@ -29,7 +34,6 @@ from vitrail.data.datasets.hub.hub_library import (
     quiet_library,
 )
 from vitrail.data.datasets.labels import UNLABELED
-from vitrail.data.rng import words
 from vitrail.data.split import choose_split, spell, split_indices
 from vitrail.text import printable, quoted
 
@@ -88,9 +92,9 @@ class HubDataset(ImageDataset):
 
 
 class HubStream(ImageStream):
-    """The images of a split as they arrive, shuffled by the library.
+    """The images of a split as they arrive; an offset counts rows of a shard.
 
-    Another version of the library may have another order.
+    A shard is a file or, of Parquet files, a row group.
     """
 
     def __init__(self, name: str, rows: Any, columns: HubColumns, buffer: int) -> None:
@@ -98,32 +102,37 @@ class HubStream(ImageStream):
             where = f"{name}: column {columns.label!r} has no class names"
             raise InputError(f"{where}; write ,classes=NUMBER, or leave stream=true out")
         known = (rows.info.splits or {}).get(str(rows.split))
-        length = (known and known.num_examples) or None
-        super().__init__(name, columns.classes, multilabel=columns.multilabel, length=length)
-        self._rows, self._columns, self._buffer = rows, columns, buffer
+        if hasattr(rows, "reshard"):  # since 4.5 of the library
+            rows = rows.reshard()
+        super().__init__(
+            name,
+            columns.classes,
+            shards=rows.num_shards,
+            multilabel=columns.multilabel,
+            length=(known and known.num_examples) or None,
+            buffer=buffer,
+        )
+        self._rows, self._columns = rows, columns
 
-    def items(self, seed: int, epoch: int, start: int = 0) -> Iterator[StreamItem]:
-        """Yield an epoch's images from a position on; those before it are read and dropped."""
-        # A seed for each epoch: set_epoch would leave the files in one order if some are skipped.
-        own = int(words(seed, "order", epoch, np.zeros(1), range(1))[0, 0])
-        numbering = ClassIndex(self.classes)
+    def read_shard(self, shard: int, offset: int = 0) -> Iterator[tuple[int, StreamItem]]:
+        """Read a shard's rows from one on; those before it in the shard are read and dropped."""
+        numbering, columns = ClassIndex(self.classes), self._columns
         with in_one_line(self.name):
-            rows = self._rows.shuffle(seed=own, buffer_size=self._buffer).skip(start)
-            for position, row in enumerate(rows, start):
-                column = self._columns.label
-                image, label = row[self._columns.image] or {}, row[column] if column else UNLABELED
-                where = f"{self.name}[epoch {epoch}, image {position}]"
+            rows = self._rows.shard(self.shards, shard).skip(offset)
+            for number, row in enumerate(rows, offset + 1):
+                image = row[columns.image] or {}
+                label = row[columns.label] if columns.label else UNLABELED
                 path = printable(image.get("path") or "")
-                where += f" {path}" if path else ""
+                where = f"{self.name}[shard {shard}, row {number}] {path}".rstrip()
                 try:
-                    number = numbering.row(label) if self.multilabel else numbering.number(label)
+                    index = numbering.row(label) if self.multilabel else numbering.number(label)
                 except InputError as error:
                     raise InputError(f"{where}: {error}") from None
                 try:
-                    content = read_row(image)
-                except FileNotFoundError:
-                    content = b""  # which the decoder will count as a bad image
-                yield StreamItem(content, number, where, path)
+                    content: Content | OSError = read_row(image)
+                except FileNotFoundError as error:
+                    content = error
+                yield number, StreamItem(content, index, where)
 
 
 def open_hub(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.config import InputError, override
+from vitrail.data.dataset import BUFFER
 from vitrail.data.split import SPLITS, spell
 from vitrail.download import knock
 from vitrail.text import neighbors, show
@@ -30,8 +31,8 @@ class HubOptions:
     stream: bool = False
     classes: int | None = None
     """Number of classes, if the dataset has only class indices."""
-    buffer: int = 1000
-    """Size of a stream's shuffle buffer, in encoded images."""
+    buffer: int = BUFFER
+    """Images of a stream that are held in memory to be shuffled."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,14 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from vitrail.config import InputError
+from vitrail.data.datasets.shards.shard_bytes import check_address
 from vitrail.data.split import SPLITS, spell
 from vitrail.text import neighbors, show
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"([0-9]{1,18})\.\.([0-9]{1,18})")
-_SCHEME = re.compile(r"[A-Za-z][\w+.-]*://|pipe:")
+_URL = re.compile(r"[A-Za-z][\w+.-]*://")
+_NO_ADDRESS = ("file://", "pipe:")
 _SIGNS = re.compile(
     r"x-amz-.*|x-goog-.*|x-oss-signature|sig|signature|(access_)?token|(aws|oss)accesskeyid"
     r"|googleaccessid"
@@ -53,7 +55,7 @@ def list_shards(text: str) -> list[str]:
 
 def is_address(shard: str) -> bool:
     """Tell URLs from paths."""
-    return shard.startswith(("https://", "http://"))
+    return _URL.match(shard) is not None
 
 
 def place_of(shard: str) -> PurePosixPath:
@@ -115,12 +117,13 @@ def _choices(inner: str) -> Iterable[str]:
 
 def _find(place: str) -> list[str]:
     """List the shards of a folder, a path with wildcards, a path or a URL."""
+    if place.startswith(_NO_ADDRESS):
+        raise InputError(f"expected paths or https:// addresses of .tar files, got {place}")
     if is_address(place):
+        check_address(place)
         if not place_of(place).name.endswith(".tar"):
             raise InputError(f"expected an address that ends in .tar, got {place}")
         return [place]
-    if _SCHEME.match(place):
-        raise InputError(f"expected paths or https:// addresses of .tar files, got {place}")
     path = os.path.expanduser(place)
     if os.path.isdir(path):
         found = sorted(glob(f"{escape(path)}/*.tar")) or sorted(glob(f"{escape(path)}/*/*.tar"))

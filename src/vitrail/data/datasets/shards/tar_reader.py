@@ -1,4 +1,4 @@
-"""Locate the files in a tar file by its headers, without reading them.
+"""Locate the files in a tar file by its headers, without reading those that are not wanted.
 
 The standard library's reader stops silently at a damaged header and takes three times as long. Long
 names are read as GNU tar and POSIX (PAX) write them.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Protocol
 
 from vitrail.config import InputError
 from vitrail.text import printable, show
@@ -22,6 +22,33 @@ _FILE, _EMPTY, _EXTENDED = b"07\0", b"3456", b"xgLK"  # types of entries
 _AGAIN = "download or write it again"
 
 
+class DamagedError(InputError):
+    """A tar file is cut off, damaged or not a tar at all."""
+
+
+class Bytes(Protocol):
+    """What a tar file is read from."""
+
+    size: int | None
+    """How many bytes there are, if that is known."""
+
+    def read(self, size: int, at: int) -> bytes:
+        """Read so many bytes from a place on; fewer only at the end."""
+        ...
+
+
+class FileBytes:
+    """An open file, read without a file position, so that threads and processes can share it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.size: int | None = os.fstat(descriptor).st_size
+
+    def read(self, size: int, at: int) -> bytes:
+        """Read so many bytes from a place on; fewer only at the end."""
+        return os.pread(self._descriptor, size, at)
+
+
 class Member(NamedTuple):
     """A file in a tar file."""
 
@@ -29,24 +56,34 @@ class Member(NamedTuple):
     offset: int
     size: int
     content: bytes | None
-    """Its content, if wanted and at most one mebibyte."""
+    """Its content, if wanted and not too large."""
+
+    @property
+    def end(self) -> int:
+        """Where the next header begins."""
+        return self.offset + _padded(self.size)
 
 
 def read_members(path: Path, wanted: Callable[[str], bool]) -> Iterator[Member]:
-    """List the files in a tar file, with the content of those whose names are wanted."""
+    """List the files in a tar file, with the content of those that are wanted, up to a mebibyte."""
     with path.open("rb", buffering=0) as file:
-        yield from _Reader(path, file.fileno()).members(wanted)
+        yield from TarReader(show(path), FileBytes(file.fileno())).members(wanted)
 
 
-class _Reader:
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self._path, self._descriptor = path, descriptor
-        self._end = os.fstat(descriptor).st_size
+class TarReader:
+    """Reads the headers of a tar file, and what is wanted of the rest."""
+
+    def __init__(self, name: str, source: Bytes) -> None:
+        self._name, self._source = name, source
         self._window, self._start = b"", 0
 
-    def members(self, wanted: Callable[[str], bool]) -> Iterator[Member]:
-        self._check_start()
-        at, extended = 0, dict[bytes, bytes]()
+    def members(
+        self, wanted: Callable[[str], bool], *, start: int = 0, largest: int = _LARGEST
+    ) -> Iterator[Member]:
+        """List the files from a header on, with the content of those that are wanted."""
+        if not start:
+            self._check_start()
+        at, extended = start, dict[bytes, bytes]()
         while any(header := self._read(at, _BLOCK, "a header")):
             kind, name, size = self._parse(header, at)
             at += _BLOCK
@@ -59,40 +96,40 @@ class _Reader:
                     size = 0
                 elif kind not in _FILE or extended.keys() & {b"GNU.sparse.major"}:
                     raise InputError(
-                        f"{show(self._path)}: {printable(name)} is a link or has holes; "
+                        f"{self._name}: {printable(name)} is a link or has holes; "
                         "write the tar with --dereference --hard-dereference"
                     )
-                elif at + size > self._end:
+                elif at + size > (self._source.size or at + size):
                     self._refuse_cut(printable(name), at)
                 elif not name.endswith("/"):  # which marks a folder in old files
-                    small = size <= _LARGEST and wanted(name)
-                    content = self._read(at, size, printable(name)) if small else None
+                    small = size <= largest and wanted(name)
+                    content = self._read(at, size, printable(name), largest) if small else None
                     yield Member(name, at, size, content)
                 extended = {}
-            at += -(-size // _BLOCK) * _BLOCK
-        if any(os.pread(self._descriptor, _LARGEST, at)):
-            raise InputError(
-                f"{show(self._path)} continues after its end mark at byte {at:,}: "
+            at += _padded(size)
+        if any(self._source.read(_LARGEST, at)):
+            raise DamagedError(
+                f"{self._name} continues after its end mark at byte {at:,}: "
                 "several tars in one file? write them as files of their own"
             )
 
     def _check_start(self) -> None:
-        start = os.pread(self._descriptor, 6, 0)
+        start = self._source.read(6, 0)
         if not start:
-            raise InputError(f"{show(self._path)} is empty (0 bytes); {_AGAIN}")
+            raise DamagedError(f"{self._name} is empty (0 bytes); {_AGAIN}")
         for magic, compression in _COMPRESSED.items():
             if start.startswith(magic):
                 raise InputError(
-                    f"{show(self._path)} is compressed ({compression}), so that images "
+                    f"{self._name} is compressed ({compression}), so that images "
                     "can't be read by index; unpack it to a .tar"
                 )
 
-    def _read(self, at: int, size: int, what: str) -> bytes:
+    def _read(self, at: int, size: int, what: str, largest: int = _LARGEST) -> bytes:
         """Read a few bytes, usually from the buffer."""
         if not self._start <= at <= at + size <= self._start + len(self._window):
-            if size > _LARGEST:
+            if size > largest:
                 self._refuse_damaged(f"{what} of {size:,} bytes", at)
-            self._window, self._start = os.pread(self._descriptor, max(size, _WINDOW), at), at
+            self._window, self._start = self._source.read(max(size, _WINDOW), at), at
             if len(self._window) < size:
                 self._refuse_cut(what, at)
         return self._window[at - self._start : at - self._start + size]
@@ -128,11 +165,17 @@ class _Reader:
         return records
 
     def _refuse_cut(self, what: str, at: int) -> NoReturn:
-        where = f"it ends at byte {self._end:,}, in or before {what} at byte {at:,}"
-        raise InputError(f"{show(self._path)} is cut off: {where}; {_AGAIN}")
+        end = self._source.size or self._start + len(self._window)
+        where = f"it ends at byte {end:,}, in or before {what} at byte {at:,}"
+        raise DamagedError(f"{self._name} is cut off: {where}; {_AGAIN}")
 
     def _refuse_damaged(self, what: str, at: int) -> NoReturn:
-        raise InputError(f"{show(self._path)} is damaged or not a tar: {what} at {at:,}; {_AGAIN}")
+        text = f"{self._name} is damaged or not a tar: {what} at {at:,}"
+        raise DamagedError(f"{text}; {_AGAIN}")
+
+
+def _padded(size: int) -> int:
+    return -(-size // _BLOCK) * _BLOCK
 
 
 def _octal(field: bytes) -> int:
