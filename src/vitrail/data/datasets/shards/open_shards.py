@@ -28,7 +28,7 @@ from vitrail.data.datasets.shards.patterns import (
 )
 from vitrail.data.datasets.shards.shard_bytes import fetch_address
 from vitrail.data.datasets.shards.tar_dataset import open_tar
-from vitrail.data.datasets.shards.tar_samples import CLASSES, read_classes
+from vitrail.data.datasets.shards.tar_samples import CLASSES, read_class_file
 from vitrail.data.datasets.shards.tar_stream import TarStream
 from vitrail.data.split import SPLITS, NoSplitError, choose_split, spell
 from vitrail.download import MissingError, cache_folder
@@ -104,7 +104,7 @@ def _open_stream(
 ) -> TarStream:
     first = shards[0]
     folder = _fetch_classes(first) if is_address(first) else Path(first).parent
-    classes = read_classes(folder)
+    classes = read_class_file(folder)
     if options.classes and (classes is None or len(classes) != options.classes):
         classes = [str(number) for number in range(options.classes)]
     if classes is None and labels:

@@ -23,7 +23,12 @@ from vitrail.data.datasets.class_index import name_classes, number_labels
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.index_files import DatasetIndex, changed_at, keep_index
 from vitrail.data.datasets.shards.tar_reader import read_members
-from vitrail.data.datasets.shards.tar_samples import CLASSES, find_samples, is_label, read_classes
+from vitrail.data.datasets.shards.tar_samples import (
+    CLASSES,
+    find_samples,
+    is_label,
+    read_class_file,
+)
 from vitrail.data.split import split_indices
 from vitrail.text import printable, show
 
@@ -136,7 +141,7 @@ def _read_shards(name: str, shards: Sequence[Path], *, labels: bool) -> DatasetI
             raise InputError(f"cannot read {show(path)}: {error.strerror}") from None
         if len(names) == before:
             raise InputError(f"{show(path)} has no images; expected KEY.jpg with KEY.cls")
-    classes = (labels and read_classes(shards[0].parent)) or name_classes(found, name)
+    classes = (labels and read_class_file(shards[0].parent)) or name_classes(found, name)
     table, titles = np.frombuffer(places, np.int64).reshape(-1, 3), _titles(shards)
     numbers = number_labels(
         found,

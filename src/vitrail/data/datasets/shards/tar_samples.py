@@ -115,7 +115,7 @@ def _number_or_name(value: Any) -> int | str:
     return value
 
 
-def read_classes(folder: Path) -> list[str] | None:
+def read_class_file(folder: Path) -> list[str] | None:
     """Read the class names from a file beside the shards, if there is one."""
     for path in (folder / file for file in CLASSES):
         try:
