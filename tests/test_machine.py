@@ -71,3 +71,25 @@ def test_processes_of_one_machine_share_it(kernel: Path, monkeypatch: pytest.Mon
     assert Loader(str, [], LoaderConfig()).workers == 3
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "100")
     assert machine.available_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f\n\nvendor_id: x",
+            True,
+        ),
+        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2\n", False),
+        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f\n", False),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", False),
+    ],
+)
+def test_onednn_is_preferred_on_amd_with_avx512(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, expected: bool
+) -> None:
+    listing = tmp_path / "cpuinfo"
+    monkeypatch.setattr(machine, "_PROCESSOR", listing)
+    assert not machine.prefers_onednn.__wrapped__()
+    listing.write_text(text)
+    assert machine.prefers_onednn.__wrapped__() is expected

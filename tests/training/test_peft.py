@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError, from_dict
 from vitrail.models import ViT, build
+from vitrail.models.layers.linear import Linear
 from vitrail.training.peft import LowRankLinear, TuneConfig, adapt, merge_lora
 
 WIDTH, MLP, DEPTH, CLASSES = 12, 20, 3, 5
@@ -108,7 +109,7 @@ def test_an_update_is_a_dense_matrix_of_low_rank() -> None:
     torch.testing.assert_close(layer(x), expected)
     weight, bias = plain.weight.detach().clone(), plain.bias
     merged = layer.merged()
-    assert type(merged) is nn.Linear
+    assert type(merged) is Linear
     torch.testing.assert_close(merged.weight, weight + update)
     assert merged.bias is bias
 

@@ -15,6 +15,7 @@ from vitrail.models.hybrid import Stem
 from vitrail.models.init import init_layers, lecun_normal, normal, whole
 from vitrail.models.layers.blocks import make_block
 from vitrail.models.layers.heads import AttentionPool, mean_tokens
+from vitrail.models.layers.linear import linear
 from vitrail.models.layers.norms import make_norm
 from vitrail.models.layers.self_attention import AttentionBias
 from vitrail.models.model import Model
@@ -150,7 +151,7 @@ class ViT(Model[ViTSpec]):
                 f"{self.spec.name}: expected (batch, length, {weight.shape[1]}) patches, got "
                 f"{tuple(batch.patches.shape)}"
             )
-        patches = self.patch_norm(F.linear(batch.patches, weight, self.embedding.bias))
+        patches = self.patch_norm(linear(batch.patches, weight, self.embedding.bias))
         return patches.to(weight.dtype), MixedGrids.of(batch)
 
     def embed_patches(self, x: Tensor) -> tuple[Tensor, Size]:

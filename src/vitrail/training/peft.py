@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import InputError, PositiveFloat, PositiveInt, UsedIf, validate
 from vitrail.models import build
+from vitrail.models.layers.linear import Linear, linear
 from vitrail.models.model import Model
 from vitrail.models.spec import Spec
 from vitrail.training.optimization.matrices import Role, find_matrices
@@ -42,7 +42,7 @@ class TuneConfig:
             raise InputError("tune.targets is empty; name at least one, such as query")
 
 
-class LowRankLinear(nn.Linear):
+class LowRankLinear(Linear):
     """A frozen dense layer with a trainable low-rank update of some of the matrices it stacks.
 
     Weight and bias keep their names. The update starts at zero.
@@ -67,7 +67,7 @@ class LowRankLinear(nn.Linear):
         """Map the last axis of the input (…, inputs)."""
         output = super().forward(input)
         for part, down, up in zip(self.parts, self.down, self.up, strict=True):
-            update = F.linear(F.linear(input, down), up)
+            update = linear(linear(input, down), up)
             output.narrow(-1, part * self.rows, self.rows).add_(update, alpha=self.scale)
         return output
 
@@ -77,7 +77,7 @@ class LowRankLinear(nn.Linear):
         for part, down, up in zip(self.parts, self.down, self.up, strict=True):
             self.weight.narrow(0, part * self.rows, self.rows).add_(up @ down, alpha=self.scale)
         biased = self.bias is not None
-        layer = nn.Linear(self.in_features, self.out_features, biased, device="meta")
+        layer = Linear(self.in_features, self.out_features, biased, device="meta")
         layer.weight, layer.bias = self.weight, self.bias
         return layer
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.models.layers.linear import Linear
 from vitrail.models.layers.mlp import MLP
 from vitrail.models.spec import ViTSpec
 
@@ -17,9 +18,9 @@ class AttentionPool(nn.Module):
         super().__init__()
         self.heads = spec.pool_heads or spec.heads
         self.probe = nn.Parameter(torch.empty(1, 1, spec.width))
-        self.query = nn.Linear(spec.width, spec.width)
-        self.key_value = nn.Linear(spec.width, 2 * spec.width)
-        self.output = nn.Linear(spec.width, spec.width)
+        self.query = Linear(spec.width, spec.width)
+        self.key_value = Linear(spec.width, 2 * spec.width)
+        self.output = Linear(spec.width, spec.width)
         self.mlp = MLP(spec, spec.pool_mlp or spec.mlp, dropout=0.0)
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -62,9 +63,9 @@ class Head(nn.Module):
     ) -> None:
         super().__init__()
         self.tanh, self.unit = tanh, unit
-        hidden = nn.Linear(width, representation, bias=hidden_bias) if representation else None
+        hidden = Linear(width, representation, bias=hidden_bias) if representation else None
         self.hidden = hidden
-        self.output = nn.Linear(representation or width, classes, bias=bias) if classes else None
+        self.output = Linear(representation or width, classes, bias=bias) if classes else None
 
     def features(self, x: Tensor) -> Tensor:
         """Return the pre-logits of pooled tokens x (batch, width)."""

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.models.layers.linear import Linear
 from vitrail.models.layers.norms import make_norm
 from vitrail.models.noise import Dropout
 from vitrail.models.spec import Activation, ViTSpec
@@ -22,10 +23,10 @@ class MLP(nn.Module):
         self.activation: Activation = spec.activation
         self.norm = make_norm(spec, spec.width)
         branches = 2 if spec.activation == "swiglu" else 1
-        self.hidden = nn.Linear(spec.width, branches * mlp, bias=spec.dense_bias)
+        self.hidden = Linear(spec.width, branches * mlp, bias=spec.dense_bias)
         self.dropout = Dropout(dropout)
         self.sub_norm: nn.Module = nn.Identity()
-        self.output = nn.Linear(mlp, spec.width, bias=spec.dense_bias)
+        self.output = Linear(mlp, spec.width, bias=spec.dense_bias)
 
     def activate(self, x: Tensor) -> Tensor:
         """Apply the non-linearity to the hidden layer's output."""

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.models.layers.linear import Linear
 from vitrail.models.noise import Dropout
 from vitrail.models.positions.rotary import Rotation
 
@@ -96,17 +97,17 @@ class SelfAttention(nn.Module):
         self.norm = norm or nn.Identity()
         self.query: nn.Linear | None = None
         if self.key_heads == heads:
-            self.qkv = nn.Linear(width, 3 * width, bias=bias and key_bias)
+            self.qkv = Linear(width, 3 * width, bias=bias and key_bias)
         else:
-            self.query = nn.Linear(width, width, bias=bias)
+            self.query = Linear(width, width, bias=bias)
             shared = 2 * self.key_heads * (width // heads)
-            self.key_value = nn.Linear(width, shared, bias=bias)
+            self.key_value = Linear(width, shared, bias=bias)
         self.qkv_bias = nn.Identity() if key_bias else QueryValueBias(width)
         self.query_norm = query_norm or nn.Identity()
         self.key_norm = key_norm or nn.Identity()
         self.head_norm: nn.Module = nn.Identity()
         self.sub_norm = sub_norm or nn.Identity()
-        self.output = nn.Linear(width, width, bias=output_bias)
+        self.output = Linear(width, width, bias=output_bias)
 
     def project(self, x: Tensor, rotation: Rotation | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, each (lines, heads, tokens, head size)."""

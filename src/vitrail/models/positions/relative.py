@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitrail.models.layers.linear import Linear
 from vitrail.models.positions.grid_resizing import resize_grid, resize_offsets
 from vitrail.models.positions.mixed_grids import MixedGrids
 from vitrail.models.spec import ResizeRule, Size, ViTSpec
@@ -48,8 +49,8 @@ class RelativeMLP(nn.Module):
     def __init__(self, spec: ViTSpec) -> None:
         super().__init__()
         self.prefix = spec.prefix
-        self.hidden = nn.Linear(2, spec.position_mlp)
-        self.output = nn.Linear(spec.position_mlp, spec.heads)
+        self.hidden = Linear(2, spec.position_mlp)
+        self.output = Linear(spec.position_mlp, spec.heads)
 
     def forward(self, query: Tensor, grid: Size | MixedGrids) -> Tensor:
         """Return the logits' bias (images or 1, heads, tokens, tokens) for images' grids."""

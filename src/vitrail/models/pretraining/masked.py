@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vitrail.models.init import init_layers, normal, xavier
 from vitrail.models.layers.blocks import Block
+from vitrail.models.layers.linear import Linear
 from vitrail.models.layers.norms import make_norm
 from vitrail.models.model import Model
 from vitrail.models.positions.absolute import sincos_2d
@@ -76,7 +77,7 @@ class MaskedViT(MaskedImageModel):
         super().__init__(encoder)
         spec = encoder.spec
         self.mask = nn.Parameter(torch.empty(spec.width))
-        self.predict = nn.Linear(spec.width, target_size(target, spec.stride, spec.channels))
+        self.predict = Linear(spec.width, target_size(target, spec.stride, spec.channels))
         if not self.mask.is_meta:
             self.init_prediction()
 
@@ -102,11 +103,11 @@ class MaskedAutoencoder(MaskedImageModel):
         super().__init__(encoder)
         spec = encoder.spec
         light = decoder_spec(spec, decoder)
-        self.enter = nn.Linear(spec.width, light.width)
+        self.enter = Linear(spec.width, light.width)
         self.mask = nn.Parameter(torch.empty(light.width))
         self.blocks = nn.ModuleList(Block(light, 0.0) for _ in range(light.depth))
         self.norm = make_norm(light, light.width)
-        self.predict = nn.Linear(light.width, target_size(target, spec.stride, spec.channels))
+        self.predict = Linear(light.width, target_size(target, spec.stride, spec.channels))
         if not self.mask.is_meta:
             self.init_prediction()
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.models.layers.blocks import Block
+from vitrail.models.layers.linear import Linear
 from vitrail.models.spec import Activation, ViTSpec
 from vitrail.models.vit_checks import check_choices, check_least
 
@@ -81,7 +82,7 @@ class TextTower(nn.Module):
         self.blocks = nn.ModuleList(Block(blocks, 0.0) for _ in range(spec.depth))
         self.norm = nn.LayerNorm(spec.width, spec.norm_eps)
         bias = spec.projection_bias
-        layer = nn.Linear(spec.width, spec.output, bias=bias) if spec.projection else nn.Identity()
+        layer = Linear(spec.width, spec.output, bias=bias) if spec.projection else nn.Identity()
         self.projection = layer
 
     def forward(self, tokens: Tensor) -> Tensor:
