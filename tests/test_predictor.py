@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 
 from tests.data.decoding.images import encode, exif, photo
 from tests.parity import peers
-from tests.predictors import NAMES, PREPROCESS, TINY, make
+from tests.predictors import FUSED, NAMES, PREPROCESS, TINY, make
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.data.datasets.builtin.digits import open_digits
@@ -303,16 +303,6 @@ def test_many_threads_share_a_predictor(predictor: Predictor) -> None:
         thread.join()
     got = torch.stack([found[place] for place in range(len(images))])
     assert torch.allclose(got, expected, atol=1e-5)
-
-
-FUSED = (
-    "", ",activation=gelu", ",activation=quick-gelu", ",activation=swiglu", ",qkv_bias=false",
-    ",pool=map", ",pool=gap,registers=2", ",layer_scale=0.5,qk_norm=true",
-    ",position=relative,position_at=shared", ",attention=axial,pool=gap,position=learned-2d",
-    ",rotary=axial,key_bias=false,sub_norm=both,activation=swiglu", ",norm=rms,norm_place=post",
-    ",position=relative-2d,position_at=every-layer", ",patch_norm=true,dense_bias=false",
-    ",rotary=mixed,last_norm=pooled,pool=map,unpooled_class_token=true,pool_prefix=true",
-)  # fmt: skip
 
 
 @pytest.mark.parametrize("more", FUSED)

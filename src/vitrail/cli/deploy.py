@@ -22,6 +22,8 @@ from vitrail.cli.options import (
 from vitrail.console import print_json, print_line
 from vitrail.result import print_result
 
+Precision = Literal["float32", "bfloat16", "int8"]
+
 if TYPE_CHECKING:
     from vitrail.deploy.serving.serve_config import ServeConfig
     from vitrail.predictor import Prediction
@@ -39,6 +41,8 @@ def predict(
     csv: File = None,
     parquet: File = None,
     backend: str = "pytorch",
+    precision: Precision = "float32",
+    data: Annotated[str | None, optional("DATA")] = None,
     device: Device = None,
     json: Annotated[bool, tyro.conf.arg(help="Print JSON, one line per image.")] = False,
 ) -> None:
@@ -59,6 +63,9 @@ def predict(
         parquet: Write a Parquet file with one row per image.
         backend: pytorch, onnxruntime, openvino, or auto, which measures once per model and machine
             which is fastest. Predictions are the same.
+        precision: What matrix products are computed in; bfloat16 and int8 are faster on CPUs that
+            have them, but change some predictions: vitrail bench says how many.
+        data: The dataset whose training images calibrate int8.
     """
     from vitrail.deploy.predict import predict as run
 
@@ -68,7 +75,8 @@ def predict(
 
     result = run(
         model, images, classes=classes, templates=templates, patches=patches,
-        unsure=unsure, top=top, csv=csv, parquet=parquet, backend=backend, device=device,
+        unsure=unsure, top=top, csv=csv, parquet=parquet, backend=backend,
+        precision=precision, data=data, device=device,
         keep=not (json or csv or parquet), on_prediction=show,
     )  # fmt: skip
     if json:
@@ -142,28 +150,31 @@ def bench(
     backends: Annotated[tuple[str, ...], optional("BACKEND …")] = (),
     images: int = 64,
     rounds: int = 3,
+    max_loss: float = 0.005,
     max_changed: float = 0.01,
     merge: float = 0.08,
     json: Json = False,
 ) -> None:
-    """Measure which backend runs a model fastest on this CPU.
+    """Measure which backend and precision run a model fastest on this CPU, and how accurately.
 
     Example: vitrail bench runs/photos --data photos/
 
     Args:
         data: The images to measure on and to calibrate int8. Default: generated shapes.
         split: The split to measure on; the training split calibrates int8.
-        backends: Some of pytorch, compiled, onnxruntime, openvino, merged and int8. Default: all.
-        images: Number of images to measure on.
+        backends: Some of pytorch, compiled, onnxruntime, openvino, bfloat16, int8 and merged.
+            Default: all.
+        images: Number of images to time; accuracy is that of up to 512.
         rounds: Number of rounds; every backend runs once per round.
-        max_changed: Largest fraction of images whose top-1 may change, and largest accuracy loss.
+        max_loss: Largest loss of accuracy.
+        max_changed: Largest fraction of images whose top-1 may change, if they have no labels.
         merge: Fraction of the patches that token merging removes in each layer.
     """
     from vitrail.deploy.backends.bench import bench as run
 
     result = run(
         model, data=data, split=split, backends=backends, images=images, rounds=rounds,
-        max_changed=max_changed, merge=merge,
+        max_loss=max_loss, max_changed=max_changed, merge=merge,
     )  # fmt: skip
     print_result(result, json=json)
 
@@ -176,6 +187,8 @@ def serve(
     port: int = 8000,
     workers: Workers = None,
     backend: str = "pytorch",
+    precision: Precision = "float32",
+    data: Annotated[str | None, optional("DATA")] = None,
     unsure: Unsure = None,
     device: Device = None,
     api_key_file: File = None,
@@ -205,6 +218,9 @@ def serve(
         workers: Number of model processes. Default: one per core.
         backend: pytorch, onnxruntime, openvino, or auto, which measures once per model and machine
             which is fastest. Predictions are the same.
+        precision: What matrix products are computed in; bfloat16 and int8 are faster on CPUs that
+            have them, but change some predictions: vitrail bench says how many.
+        data: The dataset whose training images calibrate int8.
         api_key_file: A file with the API key that clients must send. Default: VITRAIL_API_KEY.
         allow_host: Additional host names of the server, e.g. that of a proxy.
         max_megabytes: Largest request.
@@ -226,7 +242,8 @@ def serve(
 
     run(
         models, index=index, host=host, port=port, workers=workers, backend=backend,
-        unsure=unsure, device=device, api_key_file=api_key_file, allow_host=allow_host,
+        precision=precision, data=data, unsure=unsure, device=device,
+        api_key_file=api_key_file, allow_host=allow_host,
         max_megabytes=max_megabytes, max_megapixels=max_megapixels, max_images=max_images,
         queue=queue, receive_seconds=receive_seconds, answer_seconds=answer_seconds,
         on_start=started,

@@ -9,11 +9,19 @@ from pathlib import Path
 
 from vitrail.config import InputError
 from vitrail.console import log_line, show_progress
+from vitrail.data.datasets.open import Data
 from vitrail.deploy.backends.backends import REFERENCE
-from vitrail.deploy.backends.selection import AUTO, check_backend, select_backend
+from vitrail.deploy.backends.selection import (
+    AUTO,
+    check_backend,
+    check_calibration,
+    select_backend,
+    select_precision,
+)
 from vitrail.evaluation.uncertainty.selective import parse_rate
 from vitrail.predictor import ImageLike, ModelLike, Prediction, Predictor
 from vitrail.predictor.doubts import answers_nothing
+from vitrail.predictor.fused import InferencePrecision
 from vitrail.predictor.images import find_images, is_one
 from vitrail.predictor.prediction_files import csv_writer, parquet_writer
 from vitrail.result import Result, ResultTable
@@ -65,6 +73,8 @@ def predict(
     csv: str | Path | None = None,
     parquet: str | Path | None = None,
     backend: str = REFERENCE,
+    precision: InferencePrecision = "float32",
+    data: Data | None = None,
     device: str | None = None,
     keep: bool = True,
     on_prediction: Callable[[Prediction], None] = lambda prediction: None,
@@ -74,7 +84,8 @@ def predict(
     `classes` are given as text to a CLIP or SigLIP ("cat,dog", a list, or a file with one per
     line), with prompt `templates` such as "a photo of a {}.". `patches` keeps the images' aspect
     ratio, within a patch budget. `unsure`, such as "5%", withholds answers so that at most that
-    fraction of the others is wrong, for a model that was calibrated.
+    fraction of the others is wrong, for a model that was calibrated. `precision` is that of matrix
+    products; int8 is calibrated on training images of `data`.
     `on_prediction` gets each prediction as soon as it is there; without `keep`, the result holds
     only the unreadable ones. InputError if no image can be read.
     """
@@ -86,12 +97,13 @@ def predict(
     if csv is not None and csv == parquet:
         raise InputError(f"--csv and --parquet are both {csv}; give two names")
     check_backend(backend)
+    check_calibration(precision, backend, data)
     rate = None if unsure is None else parse_rate(unsure)
     files: list[ImageLike] = []
     for each in given:
         files += find_images([each]) if isinstance(each, str | Path) else [each]
-    if device is None and backend not in (REFERENCE, AUTO):
-        device = "cpu"  # where the other backends run
+    if device is None and (backend not in (REFERENCE, AUTO) or precision == "int8"):
+        device = "cpu"  # where the others run
     predictor = Predictor.load(model, classes=classes, templates=templates, device=device)
     if patches is not None:
         predictor = predictor.with_patches(patches)
@@ -100,6 +112,7 @@ def predict(
         if answers_nothing(predictor.doubts):
             log_line(f"no answer of {predictor.name} is sure enough for {rate:.4g}: all are unsure")
     predictor = select_backend(predictor, backend, log=log_line)
+    predictor = select_precision(predictor, precision, data)
     kept: list[Prediction] = []
     unreadable: list[Prediction] = []
     with ExitStack() as stack:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
@@ -27,8 +28,9 @@ from vitrail.evaluation.uncertainty.selective import parse_rate
 from vitrail.models import BiT, ViT, ViTSpec
 from vitrail.predictor.batching_config import BatchingConfig, default_batching, keep_threads
 from vitrail.predictor.doubts import doubts_of
-from vitrail.predictor.fused import fuse
+from vitrail.predictor.fused import InferencePrecision, check_precision, fuse
 from vitrail.predictor.images import ImageLike, is_one, preprocess_image, read_content
+from vitrail.predictor.int8 import measure_ranges
 from vitrail.predictor.last_block import inference_copy
 from vitrail.predictor.predictions import (
     ClassScore,
@@ -93,6 +95,8 @@ class Predictor:
         self.doubts = doubts_of(loaded, name, self.unsure)
         self.temperature = loaded.temperature
         """What logits are divided by to give probabilities."""
+        self.precision: InferencePrecision = "float32"
+        """What matrix products are computed in; `with_precision` changes it."""
         self._engine, self._loaded = engine, loaded
         self._hooking = threading.Lock()
 
@@ -144,29 +148,42 @@ class Predictor:
 
     def with_unsure(self, rate: float | str) -> Predictor:
         """Give a predictor that withholds answers: at most `rate` of the others is wrong."""
-        loaded = replace(self._loaded, model=self.model)
-        return Predictor(
-            loaded,
-            name=self.name,
-            device=self.device,
-            engine=self._engine,
-            batching=self.batching,
-            unsure=rate,
-        )
+        made = copy(self)
+        made.unsure = parse_rate(rate)
+        made.doubts = doubts_of(self._loaded, self.name, made.unsure)
+        return made
 
     def with_engine(self, engine: Engine | None, batching: BatchingConfig) -> Predictor:
         """Give a predictor of the same model whose logits another engine computes."""
         if engine is not None and self.preprocess.patches:
             raise InputError("a patch budget gives images of many sizes; use --backend pytorch")
-        loaded, device = replace(self._loaded, model=self.model), self.device
-        return Predictor(
-            loaded,
-            name=self.name,
-            device=device,
-            engine=engine,
-            batching=batching,
-            unsure=self.unsure,
-        )
+        made = copy(self)
+        made._engine, made.batching = engine, batching
+        return made
+
+    def with_precision(
+        self, precision: InferencePrecision, images: Tensor | None = None
+    ) -> Predictor:
+        """Give a predictor whose matrix products are in bfloat16, or on a CPU in int8.
+
+        For int8, prepared `images` (n, height, width, channels) show the ranges of its layers'
+        inputs; take training images.
+        """
+        if self._engine is not None:
+            raise InputError(f"--precision {precision} is computed by PyTorch; omit --backend")
+        made, ranges = copy(self), None
+        made.precision = precision
+        if self.device.type == "cpu":
+            check_precision(self.model, precision)
+        elif precision == "int8":
+            raise InputError(f"--precision int8 runs on the CPU, not on {self.device}")
+        if precision == "int8":
+            if images is None or self.preprocess.patches:
+                raise InputError("--precision int8 needs images of the model's size to calibrate")
+            parts = images.split(self.batching.batch_size)
+            ranges = measure_ranges(self.model, map(self._normalize, parts))
+        made.__dict__["_fast"] = fuse(self.model, precision=precision, ranges=ranges)
+        return made
 
     @overload
     def predict(self, images: ImageLike, *, top: int = 5) -> Prediction: ...
@@ -295,8 +312,11 @@ class Predictor:
     @torch.inference_mode()
     def _run(self, compute: Engine, prepared: Tensor) -> Tensor:
         parts = []
-        for part in prepared.split(self.batching.batch_size):
-            parts.append(compute(self._normalize(part)).float().cpu())
+        # On a CPU, fused layers round by themselves.
+        rounded = self.precision == "bfloat16" and self.device.type != "cpu"
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=rounded):
+            for part in prepared.split(self.batching.batch_size):
+                parts.append(compute(self._normalize(part)).float().cpu())
         return torch.cat(parts)
 
     def _normalize(self, prepared: Tensor) -> Tensor:

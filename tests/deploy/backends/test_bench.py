@@ -20,9 +20,9 @@ from vitrail.deploy.backends.bench import (
     bench,
 )
 from vitrail.deploy.backends.engines import open_onnx
-from vitrail.deploy.backends.quantize import quantize_products
 from vitrail.deploy.exporting.graph import ExportModule, export_metadata, trace
 from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
+from vitrail.deploy.exporting.quantize import quantize_products
 from vitrail.deploy.exporting.samples import Samples
 from vitrail.predictor import BatchingConfig, Predictor
 
@@ -79,6 +79,42 @@ def test_a_fast_backend_that_changes_predictions_is_not_recommended(
     assert row.agreement < 0.9
     assert row.verdict.startswith("not recommended")
     assert found.best.backend == "pytorch"
+
+
+def test_accuracy_decides_where_there_are_labels(
+    predictor: Predictor, labeled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right where the model is wrong and wrong where it is right: what counts is how often."""
+
+    def take_turn(candidate: Any, samples: Samples, latencies: int = 16) -> None:
+        candidate.seconds.append(1.0 if candidate.backend == "int8" else 2.0)
+        candidate.latencies.append(0.01)
+
+    def backend(turned: int) -> Backend:
+        """Change the first `turned` answers of each 16; three in four of all were right."""
+
+        def compute(x: torch.Tensor) -> torch.Tensor:
+            logits = predictor.model(x)
+            moved = torch.arange(len(x)) < turned
+            return torch.where(moved[:, None], logits.roll(1, 1), logits)
+
+        return Backend(lambda context, batching: compute, exact=False)
+
+    monkeypatch.setattr(bench_room, "batching_candidates", lambda default: [])
+    monkeypatch.setattr(bench_room, "_take_turn", take_turn)
+    one = BatchingConfig(batch_size=16, workers=1, threads=1)
+    alone = predictor.with_engine(None, one)
+    for turned, most, verdict in (
+        (0, 0.005, "recommended: faster"),
+        (16, 0.005, "not recommended: loses 50.0 points of accuracy"),
+        (16, 0.5, "recommended: faster"),
+    ):
+        monkeypatch.setitem(BACKENDS, "int8", backend(turned))
+        found = bench(alone, data=labeled, backends=("int8",), images=4, rounds=1, max_loss=most)
+        assert (found.count, found.judged) == (4, 16)
+        assert found.rows[0].top1 == 0.75
+        assert found.rows[-1].top1 == (0.75 if not turned else 0.25)
+        assert found.rows[-1].verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -165,10 +201,15 @@ def test_int8_is_calibrated_near_the_model(predictor: Predictor, tmp_path: Path)
 def test_int8_of_a_pruned_model(predictor: Predictor, tmp_path: Path) -> None:
     """The last block's per-head products of three axes stay as they are."""
     pytest.importorskip("onnxruntime")
-    context = BackendContext(predictor, tmp_path, None)
+    import onnx
+
+    context, small = BackendContext(predictor, tmp_path, None), tmp_path / "int8.onnx"
+    model = onnx.load(str(context.onnx))
+    prepared = torch.randint(0, 256, (8, 32, 32, 3), dtype=torch.uint8)
+    quantize_products(model, context.module, prepared)
+    save_onnx(model, small)
     x = torch.randn(4, 3, 32, 32)
-    expected = open_onnx(context.onnx)(x)
-    found = open_onnx(context.int8)(x)
+    expected, found = open_onnx(context.onnx)(x), open_onnx(small)(x)
     assert 0 < float((found - expected).norm() / expected.norm()) < 0.1
 
 

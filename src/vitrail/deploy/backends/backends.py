@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.datasets.open import Data
+from vitrail.data.transforms.apply import normalize
 from vitrail.deploy.backends.engines import open_onnx, open_openvino, require_package
-from vitrail.deploy.backends.quantize import quantize_products
 from vitrail.deploy.backends.token_merging import MergedViT
 from vitrail.deploy.exporting.graph import ExportModule, export_metadata, trace
 from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
@@ -25,6 +25,7 @@ from vitrail.files import replacing
 from vitrail.machine import available_cores
 from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.fused import fuse
+from vitrail.predictor.int8 import measure_ranges
 from vitrail.predictor.last_block import prune_last_block
 from vitrail.predictor.predictor import Engine
 
@@ -61,19 +62,6 @@ class BackendContext:
             made = make_onnx(self.module, trace(self.module), metadata)
             with replacing(path) as part:
                 save_onnx(made, part)
-        return path
-
-    @cached_property
-    def int8(self) -> Path:
-        """The same with matrix products in int8."""
-        require_package("onnx", "'vitrail[onnx]'")
-        import onnx
-
-        model, path = onnx.load(str(self.onnx)), self.folder / "int8.onnx"
-        preprocess = self.predictor.preprocess
-        samples = take_samples(self.data, preprocess, count=_CALIBRATION, split="train")
-        quantize_products(model, self.module, samples.inputs())
-        save_onnx(model, path)
         return path
 
 
@@ -137,8 +125,22 @@ def _openvino(context: BackendContext, batching: BatchingConfig) -> Engine:
     return _by_threads(batching, lambda threads: open_openvino(context.onnx, threads=threads))
 
 
+def _bfloat16(context: BackendContext, batching: BatchingConfig) -> Engine:
+    return fuse(context.predictor.model, precision="bfloat16")
+
+
 def _int8(context: BackendContext, batching: BatchingConfig) -> Engine:
-    return _by_threads(batching, lambda threads: open_onnx(context.int8, threads=threads))
+    predictor = context.predictor
+    images = calibration_images(predictor, context.data)
+    batches = (normalize(part, predictor.preprocess) for part in images.split(batching.batch_size))
+    ranges = measure_ranges(predictor.model, batches)
+    return fuse(predictor.model, precision="int8", ranges=ranges)
+
+
+def calibration_images(predictor: Predictor, data: Data | None) -> Tensor:
+    """Prepare training images that show the ranges of a model's activations."""
+    samples = take_samples(data, predictor.preprocess, count=_CALIBRATION, split="train")
+    return samples.inputs()
 
 
 def _merged(context: BackendContext, batching: BatchingConfig) -> Engine:
@@ -151,7 +153,8 @@ BACKENDS: dict[str, Backend] = {
     "compiled": Backend(_compiled, exact=True),
     "onnxruntime": Backend(_onnxruntime, exact=True, quick=True),
     "openvino": Backend(_openvino, exact=True, quick=True),
-    "merged": Backend(_merged, exact=False),
+    "bfloat16": Backend(_bfloat16, exact=False),
     "int8": Backend(_int8, exact=False),
+    "merged": Backend(_merged, exact=False),
 }
 """All backends by name, the reference first."""

@@ -1,8 +1,8 @@
 """Benchmark: which backend is fastest on this machine, and what it costs.
 
 All candidates have one turn per round, so that other load slows them equally; the median of the
-rounds counts. A backend that is slower than PyTorch, or changes more predictions than allowed, is
-never recommended.
+rounds counts. A backend that is slower than PyTorch, or loses more accuracy than allowed, is never
+recommended; without labels, it may not change more predictions than allowed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from vitrail.machine import available_cores
 from vitrail.predictor import BatchingConfig, ModelLike, Predictor
 from vitrail.result import Result, ResultTable
 
-ROUNDS, MAX_CHANGED = 3, 0.01
+ROUNDS, MAX_LOSS, MAX_CHANGED = 3, 0.005, 0.01
 _GAIN = 1.03  # a smaller ratio is noise
+_JUDGED = 512  # images whose predictions are compared, where a backend is not exact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,9 @@ class BenchmarkResult(Result):
     images: str
     """The dataset that was measured on."""
     count: int
-    """Number of its images that were measured on."""
+    """Number of its images that were timed."""
+    judged: int
+    """Number of its images whose predictions were compared."""
     unavailable: dict[str, str]
     """Backends that could not be tried, and why."""
 
@@ -83,8 +86,8 @@ class BenchmarkResult(Result):
             yield f"{row.backend} {row.batching}: {row.verdict}"
         yield "Batching is batch x workers x threads per worker."
         yield (
-            f"Measured on {self.count} images of {self.images}. "
-            "Agreement: fraction with the same top-1 as PyTorch."
+            f"Measured on {self.count} images of {self.images}. Agreement: fraction with the same "
+            f"top-1 as PyTorch; of {self.judged} images where a backend is not exact."
         )
         for backend, reason in self.unavailable.items():
             yield f"not measured: {backend}: {reason}"
@@ -108,13 +111,14 @@ def bench(
     backends: Sequence[str] = (),
     images: int = 64,
     rounds: int = ROUNDS,
+    max_loss: float = MAX_LOSS,
     max_changed: float = MAX_CHANGED,
     merge: float = MERGE_RATIO,
 ) -> BenchmarkResult:
     """Measure which backend runs a model fastest, on the user's images or on generated shapes.
 
-    `max_changed` is the largest fraction of images whose top-1 may change, and the largest loss of
-    accuracy.
+    `max_loss` is the largest loss of accuracy; where the images are not labeled with the model's
+    classes, `max_changed` is the largest fraction of them whose top-1 may change.
     """
     for name in backends:
         if name not in BACKENDS:
@@ -123,35 +127,49 @@ def bench(
     for name, count in (("images", images), ("rounds", rounds)):
         if count < 1:
             raise InputError(f"{name} must be at least 1, got {count}")
-    if not 0 <= max_changed < 1:
-        raise InputError(f"max_changed must be in [0, 1), got {max_changed}")
+    for name, most in (("max_loss", max_loss), ("max_changed", max_changed)):
+        if not 0 <= most < 1:
+            raise InputError(f"{name} must be in [0, 1), got {most}")
     predictor = Predictor.load(model, device="cpu")
     with temporary_folder("vitrail-bench-", Path(tempfile.gettempdir())) as folder:
-        samples = take_samples(data, predictor.preprocess, count=images, split=split)
-        context = BackendContext(predictor, folder, data, merge)
         names = tuple(backends) or tuple(BACKENDS)
-        return measure_backends(context, samples, names, rounds, max_changed)
+        exact = data is None or all(BACKENDS[name].exact for name in names)
+        count = images if exact else max(images, _JUDGED)
+        samples = take_samples(data, predictor.preprocess, count=count, split=split)
+        context = BackendContext(predictor, folder, data, merge)
+        return measure_backends(context, samples, names, images, rounds, max_loss, max_changed)
 
 
 def measure_backends(
     context: BackendContext,
     samples: Samples,
     backends: Sequence[str],
+    images: int,
     rounds: int = ROUNDS,
+    max_loss: float = MAX_LOSS,
     max_changed: float = MAX_CHANGED,
 ) -> BenchmarkResult:
-    """Measure backends by name, and PyTorch in any case."""
-    found, unavailable = _build(context, samples, backends)
+    """Measure backends by name, and PyTorch in any case, on the first `images` of the samples."""
+    timed = samples.first(images)
+    found, unavailable = _build(context, timed, backends)
+    for each in found:
+        _compute_logits(each, timed if BACKENDS[each.backend].exact else samples)
+    reference = found[0]
+    if any(len(each.logits) > len(timed) for each in found):
+        _compute_logits(reference, samples)
     with show_progress("measuring", rounds) as report:
         for turn in range(rounds):
             for candidate in found:
-                _take_turn(candidate, samples)
+                _take_turn(candidate, timed)
             report(turn + 1)
-    rows = [_judge(each, found[0], samples, max_changed) for each in found]
+    limits = max_loss, max_changed
+    rows = [_judge(each, reference, samples, limits) for each in found]
     good = [index for index, row in enumerate(rows) if row.verdict in ("faster", "the reference")]
     best = max(good, key=lambda index: rows[index].ratio)
     rows[best] = replace(rows[best], verdict=f"recommended: {rows[best].verdict}")
-    return BenchmarkResult(tuple(rows), rows[best], samples.name, len(samples), unavailable)
+    return BenchmarkResult(
+        tuple(rows), rows[best], samples.name, len(timed), len(reference.logits), unavailable
+    )
 
 
 def batching_candidates(default: BatchingConfig) -> list[BatchingConfig]:
@@ -202,13 +220,16 @@ def _try(
     candidate = _Candidate(
         name, context.predictor.with_engine(engine, batching), None, torch.empty(0), [], []
     )
-    outputs = [output.values for output in candidate.predictor.outputs(samples.contents)]
-    candidate.logits = torch.stack([each for each in outputs if each is not None])
     _take_turn(candidate, samples, latencies=2)
     peak = _resident("VmHWM")
     if before is not None and peak is not None:
         candidate.memory = (peak - before) / 1024
     return candidate
+
+
+def _compute_logits(candidate: _Candidate, samples: Samples) -> None:
+    outputs = [output.values for output in candidate.predictor.outputs(samples.contents)]
+    candidate.logits = torch.stack([each for each in outputs if each is not None])
 
 
 def _take_turn(candidate: _Candidate, samples: Samples, latencies: int = 16) -> None:
@@ -225,21 +246,28 @@ def _take_turn(candidate: _Candidate, samples: Samples, latencies: int = 16) -> 
 
 
 def _judge(
-    each: _Candidate, first: _Candidate, samples: Samples, max_changed: float
+    each: _Candidate, first: _Candidate, samples: Samples, limits: tuple[float, float]
 ) -> BenchmarkRow:
-    same = each.predictor.same_predictions(each.logits, first.logits)
+    """Judge a backend by speed and by accuracy, or by agreement where that is unknown."""
+    reference = first.logits[: len(each.logits)]
+    same = each.predictor.same_predictions(each.logits, reference)
     agreement = float(same.double().mean())
-    labels = _labels(samples, each.predictor.classes)
-    top1, reference = (
-        None if labels is None else float((found.logits.argmax(1) == labels).double().mean())
-        for found in (each, first)
-    )
+    labels, top1, lost = _labels(samples, each.predictor.classes), None, 0.0
+    if labels is not None:
+        labels = labels[: len(each.logits)]
+        top1, before = (
+            float((logits.argmax(1) == labels).double().mean())
+            for logits in (each.logits, reference)
+        )
+        lost = before - top1
     ratio = float(np.median(np.divide(first.seconds, each.seconds)))
-    lost = 0.0 if top1 is None or reference is None else reference - top1
     p50, p90, p99 = (float(1000 * np.quantile(each.latencies, q)) for q in (0.5, 0.9, 0.99))
+    max_loss, max_changed = limits
     if each is first:
         verdict = "the reference"
-    elif 1 - agreement > max_changed or lost > max_changed:
+    elif lost > max_loss:
+        verdict = f"not recommended: loses {100 * lost:.1f} points of accuracy"
+    elif labels is None and 1 - agreement > max_changed:
         verdict = f"not recommended: changes the top-1 of {1 - agreement:.1%} of the images"
     elif ratio < _GAIN:
         verdict = "slower" if ratio < 1 else "not faster"

@@ -1,4 +1,4 @@
-"""Select a backend: one that the user names, or the fastest, measured once.
+"""Select a backend or a precision: one that the user names, or the fastest, measured once.
 
 What takes seconds to make is cached by a hash of the weights: the exported graph and, for each kind
 of machine, what was measured. The cache may be deleted.
@@ -17,7 +17,13 @@ from pathlib import Path
 
 from vitrail import __version__
 from vitrail.config import InputError, from_dict, suggest, to_dict
-from vitrail.deploy.backends.backends import BACKENDS, REFERENCE, BackendContext
+from vitrail.data.datasets.open import Data
+from vitrail.deploy.backends.backends import (
+    BACKENDS,
+    REFERENCE,
+    BackendContext,
+    calibration_images,
+)
 from vitrail.deploy.backends.bench import measure_backends
 from vitrail.deploy.exporting.samples import take_samples
 from vitrail.download import cache_folder
@@ -25,6 +31,7 @@ from vitrail.files import lock_folder, write_whole
 from vitrail.machine import available_cores
 from vitrail.models.weight_hash import hash_weights
 from vitrail.predictor import BatchingConfig, Predictor
+from vitrail.predictor.fused import InferencePrecision
 
 AUTO = "auto"
 """The fastest of the exact backends that start within seconds."""
@@ -89,13 +96,35 @@ def select_backend(
     return predictor.with_engine(engine, batching)
 
 
+def check_calibration(precision: str, backend: str, data: Data | None) -> None:
+    """Refuse a precision with another backend, or without images to calibrate it on."""
+    if precision != "float32" and backend != REFERENCE:
+        raise InputError(f"--precision {precision} is computed by PyTorch; omit --backend")
+    if precision == "int8" and data is None:
+        raise InputError("--precision int8 requires --data, whose training images calibrate it")
+    if precision != "int8" and data is not None:
+        raise InputError("--data calibrates --precision int8 only")
+
+
+def select_precision(
+    predictor: Predictor, precision: InferencePrecision, data: Data | None
+) -> Predictor:
+    """Give a predictor that computes in a precision; training images of `data` calibrate int8."""
+    if precision == "float32":
+        return predictor
+    images = calibration_images(predictor, data) if precision == "int8" else None
+    return predictor.with_precision(precision, images)
+
+
 def _measure(predictor: Predictor, folder: Path, log: Callable[[str], None]) -> BackendChoice:
     log(f"{predictor.name}: measuring which backend is fastest on this machine, once")
     default = predictor.batching
     count = min(2 * default.batch_size * default.workers, _MAX_IMAGES)
     samples = take_samples(None, predictor.preprocess, count=count)
     names = [name for name in backend_choices() if name != AUTO]
-    best = measure_backends(BackendContext(predictor, folder, None), samples, names).best
+    best = measure_backends(
+        BackendContext(predictor, folder, None), samples, names, len(samples)
+    ).best
     size = best.batching.batch_size
     log(f"{predictor.name}: {best.backend}, batches of {size}: {best.ratio:.2f}x PyTorch")
     choice = BackendChoice(backend=best.backend, batch_size=size)

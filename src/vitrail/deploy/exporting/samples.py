@@ -34,6 +34,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.contents)
 
+    def first(self, count: int) -> Samples:
+        """Give the first few of them."""
+        labels = None if self.labels is None else self.labels[:count]
+        return replace(self, contents=self.contents[:count], labels=labels)
+
     def inputs(self, size: Size | None = None) -> Tensor:
         """Preprocess them: uint8 (n, height, width, channels), optionally at another size."""
         preprocess = self.preprocess if size is None else replace(self.preprocess, size=size)

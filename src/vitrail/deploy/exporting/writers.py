@@ -21,10 +21,10 @@ from vitrail.deploy.backends.engines import (
     open_openvino,
     require_package,
 )
-from vitrail.deploy.backends.quantize import quantize_products
 from vitrail.deploy.exporting.graph import ExportModule, Input, export_metadata, quiet
 from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
 from vitrail.deploy.exporting.pack_weights import Packing, pack_weights
+from vitrail.deploy.exporting.quantize import quantize_products
 from vitrail.deploy.exporting.samples import Samples
 from vitrail.deploy.exporting.web_export import write_page
 from vitrail.predictor import Predictor

@@ -32,6 +32,10 @@ class WorkerConfig:
     device: str | None
     """The best device if None."""
     backend: str
+    precision: str
+    """Of matrix products: float32, bfloat16 or int8."""
+    data: str | None
+    """The dataset whose training images calibrate int8."""
     unsure: float | None
     """The error rate of the answers that are given; None gives all."""
     pixels: int

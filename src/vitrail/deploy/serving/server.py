@@ -42,6 +42,8 @@ def serve(
     port: int = 8000,
     workers: int | None = None,
     backend: str = "pytorch",
+    precision: str = "float32",
+    data: str | Path | None = None,
     unsure: float | str | None = None,
     device: str | None = None,
     api_key_file: str | Path | None = None,
@@ -56,7 +58,8 @@ def serve(
 ) -> None:
     """Serve models over HTTP until SIGTERM or Ctrl-C, with the options of `vitrail serve`.
 
-    A dict names the models; loaded ones are handed over in a temporary folder. `unsure`, such as
+    A dict names the models; loaded ones are handed over in a temporary folder. `precision` is
+    float32, bfloat16, or int8, which training images of `data` calibrate. `unsure`, such as
     "5%", withholds answers so that at most that fraction of the others is wrong. `on_start` gets
     the address once the models are loaded. InputError if the address is taken or a model can't be
     loaded.
@@ -91,6 +94,8 @@ def serve(
         indices=name_indices(index, named),
         device=device,
         backend=backend,
+        precision=precision,
+        data=None if data is None else os.fspath(data),
         unsure=None if unsure is None else parse_rate(unsure),
         pixels=limits.pixels,
         bytes=limits.body,

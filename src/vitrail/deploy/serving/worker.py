@@ -24,7 +24,12 @@ import torch
 from vitrail.config import InputError
 from vitrail.console import log_line
 from vitrail.data.decoding.decode import ImageError, Limits, read_header
-from vitrail.deploy.backends.selection import select_backend
+from vitrail.deploy.backends.selection import (
+    check_backend,
+    check_calibration,
+    select_backend,
+    select_precision,
+)
 from vitrail.deploy.serving.attention_maps import attention_response
 from vitrail.deploy.serving.frames import pack_frame, read_frame
 from vitrail.deploy.serving.similarity_index import SimilarityIndex
@@ -33,6 +38,7 @@ from vitrail.machine import available_cores
 from vitrail.models import BiT
 from vitrail.predictor import Prediction, Predictor
 from vitrail.predictor.batching_config import keep_threads
+from vitrail.predictor.fused import InferencePrecision
 from vitrail.text import to_json
 
 HEARTBEAT = 0.5
@@ -78,14 +84,19 @@ def load_model(
     index: str | None,
     device: str | None,
     backend: str = "pytorch",
+    precision: InferencePrecision = "float32",
+    data: str | None = None,
     unsure: float | None = None,
 ) -> ServedModel:
     """Load a model and its index; torch's threads are those of this process."""
+    check_backend(backend)
+    check_calibration(precision, backend, data)
     predictor = Predictor.load(source, device=device, unsure=unsure)
     similar = None if index is None else SimilarityIndex(index, predictor)
     predictor.name = name  # clients need not know where it is
     batching = replace(predictor.batching, workers=1, threads=torch.get_num_threads())
-    return ServedModel(select_backend(predictor, backend, batching=batching, log=log_line), similar)
+    predictor = select_backend(predictor, backend, batching=batching, log=log_line)
+    return ServedModel(select_precision(predictor, precision, data), similar)
 
 
 def describe_model(served: ServedModel) -> dict[str, Any]:
@@ -235,6 +246,8 @@ def main() -> None:
                 head["indices"].get(name),
                 head["device"],
                 head["backend"],
+                head["precision"],
+                head["data"],
                 head["unsure"],
             )
             for name, source in head["models"].items()
