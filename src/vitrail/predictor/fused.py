@@ -12,14 +12,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import InputError
 from vitrail.models import BiT, ViT
 from vitrail.models.layers.blocks import Block, ParallelBlock
 from vitrail.models.layers.mlp import MLP
-from vitrail.models.layers.self_attention import AttentionMix
 from vitrail.predictor.int8 import InputRange, Int8Dense
 from vitrail.predictor.last_block import (
     LastBlock,
@@ -34,7 +32,6 @@ InferencePrecision = Literal["float32", "bfloat16", "int8"]
 _GELU = {"gelu": "none", "gelu-tanh": "tanh"}
 """oneDNN's name for each form of GELU."""
 _ROWS = 1024  # number of tokens that the weights are laid out for; any other number runs too
-_MOST_TOKENS = 1024  # beyond which a whole attention matrix takes too much memory
 
 
 class _Dense(nn.Module):
@@ -72,23 +69,6 @@ class _FusedMLP(nn.Module):
         return self.output(self.sub_norm(self.activate(self.hidden(self.norm(x)))))
 
 
-class _ProductMix(nn.Module):
-    """Attention by two products in bfloat16: torch's fused kernel takes twice as long for them."""
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
-        """Mix values (lines, heads, tokens, head size)."""
-        *lines, tokens, size = query.shape
-        if tokens > _MOST_TOKENS:
-            return F.scaled_dot_product_attention(query, key, value.type_as(query), bias)
-        scaled = query * size**-0.5  # norms and positions may have made it float32
-        parts = (each.reshape(-1, tokens, size).bfloat16() for each in (scaled, key, value))
-        query, key, value = parts
-        logits = torch.bmm(query, key.mT)
-        if bias is not None:
-            logits = (logits.view(*lines, tokens, tokens) + bias).flatten(0, 1)
-        return torch.bmm(logits.softmax(-1).bfloat16(), value).view(*lines, tokens, size)
-
-
 class _Layers:
     """Makes the layers of a precision."""
 
@@ -120,8 +100,6 @@ class _Layers:
         for part in ("qkv",) if attention.query is None else ("query", "key_value"):
             made = self.make(getattr(attention, part), f"{name}.attention.{part}")
             setattr(attention, part, made)
-        if self.dtype == torch.bfloat16 and type(attention.mix) is AttentionMix:
-            attention.mix = _ProductMix()
 
 
 def has_bfloat16() -> bool:
