@@ -33,6 +33,7 @@ from vitrail.files import write_whole
 from vitrail.models import BiT, ViT
 from vitrail.models.model import Model
 from vitrail.recipes import paper_protocol
+from vitrail.recipes.folds import run_folds
 from vitrail.recipes.protocol import ProtocolResult, run_protocol
 from vitrail.report import leave_report
 from vitrail.run_minutes import plan_finetuning, plan_training
@@ -43,6 +44,7 @@ from vitrail.text import printable, show
 from vitrail.training.best_tracker import BestTracker
 from vitrail.training.callbacks import Callback
 from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, SaveError
+from vitrail.training.checkpoints.continuing import settle_more
 from vitrail.training.checkpoints.resume import find_checkpoint, load_checkpoint, save_checkpoint
 from vitrail.training.checkpoints.run_folder import (
     BAD_BATCH,
@@ -72,7 +74,12 @@ from vitrail.training.parts import (
     split_weights,
 )
 from vitrail.training.peft import adapt
-from vitrail.training.run_data import hold_out_for_choosing, identify_data, open_datasets
+from vitrail.training.run_data import (
+    group_notes,
+    hold_out_for_choosing,
+    identify_data,
+    open_datasets,
+)
 from vitrail.training.run_result import Ending, Run, make_run
 from vitrail.training.task import Metric, Task, TaskFactory
 from vitrail.training.train_config import TrainConfig
@@ -182,6 +189,9 @@ def _train(
     config: TrainConfig, parts: Parts, *, restart: bool, report: bool, calibrate: bool
 ) -> Run:
     """Train in all processes; calibrate the model, and leave the report in the folder."""
+    if config.folds and not config.fold:
+        ends = {"restart": restart, "report": report, "calibrate": calibrate}
+        return run_folds(config, lambda each: _train(each, parts, **ends))
     with process_group(config.device) as processes:
         run = train_among(processes, config, parts, restart=restart)
         if calibrate and processes.is_main:
@@ -211,8 +221,9 @@ def train_among(
             stack.enter_context(run_lock(config.out))
             return check_folder(config, restart=restart)
 
+        config = processes.on_main(lambda: settle_more(config, restart=restart))
         reached = processes.on_main(look)
-        if reached is not None:
+        if reached is not None and reached["steps"] != config.more_from:
             run = Run.load(config.out, reached)
             log.info("%s: %s", show(config.out), run)
             return run
@@ -263,6 +274,7 @@ class TrainingRun:
         self.opened = self.train_set  # before images are cached
         self.data_notes = check_trainable(self.train_set, self.val_set, labels=labels)
         self.data_notes += balance_notes(config.balance, self.train_set)
+        self.data_notes += group_notes(config, self.parts.data, self.train_set, self.val_set)
         self.identity = {
             split: identify_data(each)
             for split, each in (("train", self.train_set), ("val", self.val_set))
@@ -368,6 +380,8 @@ class TrainingRun:
         self.saved = saved.step
         self.iterator.cursor = Cursor.load(saved.metadata.get("cursor", [saved.step]))
         self.best = BestTracker.load(saved.metadata["best"])
+        if saved.step == self.config.more_from:
+            self.best = replace(self.best, worse=0)  # it may have ended because it got no better
         self.fewshot_step, self.fewshot = saved.metadata.get("fewshot", (0, {}))
         self.unreadable.note(UnreadableImage(*each[:3]) for each in saved.metadata["unreadable"])
 

@@ -8,7 +8,16 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from vitrail.config import InputError, flatten, from_flags, merge, read_file, suggest, to_dict
+from vitrail.config import (
+    Duration,
+    InputError,
+    flatten,
+    from_flags,
+    merge,
+    read_file,
+    suggest,
+    to_dict,
+)
 from vitrail.data.datasets.open import Data, open_data
 from vitrail.data.transforms.augment import parse_augment
 from vitrail.distributed import choose_device
@@ -16,6 +25,7 @@ from vitrail.models import BiT, ViT
 from vitrail.models.names import at_size, parse_size
 from vitrail.recipes import apply_recipe, fit_batch, shorten_warmup, transfer_of
 from vitrail.training.checkpoints.default_folder import choose_out
+from vitrail.training.checkpoints.run_folder import CONFIG
 from vitrail.training.logging.loggers import check_loggers
 from vitrail.training.parts import Parts, gather_parts, split_model, split_task, split_weights
 from vitrail.training.task import TaskFactory
@@ -38,6 +48,8 @@ class RunWords(TypedDict, total=False):
     epochs: float | None
     minutes: float | None
     """Length as a time; a few real steps plan how many there are."""
+    more: str | Duration | None
+    """How long the finished run in `out` continues, such as "5 epochs"; the schedule restarts."""
     batch: int | None
     """Images per step, over all processes."""
     lr: float | None
@@ -89,6 +101,7 @@ def resolve_settings(
     **words: Unpack[RunWords],
 ) -> Configured:
     """Gather settings as `configure` does; keep the weights that had to be read for it."""
+    words = continue_settings(words)
     given = (_daily_settings(task, words), _more_settings(words))
     given_out, path = words.get("out"), words.get("config_file")
     out = Path("runs/run" if given_out is None else given_out)
@@ -117,6 +130,19 @@ def resolve_settings(
     return Configured(config, checkpoint)
 
 
+def continue_settings(words: RunWords) -> RunWords:
+    """Take the settings of the run that is to be continued, unless a file is given."""
+    if words.get("more") is None:
+        return words
+    out = words.get("out")
+    if out is None:
+        raise InputError("--more needs --out, the folder of the finished run")
+    file = Path(out) / CONFIG
+    if not file.is_file():
+        raise InputError(f"--more continues a finished run, and {out} holds none")
+    return {**words, "config_file": words.get("config_file") or file}
+
+
 def configure_finetuning(
     data: Data,
     *,
@@ -128,6 +154,7 @@ def configure_finetuning(
     **words: Unpack[RunWords],
 ) -> Configured:
     """Gather the settings of a fine-tuning run, or of the runs of a protocol."""
+    words = continue_settings(words)
     recipe, settings, row = words.get("recipe"), {**words.get("settings", {})}, None
     if protocol is not None:
         row = transfer_of(recipe.partition(":")[2] if recipe else data_text(data))
@@ -222,6 +249,7 @@ def _daily_settings(task: str | None, words: RunWords) -> dict[str, Any]:
         "seed": words.get("seed"),
         "length": length if epochs is None else f"{epochs} epochs",
         "minutes": words.get("minutes"),
+        "more": None if words.get("more") is None else str(words.get("more")),
         "optim": None if lr is None else {"lr": lr},
     }
     return {key: value for key, value in found.items() if value is not None}

@@ -104,5 +104,6 @@ def adapt_command(words: Sequence[str]) -> list[str]:
     if "--minutes" in adapted:  # whose probes are tested in tests/test_run_defaults.py
         place = adapted.index("--minutes")
         del adapted[place : place + 2]
-    short = [] if words[:2] == ["sweep", "show"] else SHORT.get(words[0], [])
+    whole = words[:2] == ["sweep", "show"] or "--more" in words  # which has the run's settings
+    short = [] if whole else SHORT.get(words[0], [])
     return [*adapted, *short, *(MAE if "mae" in words else [])]

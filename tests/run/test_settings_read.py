@@ -61,7 +61,7 @@ OTHERS = {
     "tune.blocks": "2", "tune.rank": "2", "tune.alpha": "2", "tune.targets": "key",
     "tune.head": "keep-hidden", "loader.kind": "processes", "loader.prefetch": "3",
     "cache.folder": "kept", "cache.short_side": "10",
-    "fewshot.shots": "2", "fewshot.seeds": "2", "fewshot.every": "1 steps",
+    "fold": "1", "fewshot.shots": "2", "fewshot.seeds": "2", "fewshot.every": "1 steps",
 }  # fmt: skip
 """Other values of settings that some run does not read."""
 DOCUMENTED = {("two", "val_split")}

@@ -38,6 +38,8 @@ class CommonFlags:
     """Length in epochs. Default: the recipe's."""
     minutes: Annotated[float | None, optional("N")] = None
     """Length as a time: a few real steps plan epochs, and for finetune image size and --tune."""
+    more: Annotated[str | None, optional("TIME")] = None
+    """Continue the finished run in --out for so long, such as '5 epochs'; the schedule restarts."""
     batch: Annotated[int | None, optional("N")] = None
     """Images per step, over all processes. Default: the recipe's."""
     lr: Annotated[float | None, optional("X")] = None
@@ -149,7 +151,7 @@ def finetune(
 
 def _words(flags: CommonFlags, settings: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Return the flags as the functions take them."""
-    names = ("out", "recipe", "steps", "epochs", "minutes", "batch", "lr", "seed", "image")
+    names = ("out", "recipe", "steps", "epochs", "minutes", "more", "batch", "lr", "seed", "image")
     words = {name: getattr(flags, name) for name in names}
     return {**words, "config_file": flags.config, "settings": dict(settings)}
 

@@ -6,12 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch.utils.data import Dataset
 
 from vitrail.config import InputError, from_dict, read_file
-from vitrail.data.dataset import ImageDataset, ImageStream
-from vitrail.data.datasets.open import Data, open_data, open_dataset, open_stand_in, whole_data
-from vitrail.data.split import HELD_OUT, NoSplitError, spell, split_dataset
+from vitrail.data.dataset import ImageDataset, ImageStream, select
+from vitrail.data.datasets.open import (
+    Data,
+    group_column,
+    is_divided,
+    open_data,
+    open_dataset,
+    open_stand_in,
+    whole_data,
+)
+from vitrail.data.groups import group_images, hold_out_groups, torn_groups
+from vitrail.data.split import HELD_OUT, NoSplitError, assign_folds, spell, split_dataset
+from vitrail.text import quoted
 from vitrail.training.checkpoints.run_folder import CONFIG
 from vitrail.training.train_config import TrainConfig
 
@@ -28,7 +39,7 @@ def hold_out_for_choosing(
     thresholds = thresholds and config.task == "classification" and config.loss.kind != "softmax"
     if not (chooses or thresholds):
         return config
-    if config.hold_out or config.val_split != "val" or config.val_data:
+    if config.hold_out or config.folds or config.val_split != "val" or config.val_data:
         return config
     stand_in = open_stand_in(config.data if data is None else data)
     if stand_in is None or not (chooses or stand_in.multilabel):
@@ -47,19 +58,82 @@ def open_datasets(
     """
     _check_evaluated(config)
     data = config.data if data is None else data
+    if (divided := _divide_training(config, data, labels=labels)) is not None:
+        return divided
     train_set = open_data(data, split="train", labels=labels)
     if isinstance(train_set, ImageStream):
         _check_stream(train_set, config)
-    if config.hold_out:
-        assert isinstance(train_set, ImageDataset)
-        return split_dataset(train_set, config.hold_out, seed=0)
     return train_set, _open_val(config, data, labels=labels)
+
+
+def _divide_training(
+    config: TrainConfig, data: Data, *, labels: bool
+) -> tuple[ImageDataset, ImageDataset] | None:
+    """Divide the training images where settings ask for it: what is left, and what is held out.
+
+    Folds and groups of a dataset without splits are made of all its images.
+    """
+    grouped = config.group is not None or config.folds > 0
+    whole = grouped and not is_divided(data)
+    if not (config.hold_out or config.folds or whole):
+        return None
+    found = open_data(data, split="all" if whole else "train", labels=labels)
+    if isinstance(found, ImageStream):
+        raise InputError(f"{found.name} is a stream, of which no part can be held out")
+    groups = groups_of(config, data, found)
+    if config.folds:
+        plain = found.labels.ndim == 1
+        folds = assign_folds(
+            found.labels if plain else np.zeros(len(found), np.int64),
+            len(found.classes) if plain else 1,
+            config.folds,
+            groups=groups,
+        )
+        fold = max(config.fold, 1)  # a run of all folds is estimated by its first
+        held_out = folds == fold - 1
+        name = f"{found.name} (fold {fold} of {config.folds})"
+    elif groups is None:
+        return split_dataset(found, config.hold_out, seed=0)
+    else:
+        held_out = hold_out_groups(found.labels, groups, config.hold_out or HELD_OUT)
+        name = f"{found.name} (held out)"
+    return select(found, np.flatnonzero(~held_out)), select(found, np.flatnonzero(held_out), name)
+
+
+def groups_of(config: TrainConfig, data: Data, dataset: ImageDataset) -> np.ndarray | None:
+    """Name the group of each image, where settings say what a group is."""
+    if config.group is None:
+        return None
+    return group_images(dataset, config.group, group_column(data, config.group))
+
+
+def group_notes(
+    config: TrainConfig,
+    data: Data | None,
+    train: ImageDataset | ImageStream,
+    val: ImageDataset | None,
+) -> tuple[str, ...]:
+    """Say how many groups there are on each side, and warn of those that are torn apart."""
+    if config.group is None:
+        return ()
+    data = config.data if data is None else data
+    if val is None or isinstance(train, ImageStream):
+        raise InputError("group needs images that are held out; give hold_out or folds")
+    column = group_column(config.val_data or data, config.group)
+    here = groups_of(config, data, train)
+    there = group_images(val, config.group, column)
+    assert here is not None
+    counts = f"{len(np.unique(here)):,} of training, {len(np.unique(there)):,} held out"
+    if torn := torn_groups(here, there):
+        few = f"{len(torn):,} are in both splits: {quoted(torn)}"
+        return (f"groups   {counts}; {few}; --hold-out 0.1 holds out whole groups instead",)
+    return (f"groups   {counts}, none in both",)
 
 
 def _check_evaluated(config: TrainConfig) -> None:
     """Refuse settings that go by evaluations where there are none."""
     evaluates = config.eval_every is None or config.eval_every.amount > 0
-    if (config.val_split or config.hold_out) and evaluates:
+    if (config.val_split or config.hold_out or config.folds) and evaluates:
         return
     for name, asked in {"keep best": config.keep == "best", "patience": config.patience}.items():
         if asked:
@@ -92,8 +166,6 @@ def _open_val(config: TrainConfig, data: Data, *, labels: bool) -> ImageDataset 
 
 def _check_stream(stream: ImageStream, config: TrainConfig) -> None:
     """Refuse settings that need to know a stream's images before they come."""
-    if config.hold_out:
-        raise InputError(f"{stream.name} is a stream, of which no part can be held out")
     if config.cache.limit:
         raise InputError(f"{stream.name} is a stream, which no cache keeps; leave cache.limit out")
     durations = {
@@ -132,12 +204,13 @@ def open_run_data(run: Path | TrainConfig, split: str | None = None) -> ImageDat
     training used, with `hold_out` and `val_data`; other names are splits of the dataset itself.
     """
     config = read_config(run) if isinstance(run, Path) else run
-    validated = bool(config.hold_out or config.val_split)
+    validated = bool(config.hold_out or config.folds or config.val_split)
     asked = spell(split or ("val" if validated else "train"))
-    if asked == "train" or (asked == "val" and config.hold_out):
-        dataset = open_dataset(config.data, split="train", labels=False)
-        if not config.hold_out:
-            return dataset
-        return split_dataset(dataset, config.hold_out, seed=0)[asked == "val"]
+    if asked in ("train", "val"):
+        divided = _divide_training(config, config.data, labels=False)
+        if divided is not None:
+            return divided[asked == "val"]
+    if asked == "train":
+        return open_dataset(config.data, split="train", labels=False)
     used = config.val_split if asked == "val" and config.val_split else asked
     return open_dataset(config.val_data or whole_data(config.data), split=used, labels=False)

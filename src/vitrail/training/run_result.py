@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,8 @@ from vitrail.training.best_tracker import EvalResult
 from vitrail.training.logging.run_facts import MachineFacts
 
 REPORT = "report.html"
+MEASURES = ("top1", "top5", "loss", "map", "macro_accuracy", "macro_f1", "micro_f1")
+"""What a run is measured by on its validation images, where it applies."""
 Ending = Literal["finished", "converged", "paused"]
 
 
@@ -75,6 +78,12 @@ class Run(Result):
         if self.top1 is not None or self.map is not None:
             reached = f"mAP {self.map:.2%}" if self.top1 is None else f"top-1 {self.top1:.2%}"
         return f"{said}, {reached} on {on} images"
+
+    def score(self) -> tuple[str, float]:
+        """Name what the run is measured by on its validation images, and give it."""
+        named = {"top-1": self.top1, "mAP": self.map, "loss": self.loss}
+        return next(((name, each) for name, each in named.items() if each is not None),
+                    ("loss", math.nan))  # fmt: skip
 
     def summary(self) -> Iterator[ResultTable | str]:
         """Say what the run reached, where its model and report are, and what can be done next."""
@@ -139,7 +148,6 @@ def make_run(
     `facts` say what it was and cost (run_facts.py).
     """
     values = kept.values if kept else {}
-    names = ("top1", "top5", "loss", "map", "macro_accuracy", "macro_f1", "micro_f1")
     return Run(
         folder=folder,
         ending=ending,
@@ -150,6 +158,6 @@ def make_run(
         top1_interval=kept.interval if kept else None,
         worst_classes=kept.worst if kept else (),
         fewshot={name.rpartition("/")[2]: each for name, each in (fewshot or {}).items()} or None,
-        **{name: values.get(name) for name in names},
+        **{name: values.get(name) for name in MEASURES},
         **facts,
     )

@@ -39,6 +39,7 @@ FREE = (
         "loader",
         "cache.limit",
     ),
+    *("more", "more_from"),
     *("cache.folder", "max_unreadable", "eval_every", "save_every", "log_every", "loggers"),
     "fewshot",
 )
@@ -132,6 +133,13 @@ class TrainConfig:
     """The set that this split is of, where it is another than `data`."""
     hold_out: Annotated[float, Range("[0, 1)")] = 0.0
     """Part of the training images, of each class alike, that is evaluated on instead; 0: none."""
+    group: str | None = None
+    """Images that are held out together, as of one patient, scene or burst: the name of a column of
+    a CSV or JSON Lines file, or a pattern of the images' names."""
+    folds: NonNegativeInt = 0
+    """Train so many times, with another part of the training images held out each time; 0: once."""
+    fold: NonNegativeInt = 0
+    """Which of the folds is held out, from 1; 0: each in turn."""
     task: Literal["classification", "masked-patches", "mae"] = "classification"
     """What is learned: labels, or, without any, the patches that the model is not shown."""
     mim: Annotated[MIMConfig, UsedIf("task", "masked-patches", "mae")] = field(
@@ -139,6 +147,10 @@ class TrainConfig:
     )
     """Of `masked-patches` and `mae`."""
     length: Duration = field(default=Duration(100, "epochs"))
+    more: Duration | None = None
+    """How long the finished run continues, with the schedule restarted."""
+    more_from: NonNegativeInt = 0
+    """Steps that it had taken then."""
     minutes: Annotated[float, Range("(0, inf)")] | None = None
     """The time that the length was planned for, by a few real steps; None: none was given."""
     batch: PositiveInt = 512
@@ -198,6 +210,14 @@ class TrainConfig:
             raise InputError("hold_out and val_data both say what is evaluated on; give one")
         if self.val_data is not None and not self.val_split:
             raise InputError("val_data is not used without val_split; leave one of them out")
+        if self.folds == 1:
+            raise InputError("folds must be 0 (none) or at least 2, got 1")
+        if self.fold > self.folds:
+            raise InputError(f"fold must be at most folds, {self.folds}, got {self.fold}")
+        if self.folds and (self.hold_out or self.val_data is not None or self.minutes is not None):
+            raise InputError(
+                "folds is not used with hold_out, val_data and minutes; leave them out"
+            )
         if self.tune.head != "replace" and self.weights is None:
             raise InputError("tune.head is only used with weights, whose head is replaced")
         check_mim(self.mim, self.task)

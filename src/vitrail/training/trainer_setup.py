@@ -57,10 +57,11 @@ def make_trainer(
 
 def count_steps(config: TrainConfig, images: int) -> int:
     """Count the steps of a run whose epoch has `images` images."""
-    total = config.length.steps(images=images, batch=config.batch)
+    length = config.length if config.more is None else config.more
+    total = length.steps(images=images, batch=config.batch)
     if total < 1:
-        raise InputError(f"length {config.length} is shorter than one step")
-    return total
+        raise InputError(f"length {length} is shorter than one step")
+    return config.more_from + total
 
 
 def plan_intervals(
@@ -95,6 +96,15 @@ def plan_intervals(
 
 
 def _schedule(config: TrainConfig, parts: Parts, total: int, images: int) -> Callable[[int], float]:
+    """Give the factor of the learning rate at a step, counted from where the run was continued."""
+    begin = config.more_from
+    factor = _plan_schedule(config, parts, total - begin, images)
+    return lambda step: factor(step - begin)
+
+
+def _plan_schedule(
+    config: TrainConfig, parts: Parts, total: int, images: int
+) -> Callable[[int], float]:
     if (own := parts.schedule) is not None:
         for step in (0, total - 1):
             factor: Any = own(step, total)

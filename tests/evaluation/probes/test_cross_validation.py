@@ -9,8 +9,7 @@ from scipy.stats import t
 import vitrail
 from tests.evaluation.sets import save_tiny, write_images
 from vitrail.cli import main
-from vitrail.config import InputError
-from vitrail.evaluation.probes.cross_validation import CrossValidation, groups_of
+from vitrail.evaluation.probes.cross_validation import CrossValidation
 
 
 def test_the_mean_has_students_interval() -> None:
@@ -18,21 +17,6 @@ def test_the_mean_has_students_interval() -> None:
     found = CrossValidation(model="m", data="d", images=40, groups=None, folds=folds).top1
     low, high = t.interval(0.95, 3, np.mean(folds), np.std(folds, ddof=1) / 2)
     assert tuple(found) == pytest.approx((np.mean(folds), low, high), rel=1e-9)
-
-
-def test_groups_are_named_by_a_pattern() -> None:
-    names = ["a/p1_0.png", "b/p1_1.png", "a/p2_0.png"]
-    found = groups_of(names, r"(p\d+)_")
-    assert found is not None
-    assert found.tolist() == ["p1", "p1", "p2"]
-    whole = groups_of(names, r"p\d")
-    assert whole is not None
-    assert whole.tolist() == ["p1", "p1", "p2"]
-    assert groups_of(names, None) is None
-    with pytest.raises(InputError, match=r"does not match 'a/p2_0\.png'"):
-        groups_of(names, "p1")
-    with pytest.raises(InputError, match="not a regular expression"):
-        groups_of(names, "(p1")
 
 
 def test_copies_in_one_group_do_not_flatter(

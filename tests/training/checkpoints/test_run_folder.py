@@ -96,6 +96,8 @@ FREELY: dict[str, Any] = {
     "log_every": 9,
     "loggers": ("tensorboard",),
     "fewshot": FewShotConfig(data="digits", shots=(1, 2)),
+    "more": steps(5),
+    "more_from": 2,
 }
 
 

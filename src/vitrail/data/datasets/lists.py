@@ -11,7 +11,7 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from reprlib import repr as shorten
@@ -26,7 +26,7 @@ from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.folder import FolderDataset
 from vitrail.data.datasets.labels import UNLABELED, Labels, name_labels, read_label
 from vitrail.data.split import SPLITS, choose_split, spell, split_indices
-from vitrail.text import expand, neighbors, quoted, show
+from vitrail.text import expand, neighbors, printable, quoted, show
 
 _PATHS = ("path", "file", "filename", "image", "file_name", "filepath", "image_path", "img")
 _LABELS = ("label", "class", "labels", "target", "classes", "category")
@@ -105,6 +105,17 @@ def open_jsonl(
 ) -> FolderDataset:
     """Open a split of a JSON Lines file."""
     return open_rows(path, _read_jsonl(path, columns or Columns()), split, seed)
+
+
+def read_column(path: Path, columns: Columns, name: str) -> dict[str, str] | None:
+    """Read a column of a CSV or JSON Lines file by the images' names; None if it has none such."""
+    read = _read_csv if path.suffix.lower() in (".csv", ".tsv") else _read_jsonl
+    try:
+        rows = list(read(path, replace(columns, label=name, labels=False)))
+    except InputError:
+        return None
+    cells = {printable(os.fsdecode(_file_name(row, path))): row.label for row in rows}
+    return {key: "" if cell is None else str(cell) for key, cell in cells.items()}
 
 
 def _read_csv(path: Path, columns: Columns) -> Iterator[Row]:

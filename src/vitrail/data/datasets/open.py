@@ -37,7 +37,7 @@ from vitrail.data.datasets.decisions import DecidedDataset, obey_decisions
 from vitrail.data.datasets.folder import FolderDataset, open_folder
 from vitrail.data.datasets.hub.hub_dataset import open_hub
 from vitrail.data.datasets.hub.parquet import open_parquet
-from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list
+from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list, read_column
 from vitrail.data.datasets.public.fetch import fetched
 from vitrail.data.datasets.public.layouts import recognize_layout
 from vitrail.data.datasets.public.official import open_imagenet
@@ -49,7 +49,7 @@ from vitrail.data.datasets.unreadable_list import (
     FilteredDataset,
     leave_out_unreadable,
 )
-from vitrail.data.split import SPLITS, NoSplitError, choose_split, spell
+from vitrail.data.split import SPLITS, NoSplitError, choose_split, spell, split_indices
 from vitrail.data.subsets import SubsetOptions, split_subset
 from vitrail.text import expand, neighbors, quoted, show
 
@@ -162,6 +162,31 @@ def open_stand_in(data: Data) -> ImageDataset | ImageStream | None:
     except InputError:  # such as a test split without labels, which not everybody needs
         return None
     return test if val.name == test.name else None
+
+
+def is_divided(data: Data) -> bool:
+    """Tell whether a dataset brings splits of its own, or only gets a tenth held out as `val`."""
+    if not isinstance(data, str | os.PathLike):
+        return True
+    text = _split_data(os.fspath(data))[0]
+    try:
+        whole, val = (_open(text, name, 0, labels=False) for name in ("all", "val"))
+    except NoSplitError:
+        return True
+    if not isinstance(whole, ImageDataset) or not isinstance(val, ImageDataset):
+        return True
+    held_out = split_indices(whole, "val", 0).tolist()
+    return [whole.where(i) for i in held_out] != [val.where(i) for i in range(len(val))]
+
+
+def group_column(data: Data, name: str) -> dict[str, str] | None:
+    """Read a column of the list that DATA names, by the images' names; None if there is none."""
+    if not isinstance(data, str | os.PathLike):
+        return None
+    text = re.sub(r"^(csv|jsonl):", "", _split_data(os.fspath(data))[0])
+    path, columns = parse_list(text)
+    listed = _LISTS.get(path.suffix.lower()) in ("csv", "jsonl") and path.is_file()
+    return read_column(path, columns, name) if listed else None
 
 
 def notes(dataset: ImageDataset | ImageStream) -> tuple[str, ...]:

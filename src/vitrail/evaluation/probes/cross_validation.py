@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
@@ -11,7 +10,8 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.console import show_progress
-from vitrail.data.datasets.open import Data, open_dataset
+from vitrail.data.datasets.open import Data, group_column, open_dataset
+from vitrail.data.groups import group_images
 from vitrail.data.split import assign_folds
 from vitrail.evaluation.features.compute import FeatureOptions, features_of
 from vitrail.evaluation.features.extract import Features
@@ -19,7 +19,6 @@ from vitrail.evaluation.inputs import name_data, name_model
 from vitrail.evaluation.metrics.intervals import Estimate, student_t
 from vitrail.evaluation.probes.linear_probe import probe_lbfgs
 from vitrail.result import Result, ResultTable
-from vitrail.text import quoted
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel
 
@@ -74,17 +73,19 @@ def cross_validate(
 
     Each class is spread over the folds alike. `group` is a pattern (a regular expression) of the
     images' names: those with the same match, or the same first group of it, are of one patient,
-    scene or burst and share their fold, such as `([^/]+)_\d+\.jpg`. `options` say how features are
-    computed.
+    scene or burst and share their fold, such as `([^/]+)_\d+\.jpg`; or a column of a list.
+    `options` say how features are computed.
     """
     if folds < 2:
         raise InputError(f"--folds {folds}: expected 2 or more")
     dataset = open_dataset(data, split=split)
-    groups_of([dataset.where(0)], group)  # a bad pattern is told before the work begins
+    groups = None if group is None else group_images(dataset, group, group_column(data, group))
     if dataset.multilabel or len(dataset.classes) < 2:
         raise InputError(f"{dataset.name}: expected two classes or more, and one per image")
     (features,) = features_of(as_loaded(model), [dataset], **options)
-    groups = groups_of(features.names.tolist(), group)
+    if groups is not None and len(features) < len(dataset):  # some could not be read
+        names = [dataset.where(index) for index in range(len(dataset))]
+        groups = groups[np.isin(names, features.names)]
     fold_of = assign_folds(features.labels, len(features.classes), folds, seed=seed, groups=groups)
     found: list[float] = []
     with show_progress("folds", folds) as report:
@@ -99,20 +100,6 @@ def cross_validate(
         groups=None if groups is None else len(set(groups.tolist())),
         folds=tuple(found),
     )
-
-
-def groups_of(names: list[str], pattern: str | None) -> np.ndarray | None:
-    """Name the group of each image by a pattern of its name; None without a pattern."""
-    if pattern is None:
-        return None
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise InputError(f"--group {pattern}: not a regular expression: {error}") from None
-    matches = [compiled.search(name) for name in names]
-    if missing := [name for name, match in zip(names, matches, strict=True) if match is None]:
-        raise InputError(f"--group {pattern}: does not match {quoted(missing)}")
-    return np.array([m[1] if compiled.groups else m[0] for m in matches if m is not None])
 
 
 def _rows(features: Features, chosen: np.ndarray) -> Features:

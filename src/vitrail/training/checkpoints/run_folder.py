@@ -121,13 +121,16 @@ def prepare_folder(config: TrainConfig, *, restart: bool) -> dict[str, Any] | No
     reached = check_folder(config, restart=restart)
     if restart:
         clear_run(config.out)
-    if reached is None:
+    continues = reached is not None and reached["steps"] == config.more_from
+    if reached is None or continues:
         if restart or read_run_record(config.out) is None:
             names = (*_CLEARED, *_KEPT, "wandb", f"{BAD_BATCH}*.txt", LOCK)
             record = RunRecord(version=1, id=os.urandom(8).hex(), files=names)
             write_whole(config.out / RUN, json.dumps(to_dict(record), indent=1) + "\n")
         settings = yaml.safe_dump(to_dict(config), sort_keys=False, allow_unicode=True)
         write_whole(config.out / CONFIG, settings)
+    if continues:
+        (config.out / RESULT).unlink()
     return reached
 
 

@@ -39,13 +39,14 @@ def describe_run(run: OpenedRun, start: int) -> list[str]:
     """Say what is learned from, where a run begins, what is trained, for how long: a line each."""
     config, total = run.config, run.intervals.total
     found = [
-        describe_data(run.opened, run.val_set, held_out=config.hold_out > 0),
+        describe_data(run.opened, run.val_set, held_out=bool(config.hold_out or config.folds)),
         *(*notes(run.opened), *run.data_notes, *run.parts.notes(config)),
     ]
     if not start and run.processes.is_main and run.parts.need_labels(config):
         found += check_images(run.opened, run.val_set)
     if start:
-        found.append(f"resuming {show(config.out)} at step {start:,} of {total:,}")
+        again = "; the schedule restarts" if start == config.more_from else ""
+        found.append(f"resuming {show(config.out)} at step {start:,} of {total:,}{again}")
     elif run.provenance is not None:
         before = run.provenance.changes[:-1]  # the last says what this run trains on
         older = [each.startswith("trained on") for each in before]

@@ -1,0 +1,78 @@
+"""Groups of images: named by a pattern or a column, and held out whole."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.data.sets import encode, photo
+from vitrail.config import InputError
+from vitrail.data.datasets.open import group_column, is_divided, open_dataset
+from vitrail.data.groups import group_by_pattern, group_images, hold_out_groups, torn_groups
+
+
+def test_a_pattern_names_groups() -> None:
+    names = ["a/p1_0.png", "b/p1_1.png", "a/p2_0.png"]
+    assert group_by_pattern(names, r"(p\d+)_").tolist() == ["p1", "p1", "p2"]
+    assert group_by_pattern(names, r"p\d").tolist() == ["p1", "p1", "p2"]
+    with pytest.raises(InputError, match=r"does not match 'a/p2_0\.png'"):
+        group_by_pattern(names, "p1")
+    with pytest.raises(InputError, match="not a regular expression"):
+        group_by_pattern(names, "(p1")
+
+
+def write_list(folder: Path, *, split: bool = False) -> Path:
+    """Write images of two classes and five patients, and their list."""
+    rows = ["path,label,patient" + (",split" if split else "")]
+    for number in range(10):
+        (folder / f"{number}.png").write_bytes(encode(photo(number)))
+        row = f"{number}.png,{'ab'[number % 2]},p{number // 2}"
+        rows.append(row + (f",{'train' if number < 7 else 'val'}" if split else ""))
+    (folder / "list.csv").write_text("\n".join(rows) + "\n")
+    return folder / "list.csv"
+
+
+def test_a_column_names_groups(tmp_path: Path) -> None:
+    file = write_list(tmp_path)
+    dataset = open_dataset(f"csv:{file}", split="all")
+    column = group_column(f"csv:{file}", "patient")
+    found = group_images(dataset, "patient", column).tolist()
+    assert found == [f"p{number // 2}" for number in range(10)]
+    assert group_column(f"csv:{file}", "age") is None
+    assert group_column(str(tmp_path), "patient") is None
+    assert column is not None
+    with pytest.raises(InputError, match=r"the column is empty for '3\.png'"):
+        group_images(dataset, "patient", {**column, "3.png": ""})
+
+
+def test_splits_of_its_own_are_told_from_held_out_images(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "split").mkdir()
+    assert not is_divided(str(write_list(tmp_path / "plain")))
+    assert is_divided(str(write_list(tmp_path / "split", split=True)))
+    assert is_divided("digits")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=2, max_size=120),
+    st.sampled_from([0.1, 0.2, 0.5]),
+)
+def test_no_group_is_torn_apart(rows: list[tuple[int, int]], fraction: float) -> None:
+    labels, groups = np.array([row[0] for row in rows]), np.array([f"g{row[1]}" for row in rows])
+    if len(set(groups.tolist())) == 1:
+        with pytest.raises(InputError, match="all images are of one group"):
+            hold_out_groups(labels, groups, fraction)
+        return
+    chosen = hold_out_groups(labels, groups, fraction)
+    assert torn_groups(groups[chosen], groups[~chosen]) == []
+    assert 0 < chosen.sum() < len(rows)
+
+
+def test_each_class_gives_its_fraction() -> None:
+    """Forty groups of five, each of one class of four: a fifth of each class is held out."""
+    labels = np.repeat(np.arange(4), 50)
+    groups = np.array([f"g{number // 5}" for number in range(200)])
+    chosen = hold_out_groups(labels, groups, 0.2)
+    assert np.bincount(labels[chosen]).tolist() == [10, 10, 10, 10]

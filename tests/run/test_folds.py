@@ -1,0 +1,159 @@
+"""Grouped hold-outs and k-fold cross-validation of whole runs, and finished runs that go on."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.stats import t
+
+from tests.commands import run
+from tests.runs import train
+from vitrail.config import InputError
+from vitrail.recipes.folds import FoldsResult
+from vitrail.training.checkpoints.run_folder import MODEL
+from vitrail.training.run_data import open_run_data
+from vitrail.weights.checkpoint import load_folder
+
+MODEL_NAME = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"
+WORDS = {"model": MODEL_NAME, "batch": 4, "loggers": ()}
+
+
+@pytest.fixture
+def patients(tmp_path: Path) -> Path:
+    """Write a list of 24 images: two classes, three images of each of eight patients."""
+    rng, rows = np.random.default_rng(0), ["path,label,patient"]
+    for number in range(24):
+        pixels = rng.integers(256, size=(8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+        rows.append(f"{number}.png,{'ab'[number // 3 % 2]},p{number // 3}")
+    (tmp_path / "list.csv").write_text("\n".join(rows) + "\n")
+    return tmp_path / "list.csv"
+
+
+def patients_of(run: Path, split: str) -> set[int]:
+    """Name the patients of a run's split, by their images' numbers."""
+    dataset = open_run_data(run, split)
+    return {int(Path(dataset.where(i)).stem) // 3 for i in range(len(dataset))}
+
+
+def test_a_run_holds_out_whole_groups(patients: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = {**WORDS, "group": "patient", "hold_out": 0.25}
+    found = train(str(patients), out=out, steps=2, settings=words.pop("settings", {}), **words)
+    held, rest = patients_of(out, "val"), patients_of(out, "train")
+    assert len(held) == 2
+    assert len({patient % 2 for patient in held}) == 2  # one of each class
+    assert held | rest == set(range(8))
+    assert not held & rest
+    assert found.images == 6
+
+
+def test_without_splits_a_tenth_of_the_groups_is_held_out(patients: Path, tmp_path: Path) -> None:
+    train(str(patients), out=tmp_path / "run", steps=1, group="patient", **WORDS)
+    held, rest = (patients_of(tmp_path / "run", split) for split in ("val", "train"))
+    assert held
+    assert not held & rest
+    assert held | rest == set(range(8))
+
+
+def test_torn_groups_are_told(
+    patients: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = patients.read_text().splitlines()
+    split = ["train"] * 22 + ["val"] * 2
+    rows = [f"{line},{part}" for line, part in zip(lines[1:], split, strict=True)]
+    patients.write_text("\n".join([f"{lines[0]},split", *rows]) + "\n")
+    train(str(patients), out=tmp_path / "run", steps=1, group="patient", **WORDS)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "groups   8 of training, 1 held out; 1 are in both splits: 'p7'" in log
+
+
+def test_every_image_is_held_out_once(patients: Path, tmp_path: Path) -> None:
+    out = tmp_path / "folds"
+    found = train(str(patients), out=out, steps=2, folds=4, group="patient", **WORDS)
+    assert isinstance(found, FoldsResult)
+    held = [patients_of(out / f"fold-{fold}", "val") for fold in range(1, 5)]
+    assert sorted(each for fold in held for each in fold) == list(range(8))
+    assert found.images == 24
+    scores = [run.top1 for run in found.runs]
+    low, high = t.interval(0.95, 3, np.mean(scores), np.std(scores, ddof=1) / 2)
+    assert found.top1 == pytest.approx(np.mean(scores))
+    assert tuple(found.mean()) == pytest.approx((np.mean(scores), low, high))
+    again = train(str(patients), out=out, steps=2, folds=4, group="patient", **WORDS)
+    assert again.to_dict() == found.to_dict()  # from what is there
+
+
+def test_a_finished_run_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = {"model": f"{MODEL_NAME},channels=1", "batch": 64, "loggers": (), "log_every": 1}
+    first = train("digits", out=out, steps=4, **words)
+    weights = load_folder(out / MODEL).tensors["head.output.weight"]
+    more = train("", out=out, more="6 steps")
+    assert (first.steps, more.steps) == (4, 10)
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rates = {row["step"]: row["lr"] for row in rows if "lr" in row}
+    alone = train("digits", out=tmp_path / "alone", steps=6, **words)
+    rows = [json.loads(line) for line in (alone.folder / "metrics.jsonl").read_text().splitlines()]
+    again = {row["step"]: row["lr"] for row in rows if "lr" in row}
+    assert [rates[step] for step in range(5, 11)] == [again[step] for step in range(1, 7)]
+    assert not load_folder(out / MODEL).tensors["head.output.weight"].equal(weights)
+    # Its plain command shows the result, as of any finished run.
+    assert train("digits", out=out, steps=4, **words).steps == 10
+
+
+def test_more_of_a_stopped_run_resumes_it(tmp_path: Path) -> None:
+    """What a kill leaves behind in the middle of it: no result, and a checkpoint on the way."""
+    out = tmp_path / "run"
+    words = {"model": f"{MODEL_NAME},channels=1", "batch": 64, "loggers": ()}
+    train("digits", out=out, steps=2, **words)
+    whole = train("", out=out, more="4 steps", save_every="2 steps")
+    (out / "result.json").unlink()
+    newest = max((out / "checkpoints").iterdir(), key=lambda path: path.name)
+    for path in sorted(newest.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    newest.rmdir()
+    assert train("", out=out, more="4 steps", save_every="2 steps").loss == whole.loss
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--more", "5 epochs"], "--more needs --out"),
+        (["--more", "5 epochs", "--out", "none"], "continues a finished run, and none holds none"),
+        (["--group", "(", "--out", "bad"], "not a regular expression"),
+        (["--group", "no such name", "--out", "bad"], "does not match"),
+        (["--folds", "1", "--out", "bad"], "folds must be 0 (none) or at least 2"),
+        (["--folds", "3", "--fold", "4", "--out", "bad"], "fold must be at most folds, 3, got 4"),
+        (["--folds", "3", "--hold-out", "0.1", "--out", "bad"], "folds is not used with hold_out"),
+        (["--folds", "30", "--group", "patient", "--out", "bad"], "there are only 8 groups"),
+    ],
+)
+def test_bad_flags_are_refused(
+    flags: list[str],
+    said: str,
+    patients: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(patients.parent)
+    before = sorted(path.name for path in patients.parent.iterdir())
+    code, out, err = run(capsys, "train", str(patients), "--model", MODEL_NAME, *flags)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+    assert not out
+    left = sorted(path.name for path in patients.parent.iterdir())
+    assert [name for name in left if name not in before] in ([], ["bad"])
+    bad = patients.parent / "bad"
+    assert not bad.exists() or not [path for path in bad.rglob("*") if path.is_file()]
+
+
+def test_an_unfinished_run_gets_no_more(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = {"model": f"{MODEL_NAME},channels=1", "batch": 64, "loggers": ()}
+    train("digits", out=out, steps=2, **words)
+    (out / "result.json").unlink()
+    with pytest.raises(InputError, match="is not finished; run its command again without --more"):
+        train("", out=out, more="1 epoch")
