@@ -50,6 +50,10 @@ class RunWords(TypedDict, total=False):
     """Length as a time; a few real steps plan how many there are."""
     more: str | Duration | None
     """How long the finished run in `out` continues, such as "5 epochs"; the schedule restarts."""
+    group: str | None
+    """Images that are held out together: a column of a list, or a pattern of their names."""
+    folds: int | None
+    """Train so many times, with another part of the training images held out each time."""
     batch: int | None
     """Images per step, over all processes."""
     lr: float | None
@@ -245,6 +249,8 @@ def _daily_settings(task: str | None, words: RunWords) -> dict[str, Any]:
     length = None if steps is None else f"{steps} steps"
     found: dict[str, Any] = {
         "task": task,
+        "group": words.get("group"),
+        "folds": words.get("folds"),
         "batch": words.get("batch"),
         "seed": words.get("seed"),
         "length": length if epochs is None else f"{epochs} epochs",

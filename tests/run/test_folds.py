@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from vitrail.training.run_data import open_run_data
 from vitrail.weights.checkpoint import load_folder
 
 MODEL_NAME = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"
-WORDS = {"model": MODEL_NAME, "batch": 4, "loggers": ()}
+WORDS: dict[str, Any] = {"model": MODEL_NAME, "batch": 4, "loggers": ()}
 
 
 @pytest.fixture
@@ -40,8 +41,8 @@ def patients_of(run: Path, split: str) -> set[int]:
 
 def test_a_run_holds_out_whole_groups(patients: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    words = {**WORDS, "group": "patient", "hold_out": 0.25}
-    found = train(str(patients), out=out, steps=2, settings=words.pop("settings", {}), **words)
+    settings = {"hold_out": 0.25}
+    found = train(str(patients), out=out, steps=2, group="patient", settings=settings, **WORDS)
     held, rest = patients_of(out, "val"), patients_of(out, "train")
     assert len(held) == 2
     assert len({patient % 2 for patient in held}) == 2  # one of each class
@@ -87,7 +88,12 @@ def test_every_image_is_held_out_once(patients: Path, tmp_path: Path) -> None:
 
 def test_a_finished_run_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    words = {"model": f"{MODEL_NAME},channels=1", "batch": 64, "loggers": (), "log_every": 1}
+    words: dict[str, Any] = {
+        "model": f"{MODEL_NAME},channels=1",
+        "batch": 64,
+        "loggers": (),
+        "log_every": 1,
+    }
     first = train("digits", out=out, steps=4, **words)
     weights = load_folder(out / MODEL).tensors["head.output.weight"]
     more = train("", out=out, more="6 steps")
@@ -106,15 +112,15 @@ def test_a_finished_run_goes_on(tmp_path: Path) -> None:
 def test_more_of_a_stopped_run_resumes_it(tmp_path: Path) -> None:
     """What a kill leaves behind in the middle of it: no result, and a checkpoint on the way."""
     out = tmp_path / "run"
-    words = {"model": f"{MODEL_NAME},channels=1", "batch": 64, "loggers": ()}
+    words: dict[str, Any] = {"model": f"{MODEL_NAME},channels=1", "batch": 64, "loggers": ()}
     train("digits", out=out, steps=2, **words)
-    whole = train("", out=out, more="4 steps", save_every="2 steps")
+    whole = train("", out=out, more="4 steps", settings={"save_every": "2 steps"})
     (out / "result.json").unlink()
     newest = max((out / "checkpoints").iterdir(), key=lambda path: path.name)
     for path in sorted(newest.rglob("*"), reverse=True):
         path.unlink() if path.is_file() else path.rmdir()
     newest.rmdir()
-    assert train("", out=out, more="4 steps", save_every="2 steps").loss == whole.loss
+    assert train("", out=out, more="4 steps", settings={"save_every": "2 steps"}).loss == whole.loss
 
 
 @pytest.mark.parametrize(
@@ -152,7 +158,7 @@ def test_bad_flags_are_refused(
 
 def test_an_unfinished_run_gets_no_more(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    words = {"model": f"{MODEL_NAME},channels=1", "batch": 64, "loggers": ()}
+    words: dict[str, Any] = {"model": f"{MODEL_NAME},channels=1", "batch": 64, "loggers": ()}
     train("digits", out=out, steps=2, **words)
     (out / "result.json").unlink()
     with pytest.raises(InputError, match="is not finished; run its command again without --more"):

@@ -14,7 +14,7 @@ from vitrail.cli.options import File, Image, Json, optional
 from vitrail.result import Result, print_result
 
 MORE = """\
-Every other setting is a flag too, such as --ema 0.9999, --augment medium1 or
+Every other setting is a flag too, such as --balance auto, --augment medium1 or
 --optim.momentum 0.95; docs/training.md lists all. The sections are augment,
 preprocess, mim, loss, optim, schedule, tune, fewshot, loader, cache and parts.
 --fewshot DATA measures few-shot accuracy while training. Flags overrule the
@@ -40,6 +40,10 @@ class CommonFlags:
     """Length as a time: a few real steps plan epochs, and for finetune image size and --tune."""
     more: Annotated[str | None, optional("TIME")] = None
     """Continue the finished run in --out for so long, such as '5 epochs'; the schedule restarts."""
+    group: Annotated[str | None, optional("NAME")] = None
+    """Hold out whole groups: a column of a CSV file, or a pattern of the images' names."""
+    folds: Annotated[int | None, optional("N")] = None
+    """Train so many times, with another part of the training images held out each time."""
     batch: Annotated[int | None, optional("N")] = None
     """Images per step, over all processes. Default: the recipe's."""
     lr: Annotated[float | None, optional("X")] = None
@@ -151,7 +155,8 @@ def finetune(
 
 def _words(flags: CommonFlags, settings: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """Return the flags as the functions take them."""
-    names = ("out", "recipe", "steps", "epochs", "minutes", "more", "batch", "lr", "seed", "image")
+    names = ("out", "recipe", "steps", "epochs", "minutes", "more", "group", "folds", "batch")
+    names += ("lr", "seed", "image")
     words = {name: getattr(flags, name) for name in names}
     return {**words, "config_file": flags.config, "settings": dict(settings)}
 
