@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import asdict, astuple, replace
+from functools import partial
 from typing import Any, Literal, Unpack
 
 import torch
@@ -217,12 +218,12 @@ def train_among(
     config = hold_out_for_choosing(config, parts.data, thresholds=parts.task is None)
     with ExitStack() as stack:
 
-        def look() -> dict[str, Any] | None:
+        def look(config: TrainConfig) -> tuple[TrainConfig, dict[str, Any] | None]:
             stack.enter_context(run_lock(config.out))
-            return check_folder(config, restart=restart)
+            config = settle_more(config, restart=restart)
+            return config, check_folder(config, restart=restart)
 
-        config = processes.on_main(lambda: settle_more(config, restart=restart))
-        reached = processes.on_main(look)
+        config, reached = processes.on_main(partial(look, config))
         if reached is not None and reached["steps"] != config.more_from:
             run = Run.load(config.out, reached)
             log.info("%s: %s", show(config.out), run)

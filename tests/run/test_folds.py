@@ -78,7 +78,7 @@ def test_every_image_is_held_out_once(patients: Path, tmp_path: Path) -> None:
     held = [patients_of(out / f"fold-{fold}", "val") for fold in range(1, 5)]
     assert sorted(each for fold in held for each in fold) == list(range(8))
     assert found.images == 24
-    scores = [run.top1 for run in found.runs]
+    scores = np.array([run.top1 for run in found.runs], float)
     low, high = t.interval(0.95, 3, np.mean(scores), np.std(scores, ddof=1) / 2)
     assert found.top1 == pytest.approx(np.mean(scores))
     assert tuple(found.mean()) == pytest.approx((np.mean(scores), low, high))
