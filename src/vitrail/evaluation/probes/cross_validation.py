@@ -10,8 +10,8 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.console import show_progress
+from vitrail.data.datasets.groups import group_images
 from vitrail.data.datasets.open import Data, group_column, open_dataset
-from vitrail.data.groups import group_images
 from vitrail.data.split import assign_folds
 from vitrail.evaluation.features.compute import FeatureOptions, features_of
 from vitrail.evaluation.features.extract import Features

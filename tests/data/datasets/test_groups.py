@@ -9,8 +9,13 @@ from hypothesis import strategies as st
 
 from tests.data.sets import encode, photo
 from vitrail.config import InputError
+from vitrail.data.datasets.groups import (
+    group_by_pattern,
+    group_images,
+    hold_out_groups,
+    torn_groups,
+)
 from vitrail.data.datasets.open import group_column, is_divided, open_dataset
-from vitrail.data.groups import group_by_pattern, group_images, hold_out_groups, torn_groups
 
 
 def test_a_pattern_names_groups() -> None:
