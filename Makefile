@@ -16,7 +16,7 @@ test: lint browser
 
 # What the page tests open pages with, and get onnxruntime-web by; they are skipped where it can't be had.
 browser:
-	@for tool in chromium npm; do \
+	@for tool in chromium firefox-esr npm; do \
 	  command -v $$tool >/dev/null \
 	  || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends $$tool; } >/dev/null 2>&1 \
 	  || echo "$$tool is not here and can't be installed: browser tests that need it will be skipped"; \

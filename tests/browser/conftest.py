@@ -1,10 +1,12 @@
-"""The browser that pages are opened with."""
+"""The browsers that pages are opened with."""
 
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from tests.browser.browsers import ChromiumTab, FirefoxTab, Tab
 
 
 @pytest.fixture(scope="module")
@@ -19,3 +21,24 @@ def browser() -> Iterator[Any]:
         opened = playwright.chromium.launch(**options)
         yield opened
         opened.close()
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(program, *screen) for program in ("chromium", "firefox-esr")
+            for screen in ((1280, False), (390, True))],
+    ids=lambda each: f"{each[0]}-{each[1]}-{'dark' if each[2] else 'light'}",
+)  # fmt: skip
+def tab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+    """Open a page on a desk in the light and on a phone in the dark, in each browser there is."""
+    name, width, dark = request.param
+    if name == "chromium":
+        opened = ChromiumTab(request.getfixturevalue("browser"), width, dark=dark)
+    else:
+        program = shutil.which(name)
+        if program is None:
+            pytest.skip(f"there is no {name} to open pages with")
+        pytest.importorskip("websockets")
+        opened = FirefoxTab(program, tmp_path_factory.mktemp("profile"), width, dark=dark)
+    yield opened
+    opened.close()

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +14,21 @@ import torch
 from PIL import Image
 
 from tests.report.page_reader import read
-from tests.report.tiny_models import BIT, EVIL, TINY, save_images, save_model, save_set
+from tests.report.tiny_models import BIT, CLASSES, EVIL, TINY, save_images, save_model, save_set
 from tests.shelf import refusal
+from vitrail.data.dataset import ArrayDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.plotting.tiles import stretch
+from vitrail.predictor import Predictor
 from vitrail.report import InspectionReport, inspect
 from vitrail.report.mistakes import predict_inputs
 from vitrail.report.report_images import read_images
 from vitrail.report.report_inputs import open_inputs
 from vitrail.weights.load import load
+from vitrail.weights.uncertainty_record import Uncertainty, UncertaintyFacts
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +105,33 @@ def test_predictions_are_the_models_own(report: InspectionReport, model: str, pl
     assert [row["probability"] for row in part["top"]] == pytest.approx(values.tolist(), abs=1e-6)
     assert part["top"][0]["label"] == inputs.classes[int(indices[0])]
     assert part["layers"] == [1]
+
+
+def test_probabilities_are_those_of_predict(model: str, tmp_path: Path) -> None:
+    """A calibrated model's temperature counts in the report as it does everywhere."""
+    facts = UncertaintyFacts(temperature=0.4, ece_before=0, ece_after=0, images=2, data="noise")
+    known = Uncertainty(
+        facts=facts,
+        confidence=torch.tensor([0.5, 0.6], dtype=torch.float64),
+        correct=torch.tensor([0, 1], dtype=torch.uint8),
+        means=torch.zeros(0, 0),
+        distances=torch.zeros(0),
+    )
+    calibrated = replace(load(model), uncertainty=known)
+    (path,) = save_images(tmp_path, "a.png")
+    top = inspect(calibrated, path).sections[0].data["top"]
+    expected = Predictor(calibrated, device="cpu").predict(path).top
+    assert [row["label"] for row in top] == [score.label for score in expected]
+    found = [row["probability"] for row in top]
+    assert found == pytest.approx([score.probability for score in expected], abs=1e-5)
+    data = ArrayDataset("one", CLASSES, np.array([2]), inputs_of(path))
+    (section,) = (e for e in inspect(calibrated, data=data).sections if e.title == "Mistakes")
+    mistakes = section.data["mistakes"]
+    assert [each["confidence"] for each in mistakes] == pytest.approx(found[:1], abs=1e-5)
+
+
+def inputs_of(path: Path) -> np.ndarray:
+    return np.asarray(Image.open(path).convert("RGB"))[None]
 
 
 def test_the_numbers_are_those_of_the_figures(report: InspectionReport) -> None:

@@ -12,6 +12,7 @@ _HEAD = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>vitrail: routes</title>
 <link rel="icon" href="icon.svg">
+<link rel="stylesheet" href="base.css">
 <link rel="stylesheet" href="app.css">
 </head>
 <body>

@@ -108,10 +108,15 @@ def predict_inputs(inputs: ReportInputs, dataset: ImageDataset) -> Predictions:
     """Predict the classes of a dataset's images."""
     batches = EvalBatches(dataset, inputs.preprocess, batch=BATCH)
     matching = ClassMatching(np.arange(len(inputs.classes)))
-    device, activation = next(inputs.model.parameters()).device, inputs.loaded.activation
-    return join_predictions(
-        predict_dataset(inputs.model, batches, matching, device=device, activation=activation)
+    found = predict_dataset(
+        inputs.model,
+        batches,
+        matching,
+        device=next(inputs.model.parameters()).device,
+        activation=inputs.loaded.activation,
+        temperature=inputs.loaded.temperature,
     )
+    return join_predictions(found)
 
 
 def _image_card(image: ReportImage, mistake: dict[str, str]) -> str:

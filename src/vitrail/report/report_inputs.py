@@ -65,9 +65,10 @@ class ReportInputs:
         return [self.dataset.classes[label] for label in image.labels]
 
     def probabilities(self, logits: Tensor) -> np.ndarray:
-        """Turn logits (…, classes) into probabilities, by the activation of the model."""
-        sigmoid = self.loaded.activation == "sigmoid"
-        return (logits.sigmoid() if sigmoid else logits.softmax(-1)).numpy()
+        """Turn logits (…, classes) into the probabilities that predictions have."""
+        if self.loaded.activation == "sigmoid":
+            return logits.sigmoid().numpy()
+        return (logits / self.loaded.temperature).softmax(-1).numpy()
 
     def batches(self, images: Sequence[ReportImage]) -> list[Tensor]:
         """Make the model's input, a few images at a time."""

@@ -10,7 +10,12 @@ from vitrail.studies.study import SCALES, Study
 from vitrail.studies.study_result import StudyResult
 from vitrail.text import show_duration
 
-COLORS: dict[Verdict, str] = {"holds": "#1a7f37", "fails": "#cf222e", "undecided": "#9a6700"}
+SIGNS: dict[Verdict, tuple[str, str]] = {
+    "holds": ("✓", "good"),
+    "fails": ("✕", "bad"),
+    "undecided": ("?", "note"),
+}
+"""The sign of a verdict, and the class of its color."""
 
 
 def study_page(study: Study, result: StudyResult) -> str:
@@ -51,9 +56,9 @@ def _our_section(study: Study, result: StudyResult) -> ReportSection:
 
 def _verdict_card(result: StudyResult) -> str:
     lines = "\n".join(
-        f'<tr><td style="color:{COLORS[each.finding.verdict]};font-weight:600;'
-        f'white-space:nowrap;width:7rem">'
-        f"{each.finding.verdict}</td><td>{escape(each.claim)}<br>"
+        f'<tr><th scope="row"><b class="{SIGNS[each.finding.verdict][1]}">'
+        f"{SIGNS[each.finding.verdict][0]} {each.finding.verdict}</b></th>"
+        f"<td>{escape(each.claim)}<br>"
         f'<span class="note">{escape(each.finding)}{_said(each.paper)}</span>'
         "</td></tr>"
         for each in result.failed_first

@@ -54,6 +54,7 @@ def write_page(predictor: Predictor, folder: Path, runtime: dict[str, bytes]) ->
     content = dict(runtime)
     content |= {file.name: file.read_bytes() for file in here.joinpath("web_page").iterdir()}
     content |= {name: here.joinpath("page", name).read_bytes() for name in SHARED}
+    content["base.css"] = files("vitrail.plotting").joinpath("base.css").read_bytes()
     classes = predictor.classes
     about = {
         "name": predictor.name.rstrip("/").replace(":", "/").rpartition("/")[2],

@@ -178,7 +178,7 @@ export class Panel {
     const current = settings.method === "raw" ? { layer, head: head ? head - 1 : null } : null;
     drawDistances(this.find("distances"), this.distances, current);
     const means = this.distances.map((each) => each.reduce((sum, one) => sum + one, 0) / each.length);
-    const text = `Mean attention distance, one dot per head: ${means[0].toFixed(0)} pixels in the first layer, ${means.at(-1).toFixed(0)} in the last.`;
+    const text = `Mean attention distance, one dot per head: ${means[0].toFixed(0)} pixels in the first layer, ${means.at(-1).toFixed(0)} in the last. A trained model's first layers look both near and far, its last ones far.`;
     this.find("distances").setAttribute("aria-label", text);
     this.root.querySelector("figcaption").textContent = text;
   }

@@ -222,7 +222,8 @@ def _add_state(app: FastAPI, service: Service) -> None:
 def _add_page(app: FastAPI) -> set[str]:
     """Serve the page's files from memory: no path of a request ever reaches the disk."""
     paths: set[str] = set()
-    for file in files("vitrail.deploy").joinpath("page").iterdir():
+    style = files("vitrail.plotting").joinpath("base.css")
+    for file in (style, *files("vitrail.deploy").joinpath("page").iterdir()):
         kind = _TYPES.get(file.name.rpartition(".")[2])
         if kind is None:
             continue
