@@ -2,6 +2,8 @@
 
 import json
 import logging
+import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ from tests.commands import run
 from vitrail.config import Duration, InputError, read_file
 from vitrail.recipes import fit_batch
 from vitrail.run_settings import configure
+from vitrail.signals import Stopped
 from vitrail.training.checkpoints.default_folder import choose_out, data_name
 from vitrail.training.checkpoints.run_folder import prepare_folder
 from vitrail.training.optimization.optim import OptimConfig
@@ -168,7 +171,7 @@ def test_minutes_are_planned_once_and_resumed(
     assert probes == ["all", "last"]
     assert "3 minutes: 3 epochs, 6 steps, of last weights at 8x8" in err
     result = json.loads(out)
-    assert (result["run"], result["steps"]) == ("runs/digits", 6)
+    assert (result["run"], result["steps"]) == ("runs/digits", 12)  # as they take far less time
     settings = read_file(Path("runs/digits/config.yaml"))
     assert (settings["minutes"], settings["length"]) == (3.0, "6 steps")
     (Path("runs/digits") / "result.json").unlink()
@@ -176,7 +179,47 @@ def test_minutes_are_planned_once_and_resumed(
     assert code == 0, err
     assert len(probes) == 2
     assert json.loads(out)["run"] == "runs/digits"
-    assert "resuming runs/digits at step 6 of 6" in err
+    assert "resuming runs/digits at step 12 of 12" in err
+    assert re.search(r"time     \d\.\d minutes are left of 3 minutes", err)
+
+
+def test_a_run_with_minutes_ends_in_time_and_resumes_with_what_is_left(
+    weights: Path, tmp_path: Path, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A step takes a second, 66 times what was planned; a signal comes at the tenth."""
+    now, stop_at = [0.0], 10
+
+    class Slow(vitrail.Callback):
+        def on_step(self, run: Any, result: Any) -> None:
+            now[0] += 1
+            if result.step == stop_at:
+                run.signals.number = signal.SIGTERM
+
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("vitrail.run.time", clock)
+    monkeypatch.setattr("vitrail.training.optimization.deadline.time", clock)
+    monkeypatch.setattr("vitrail.run_minutes.probe_steps", lambda *_: (2_000, 1.0))
+    never = Duration(0, "steps")
+    settings: Any = {"loggers": (), "minutes": 0.5, "log_every": 1, "eval_every": never}
+    config = TrainConfig(
+        data="digits",
+        model=TINY,
+        weights=f"run:{weights}",
+        **{"out": tmp_path / "run", "batch": 64, **settings},
+    )
+    words: Any = {"callbacks": [Slow()], "report": False, "calibrate": False}
+    with pytest.raises(Stopped):
+        vitrail.train(config, **words)
+    assert now == [11.0]
+    caplog.set_level(logging.INFO, "vitrail")
+    run = vitrail.train(config, **words)
+    assert "time     19 s are left of 0.5 minutes" in caplog.messages
+    rates = [
+        json.loads(line)["lr"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert 27 <= run.steps == len(rates) <= 29  # the rest is left for the report
+    assert now == [run.steps]
+    assert rates[-1] < 0.01 * max(rates)
 
 
 def test_minutes_are_one_length(weights: Path, capsys: pytest.CaptureFixture[str]) -> None:

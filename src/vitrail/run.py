@@ -65,6 +65,8 @@ from vitrail.training.logging.loggers import LoggerFactory
 from vitrail.training.logging.metrics_logger import MetricsLogger
 from vitrail.training.logging.run_facts import CostMeter
 from vitrail.training.loop import StepResult, fit
+from vitrail.training.optimization.deadline import Deadline
+from vitrail.training.optimization.time_plan import make_deadline
 from vitrail.training.parts import (
     ModelChange,
     OptimizerFactory,
@@ -135,7 +137,7 @@ def train(
     )
     if config.minutes is not None:
         config = plan_training(config, parts, TrainingRun, started, restart=restart)
-    return _train(config, parts, restart=restart, report=report, calibrate=calibrate)
+    return _train(config, parts, started, restart=restart, report=report, calibrate=calibrate)
 
 
 def finetune(
@@ -177,7 +179,7 @@ def finetune(
             found = plan_finetuning(found, data, settle, TrainingRun, started, **chosen)
     config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
     if protocol is None:
-        return _train(config, parts, restart=restart, report=report, calibrate=calibrate)
+        return _train(config, parts, started, restart=restart, report=report, calibrate=calibrate)
     if parts.data is not None or checkpoint is not None:
         raise InputError(
             "the protocol opens data and weights for each run: give text, such as py:module:name"
@@ -187,14 +189,20 @@ def finetune(
 
 
 def _train(
-    config: TrainConfig, parts: Parts, *, restart: bool, report: bool, calibrate: bool
+    config: TrainConfig,
+    parts: Parts,
+    started: float,
+    *,
+    restart: bool,
+    report: bool,
+    calibrate: bool,
 ) -> Run:
     """Train in all processes; calibrate the model, and leave the report in the folder."""
     if config.folds and not config.fold:
         ends = {"restart": restart, "report": report, "calibrate": calibrate}
         return run_folds(config, lambda each: _train(each, parts, **ends))
     with process_group(config.device) as processes:
-        run = train_among(processes, config, parts, restart=restart)
+        run = train_among(processes, config, parts, restart=restart, started=started)
         if calibrate and processes.is_main:
             leave_calibration(run.folder)
         if report and processes.is_main:
@@ -209,11 +217,14 @@ def train_among(
     *,
     restart: bool = False,
     pause: Duration | None = None,
+    started: float | None = None,
 ) -> Run:
     """Train in processes that have met; pause after `pause` if that is given.
 
-    A run that pauses is evaluated and saved, and the next call resumes it.
+    A run that pauses is evaluated and saved, and the next call resumes it. `started` is when its
+    `minutes` began, by time.monotonic; now, unless given.
     """
+    started = time.monotonic() if started is None else started
     parts = parts or gather_parts(config)[1]
     config = hold_out_for_choosing(config, parts.data, thresholds=parts.task is None)
     with ExitStack() as stack:
@@ -231,7 +242,7 @@ def train_among(
         # What can't be run is refused here, before anything of an older run is touched.
         training = TrainingRun(config, processes, parts, pause=pause)
         processes.on_main(lambda: prepare_folder(config, restart=restart))
-        return training.run()
+        return training.run(make_deadline(training, started))
 
 
 class TrainingRun:
@@ -324,11 +335,17 @@ class TrainingRun:
             Validator(self.val_set, task, config, self.processes) if self.val_set else None
         )
 
-    def run(self) -> Run:
-        """Train to the end."""
-        config, total = self.config, self.intervals.total
+    def run(self, deadline: Deadline | None = None) -> Run:
+        """Train to the end, at the latest until a deadline."""
+        config, self.deadline = self.config, deadline
         saved = self.processes.on_main(lambda: find_checkpoint(config, self.identity))
         start = saved.step if saved else 0
+        if deadline is not None:
+            self.trainer.schedule = deadline.follow(self.trainer.schedule)
+        if saved and deadline is not None:
+            self.intervals.total = saved.metadata["total"]
+            deadline.resume(*saved.metadata["deadline"], steps=self.intervals.total - start)
+        total = self.intervals.total
         self.cost = CostMeter(config.out, self.processes, resumes=saved is not None)
         with (
             MetricsLogger(
@@ -342,12 +359,13 @@ class TrainingRun:
             ) as self.metrics,
             listen() as self.signals,
         ):
-            for note in describe_run(self, start):
+            for note in describe_run(self, start, deadline):
                 self.metrics.note(note)
             if saved:
                 self._resume(saved)
             self._call("on_start", start)
-            self.loader = self.iterator.open(total, self.processes.shard)
+            most = total if deadline is None else deadline.most
+            self.loader = self.iterator.open(most, self.processes.shard)
             self.waited = 0.0
             with closing(batch for batch in self.loader) as made:  # and so its workers, at any end
                 ending, step = fit(
@@ -356,6 +374,7 @@ class TrainingRun:
                     self.intervals,
                     self.signals,
                     start=start,
+                    deadline=deadline,
                     ahead=0 if self.parts.callbacks else 1,  # they see each step when it is taken
                     record=self._record,
                     evaluate=self._evaluate,
@@ -367,7 +386,8 @@ class TrainingRun:
             if self.unsaved is not None:
                 raise self.unsaved
             self.metrics.note(
-                f"stopped at step {step:,} of {total:,}; run the same command again to resume"
+                f"stopped at step {step:,} of {self.intervals.total:,}; run the same command again "
+                "to resume"
             )
         raise Stopped(self.signals.number or signal.SIGTERM, step)  # not an error, to the log
 
@@ -396,6 +416,7 @@ class TrainingRun:
                 **identify_run(self.config),
                 "data": self.identity,
                 "total": self.intervals.total,
+                "deadline": self.deadline and (self.deadline.reached, self.deadline.spent),
                 "best": asdict(self.best),
                 "fewshot": [self.fewshot_step, self.fewshot],
                 "unreadable": [astuple(image) for image in self.unreadable.bad.values()],
@@ -418,6 +439,7 @@ class TrainingRun:
 
     def _record(self, taken: StepResult, batch: Batch) -> None:
         self.iterator.advance()
+        self.metrics.total = self.intervals.total
         if taken.bad:  # every process learns what all of them met, so that they refuse together
             self.unreadable.note(
                 image for each in self.processes.gather(batch.bad) for image in each

@@ -81,9 +81,10 @@ def plan_finetuning(
         if larger:
             found = settle(tune, {**words, "image": larger[-1]})
             steps, epochs = probe(found)
+    length = Duration(steps, "steps")
     if epochs > MOST:
-        steps, epochs = int(steps * MOST / epochs), MOST
-    config = replace(found.config, length=Duration(steps, "steps"))
+        steps, epochs, length = int(steps * MOST / epochs), MOST, Duration(MOST, "epochs")
+    config = replace(found.config, length=length)
     size = "x".join(map(str, parse(config.model).image))
     log.info(
         "time     %s: %.3g epochs, %s steps, of %s weights at %s, by a few steps just taken",

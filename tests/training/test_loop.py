@@ -33,7 +33,6 @@ from vitrail.signals import Signals
 from vitrail.tasks.classification import Classification
 from vitrail.training.loop import (
     DivergedError,
-    Intervals,
     LaunchedStep,
     StopRequested,
     Trainer,
@@ -42,6 +41,7 @@ from vitrail.training.loop import (
 from vitrail.training.optimization.optim import OptimConfig
 from vitrail.training.optimization.precision import LossScale
 from vitrail.training.optimization.schedule import LRSchedule, rate_at
+from vitrail.training.optimization.step_intervals import Intervals
 
 STILL = Augment(crop="whole", flip=0.0)
 

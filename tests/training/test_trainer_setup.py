@@ -6,8 +6,8 @@ import pytest
 
 from tests.training.tasks_of import config_of
 from vitrail.config import Duration
-from vitrail.training import loop
-from vitrail.training.loop import SaveTimer
+from vitrail.training.optimization import step_intervals
+from vitrail.training.optimization.step_intervals import SaveTimer
 from vitrail.training.trainer_setup import plan_intervals
 
 
@@ -44,7 +44,7 @@ def test_checkpoints_come_by_time_and_take_a_twentieth_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [1_000.0]
-    monkeypatch.setattr(loop.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(step_intervals.time, "monotonic", lambda: now[0])
     timer = SaveTimer()
     assert not timer.due()
     now[0] += SaveTimer.SECONDS

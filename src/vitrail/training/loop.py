@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -31,9 +30,11 @@ from vitrail.models.model import Model
 from vitrail.models.noise import keyed_noise
 from vitrail.signals import Signals
 from vitrail.training.memory import is_out_of_memory
+from vitrail.training.optimization.deadline import Deadline
 from vitrail.training.optimization.ema import EMA
 from vitrail.training.optimization.optim import clip_gradients, set_rate, step_unless
 from vitrail.training.optimization.precision import LossScale
+from vitrail.training.optimization.step_intervals import Intervals, SaveTimer
 from vitrail.training.task import DeviceBatch, Task
 
 log = logging.getLogger("vitrail")
@@ -107,7 +108,7 @@ class Trainer:
         model: Model,
         task: Task,
         optimizer: torch.optim.Optimizer,
-        schedule: Callable[[int], float],
+        schedule: Callable[[float], float],
         *,
         forward: nn.Module,
         lr: float,
@@ -251,56 +252,6 @@ class Trainer:
         return torch.autocast(self._processes.device.type, self.autocast)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Intervals:
-    """When what happens, in steps; 0 is never."""
-
-    total: int
-    evaluate: int
-    save: int | None
-    """None: by time."""
-    fewshot: int = 0
-    pause: int | None = None
-    """The step at which the run pauses, evaluated and saved, before it is at its end."""
-
-    def due(self, every: int, step: int) -> bool:
-        """Tell whether something is to happen after a step; at an end or a pause everything is."""
-        return every > 0 and step > 0 and (step % every == 0 or self.rests(step))
-
-    def acts(self, step: int) -> bool:
-        """Tell whether anything is to happen after a step that needs the weights of that step."""
-        return self.rests(step) or self.measures(step) or self.due(self.save or 0, step)
-
-    def measures(self, step: int) -> bool:
-        """Tell whether the weights of a step are evaluated in any way."""
-        return self.due(self.evaluate, step) or self.due(self.fewshot, step)
-
-    def rests(self, step: int) -> bool:
-        """Tell whether no step is taken after this one for now."""
-        return step == self.total or (self.pause is not None and step >= self.pause)
-
-
-class SaveTimer:
-    """Says by the clock when to save: every five minutes, and less often where saving is slow."""
-
-    SECONDS = 300.0
-    _COST = 20  # saves take at most the 20th part of the time
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + self.SECONDS
-
-    def due(self) -> bool:
-        """Tell whether it is time."""
-        return time.monotonic() >= self._next
-
-    def time(self, save: Callable[[int], None], step: int) -> None:
-        """Save, and plan the next time."""
-        start = time.monotonic()
-        save(step)
-        now = time.monotonic()
-        self._next = now + max(self.SECONDS, self._COST * (now - start))
-
-
 Ending = Literal["finished", "stopped", "converged", "paused"]
 
 
@@ -312,6 +263,7 @@ def fit(
     *,
     start: int,
     ahead: int = 1,
+    deadline: Deadline | None = None,
     record: Callable[[StepResult, Batch], None],
     evaluate: Callable[[int], bool],
     save: Callable[[int], None],
@@ -319,7 +271,7 @@ def fit(
 ) -> tuple[Ending, int]:
     """Train to the end, or until a signal, or until `evaluate` says that it gets no better.
 
-    So many steps are launched `ahead` of the one that is recorded.
+    So many steps are launched `ahead` of the one that is recorded. A `deadline` plans the last one.
 
     Return how it ended, and at which step. What is due after step `start` is asked for again,
     since a signal may have put it off. A loss that is not finite ends it with an error; `blame`
@@ -356,7 +308,10 @@ def fit(
     if ending := settle(start, stop=False, save_due=False):
         return ending, start
     launched: deque[tuple[LaunchedStep, Batch]] = deque()
-    for step, batch in zip(range(start, intervals.total), batches, strict=False):
+    most = intervals.total if deadline is None else deadline.most
+    for step, batch in zip(range(start, most), batches, strict=False):
+        if deadline is not None:
+            deadline.replan(step, intervals)
         by_time = intervals.save is None and timer.due()
         launched.append((trainer.launch(step, batch, signals, by_time), batch))
         stop, save_due, acts = launched[-1][0].stop, False, intervals.acts(step + 1)

@@ -16,12 +16,13 @@ from vitrail.data.batches import Batch
 from vitrail.distributed import Processes
 from vitrail.models.model import Model
 from vitrail.training.checkpoints.sharding import shard_model
-from vitrail.training.loop import Intervals, Trainer
+from vitrail.training.loop import Trainer
 from vitrail.training.memory import choose_micro
 from vitrail.training.optimization.ema import EMA
 from vitrail.training.optimization.optim import make_optimizer
 from vitrail.training.optimization.precision import autocast_type
 from vitrail.training.optimization.schedule import rate_at
+from vitrail.training.optimization.step_intervals import Intervals
 from vitrail.training.parts import Parts
 from vitrail.training.task import DeviceBatch, Task
 from vitrail.training.train_config import TrainConfig
@@ -95,7 +96,9 @@ def plan_intervals(
     )
 
 
-def _schedule(config: TrainConfig, parts: Parts, total: int, images: int) -> Callable[[int], float]:
+def _schedule(
+    config: TrainConfig, parts: Parts, total: int, images: int
+) -> Callable[[float], float]:
     """Give the factor of the learning rate at a step, counted from where the run was continued."""
     begin = config.more_from
     factor = _plan_schedule(config, parts, total - begin, images)
@@ -104,7 +107,7 @@ def _schedule(config: TrainConfig, parts: Parts, total: int, images: int) -> Cal
 
 def _plan_schedule(
     config: TrainConfig, parts: Parts, total: int, images: int
-) -> Callable[[int], float]:
+) -> Callable[[float], float]:
     if (own := parts.schedule) is not None:
         for step in (0, total - 1):
             factor: Any = own(step, total)
@@ -112,7 +115,7 @@ def _plan_schedule(
                 raise InputError(
                     f"the schedule must return a number >= 0, got {factor!r} at step {step}"
                 )
-        return lambda step: float(own(step, total))
+        return lambda place: float(own(int(place), total))
     plan = config.schedule.plan(total=total, images=images, batch=config.batch)
     return partial(rate_at, plan=plan)
 

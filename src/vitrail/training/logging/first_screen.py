@@ -12,8 +12,10 @@ from vitrail.data.datasets.open import notes
 from vitrail.data.quick_check import quick_check
 from vitrail.distributed import Processes
 from vitrail.models.model import Model
-from vitrail.text import show
-from vitrail.training.loop import Intervals, Trainer
+from vitrail.text import show, show_duration
+from vitrail.training.loop import Trainer
+from vitrail.training.optimization.deadline import Deadline
+from vitrail.training.optimization.step_intervals import Intervals
 from vitrail.training.parts import Parts
 from vitrail.training.train_config import TrainConfig
 from vitrail.weights.checkpoint import Provenance
@@ -35,7 +37,7 @@ class OpenedRun(Protocol):
     images: int | None
 
 
-def describe_run(run: OpenedRun, start: int) -> list[str]:
+def describe_run(run: OpenedRun, start: int, deadline: Deadline | None = None) -> list[str]:
     """Say what is learned from, where a run begins, what is trained, for how long: a line each."""
     config, total = run.config, run.intervals.total
     found = [
@@ -47,6 +49,9 @@ def describe_run(run: OpenedRun, start: int) -> list[str]:
     if start:
         again = "; the schedule restarts" if start == config.more_from else ""
         found.append(f"resuming {show(config.out)} at step {start:,} of {total:,}{again}")
+        if deadline is not None:
+            left = show_duration(max(0.0, deadline.left))
+            found.append(f"time     {left} are left of {config.minutes:g} minutes")
     elif run.provenance is not None:
         before = run.provenance.changes[:-1]  # the last says what this run trains on
         older = [each.startswith("trained on") for each in before]

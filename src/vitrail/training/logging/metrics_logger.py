@@ -73,7 +73,9 @@ class MetricsLogger:
         `metrics_state` of the checkpoint that the run resumes from.
         """
         assert 0 <= step <= total
-        self._quiet, self._total, self._every = quiet, total, every
+        self._quiet, self._every = quiet, every
+        self.total = total
+        """The last step, which a deadline may change."""
         self._step = step
         self._loggers: dict[str, Logger] = {}
         self._pace = ThroughputMeter()
@@ -109,7 +111,7 @@ class MetricsLogger:
             make = loggers[name] if isinstance(loggers, Mapping) else None
             if logger := open_logger(name, folder, self._step, make):
                 self._loggers[name] = logger
-        self._display = open_progress(self._total, self._step)
+        self._display = open_progress(self.total, self._step)
         stack.push(self._close_display)
         self._line_gauge = ThroughputWindow(self._pace)
         self._shown_gauge = ThroughputWindow(self._pace, self._display.span)
@@ -136,8 +138,8 @@ class MetricsLogger:
             self._loss = self._loss[0] + loss, self._loss[1] + 1
         if self._start is None:
             self._start = step, now
-        writes = self._every and (step % self._every == 0 or step in (1, self._total))
-        shows = now >= self._next_show or step == self._total
+        writes = self._every and (step % self._every == 0 or step in (1, self.total))
+        shows = now >= self._next_show or step == self.total
         if not (writes or shows):
             return
         numbers = _read(values)
@@ -153,7 +155,7 @@ class MetricsLogger:
         numbers = _read(values)
         self._write(step, numbers)
         shown = "  ".join(_format(name, value) for name, value in numbers.items())
-        log.info("step %s/%s  %s", f"{step:,}", f"{self._total:,}", shown)
+        log.info("step %s/%s  %s", f"{step:,}", f"{self.total:,}", shown)
         self._pace.skip(time.perf_counter())
 
     def image(self, step: int, name: str, array: np.ndarray) -> None:
@@ -213,7 +215,7 @@ class MetricsLogger:
         self._next_show = now + self._display.period
         figures = ProgressState(
             step=step,
-            total=self._total,
+            total=self.total,
             epoch=numbers.get("epoch"),
             loss=self._mean_loss(),
             lr=numbers.get("lr"),
@@ -225,7 +227,7 @@ class MetricsLogger:
             self._display.show(figures)
         except OSError:  # the terminal has gone, the run stays
             self._next_show = math.inf
-        if now >= self._next_line or step == self._total:
+        if now >= self._next_line or step == self.total:
             self._next_line = now + LinePrinter.period
             self._append_log(format_log(format_progress(figures)))
 
@@ -235,7 +237,7 @@ class MetricsLogger:
         first, began = self._start
         if step == first:
             return None
-        return (now - began) / (step - first) * (self._total - step)
+        return (now - began) / (step - first) * (self.total - step)
 
     def _tell(self, call: Callable[[Logger], None]) -> None:
         """Call each logger; one that fails is dropped: no run stops for a logger."""

@@ -97,7 +97,13 @@ class ProgressBar:
     def show(self, figures: ProgressState) -> None:
         """Draw the figures."""
         text = format_progress(figures, self._console.width - _BAR - 1)
-        self._progress.update(self._task, completed=figures.step, description=text, refresh=True)
+        self._progress.update(
+            self._task,
+            completed=figures.step,
+            total=figures.total,
+            description=text,
+            refresh=True,
+        )
 
     def close(self) -> None:
         """Stop the bar and leave it as it is."""

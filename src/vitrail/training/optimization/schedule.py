@@ -75,10 +75,11 @@ class LRSchedule:
             raise InputError("schedule.timescale must be at least 1 step")
 
 
-def rate_at(step: int, plan: LRSchedule) -> float:
+def rate_at(step: float, plan: LRSchedule) -> float:
     """Return the learning rate at a step, counted from 0, as a fraction of the base rate.
 
-    It is step / warmup during the warm-up, and 1 at step `warmup`.
+    It is step / warmup during the warm-up, and 1 at step `warmup`. A run with a deadline asks for
+    places between steps.
     """
     assert 0 <= step <= plan.total, (step, plan.total)
     decaying = max(step - plan.warmup, 0)

@@ -1,4 +1,4 @@
-"""How many steps fit into a time, by a few real ones."""
+"""How many steps fit into a time, by a few real ones, and the deadline that holds a run to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from vitrail.config import Duration, InputError
 from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.distributed import Processes
 from vitrail.signals import Signals
-from vitrail.training.loop import Intervals, Trainer
+from vitrail.training.loop import Trainer
+from vitrail.training.optimization.deadline import Deadline
+from vitrail.training.optimization.step_intervals import Intervals
 from vitrail.training.parts import Parts
 from vitrail.training.task import Task
 from vitrail.training.train_config import TrainConfig
@@ -98,3 +100,25 @@ def fit_steps(run: ProbedRun, image_seconds: float, seconds: float) -> int:
     config = replace(run.config, length=Duration(steps, "steps"))
     intervals = plan_intervals(config, run.images or 0, val_images, None)
     return max(1, int(steps * steps * batch / count_passes(config, intervals, val_images)))
+
+
+def make_deadline(run: ProbedRun, started: float) -> Deadline | None:
+    """Hold a run to its `minutes` since `started`; None without any, or where it is continued.
+
+    A length in epochs is as long as is of use; one in steps was planned by a few of them, and is
+    extended where they turn out to take less time.
+    """
+    config, planned = run.config, run.intervals.total
+    if config.minutes is None or config.more is not None:
+        return None
+    step = _FORWARD[config.tune.mode] / config.batch  # an evaluated image's time, in steps
+    val_images = len(run.val_set) if run.val_set else 0
+    return Deadline(
+        60 * config.minutes,
+        run.processes,
+        started=started,
+        planned=planned,
+        most=planned if config.length.unit == "epochs" else 2 * planned,
+        evaluation=val_images * step,
+        after=min(val_images, _REPORTED) * step,
+    )
