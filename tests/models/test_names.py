@@ -119,7 +119,10 @@ def test_axial_models_are_written_with_their_options() -> None:
         ("ViT-B/16@390", "the nearest size that does is 384x384"),
         ("ViT-B/16,gap", "'gap' is not of the form field=value"),
         ("ViT-B/16,pol=gap", "unknown key 'pol'; did you mean 'pool'?"),
-        ("ViT-B/16,pool=max", "pool: expected 'token', 'gap', 'map' or 'token-gap', got 'max'"),
+        (
+            "ViT-B/16,pool=max",
+            "pool: expected 'token', 'gap', 'map', 'probe' or 'token-gap', got 'max'",
+        ),
         ("ViT-B/16,depth=x", "depth: expected a whole number, got 'x'"),
         ("ViT-B/16,depth=0", "depth must be at least 1, got 0"),
         ("ViT-B/16,heads=7", "width 768 is not a multiple of 7 heads"),

@@ -359,6 +359,6 @@ def test_options_are_arguments() -> None:
     with pytest.raises(InputError, match=r"ViT-Ti/16: .*pools.*pool"):
         build("ViT-Ti/16", pools="gap", device="meta")
     with pytest.raises(
-        InputError, match="expected 'token', 'gap', 'map' or 'token-gap', got 'gapp'"
+        InputError, match="expected 'token', 'gap', 'map', 'probe' or 'token-gap', got 'gapp'"
     ):
         build("ViT-Ti/16", pool="gapp", device="meta")

@@ -86,6 +86,7 @@ EQUAL: dict[str, tuple[str, dict[str, Any]]] = {
     "DINOv3": ("DINOv3ViTModel", {**TINY, "num_register_tokens": 3}),
     "DINOv3, no registers": ("DINOv3ViTModel", TINY),
     "DINOv3, gated": ("DINOv3ViTModel", {**TINY, "use_gated_mlp": True, "hidden_act": "silu"}),
+    "DINOv3, gated by GELU": ("DINOv3ViTModel", {**TINY, "use_gated_mlp": True}),
     "DINOv3, all biases": ("DINOv3ViTModel", {**TINY, "key_bias": True}),
     "DINOv3, no qkv bias": ("DINOv3ViTModel", {**TINY, "query_bias": False, "value_bias": False}),
     "DINOv3, no dense bias": ("DINOv3ViTModel", {**TINY, "proj_bias": False, "mlp_bias": False}),
@@ -119,6 +120,11 @@ EQUAL: dict[str, tuple[str, dict[str, Any]]] = {
         *("Aimv2VisionModel",),
         {**TINY, "use_head": False, "qkv_bias": True, "mlp_bias": True, "rms_norm_eps": 0.1},
     ),
+    "AIMv2, attention pooling": ("Aimv2VisionModel", TINY),
+    "AIMv2, pooling, biases": ("Aimv2VisionModel", {**TINY, "qkv_bias": True, "mlp_bias": True}),
+    "AIMv2, native resolution": ("Aimv2VisionModel", {**TINY, "is_native": True}),
+    "AIMv2, gated by GELU": ("Aimv2VisionModel", {**TINY, "hidden_act": "gelu"}),
+    "AIMv2, both towers": ("Aimv2Model", TOWERS),
     "SigLIP 2": ("Siglip2VisionModel", {**TINY, "num_patches": 16}),
     "SigLIP 2, no head": ("Siglip2VisionModel", {**TINY, "vision_use_head": False}),
     "SigLIP 2, classifier": ("Siglip2ForImageClassification", TOWERS),
@@ -139,9 +145,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
         *("BeitModel", {**TINY, **RELATIVE, "image_size": [32, 48]}),
         "rows and columns exchanged",
     ),
-    "DINOv3, gated by GELU": (
-        *("DINOv3ViTModel", {**TINY, "use_gated_mlp": True}),
-        "hidden_act 'gelu' gates the MLP; vitrail's gate is silu",
+    "DINOv3, gated by ReLU": (
+        *("DINOv3ViTModel", {**TINY, "use_gated_mlp": True, "hidden_act": "relu"}),
+        "a gated MLP's hidden_act 'relu'",
     ),
     "DINOv3, ReLU": ("DINOv3ViTModel", {**TINY, "hidden_act": "relu"}, "hidden_act 'relu'"),
     "DINOv3, query bias alone": (
@@ -151,11 +157,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "DINOv3, MLP without bias": (
         *("DINOv3ViTModel", {**TINY, "mlp_bias": False}),
         "o_proj.bias",
-    ),
-    "AIMv2, attention pooling": ("Aimv2VisionModel", TINY, "query is not projected"),
-    "AIMv2, native resolution": (
-        *("Aimv2VisionModel", {**TINY, "use_head": False, "is_native": True}),
-        "native resolution",
     ),
     "BLIP": ("BlipVisionModel", TINY, _OTHER.format("blip_vision_model")),
     "InternVL": ("InternVLVisionModel", TINY, _OTHER.format("internvl_vision")),
@@ -195,6 +196,7 @@ THEIRS: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "ViTMAEForPreTraining": encode_all_patches,
     "ViTMSNModel": first_token(),
     "CLIPModel": lambda model, x: model.get_image_features(pixel_values=x).pooler_output,
+    "Aimv2Model": lambda model, x: model.get_image_features(pixel_values=x).pooler_output,
     "SiglipModel": lambda model, x: model.vision_model(x).pooler_output,
     "Dinov2Backbone": lambda model, x: model(x).feature_maps[-1].flatten(2).mean(2),
     "DINOv3ViTBackbone": lambda model, x: model(x).feature_maps[-1].flatten(2).mean(2),

@@ -65,7 +65,7 @@ def embedding_filters(model: nn.Module, count: int = 28) -> Filters:
     if isinstance(inner, BiT):
         weight = inner.root.standardized()
     else:
-        weight = inner.embedding.weight if inner.stem is None else inner.stem.conv.standardized()
+        weight = inner.embedding.weight if inner.stem is None else inner.stem.filters()
     filters, channels, height, width = weight.shape
     if channels not in (1, 3):
         raise InputError(f"{inner.spec.name} takes {channels} channels; 1 or 3 can be shown")

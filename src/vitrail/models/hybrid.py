@@ -1,4 +1,4 @@
-"""The hybrid's ResNet stem, as the official code builds it (section 3.1 "Hybrid Architecture").
+"""The hybrid's stems: the official code's ResNet (section 3.1 "Hybrid Architecture"), MobileCLIP's.
 
 Unlike in BiT, normalization follows each convolution, and padding is TensorFlow's "same".
 """
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.models.convolution import StdConv, pad_same
+from vitrail.models.init import lecun_normal
 from vitrail.models.spec import HybridSpec
 
 GROUPS = 32
@@ -57,11 +58,43 @@ class Stem(nn.Module):
         # torch's max-pool is vectorized over channels only; its norms are faster the other way.
         return F.max_pool2d(x, 3, 2).contiguous()
 
-    def init_blocks(self) -> None:
+    def filters(self) -> Tensor:
+        """Return the first convolution's filters as they are applied."""
+        return self.conv.standardized()
+
+    def init_stem(self) -> None:
         """Make each block start as its shortcut, as the official code does."""
         for module in self.modules():
             if isinstance(module, StemBlock):
                 nn.init.zeros_(module.norm3.weight)
+
+
+class PatchStem(nn.Module):
+    """MobileCLIP's stem (arXiv 2311.17049): convolutions whose cells don't overlap.
+
+    It is trained with BatchNorm, which is folded into the convolutions here.
+    """
+
+    def __init__(self, spec: HybridSpec) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(spec.channels, spec.stem_width, 4, 4)
+        self.conv2 = nn.Conv2d(spec.stem_width, spec.stem_width, 2, 2)
+        self.blocks = nn.ModuleList()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (batch, channels, height, width) to a feature map of stride 8."""
+        return F.gelu(self.conv2(F.gelu(self.conv(x))))
+
+    def filters(self) -> Tensor:
+        """Return the first convolution's filters."""
+        return self.conv.weight
+
+    def init_stem(self) -> None:
+        """Fill the convolutions as a patch embedding is."""
+        for layer in (self.conv, self.conv2):
+            lecun_normal(layer.weight)
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
 
 
 def _unit(

@@ -50,7 +50,7 @@ def init_layers(root: nn.Module) -> None:
             case DifferentialMix():
                 normal(module.lambdas, std=0.1)  # arXiv 2410.05258, section 3.8
             case MLP():
-                xavier(module.hidden, parts=2 if module.activation == "swiglu" else 1)
+                xavier(module.hidden, parts=1 + module.gated)
                 xavier(module.output)
                 for layer in (module.hidden, module.output):
                     if layer.bias is not None:
@@ -58,7 +58,8 @@ def init_layers(root: nn.Module) -> None:
             case AttentionPool():
                 with whole(module.probe) as probe:
                     nn.init.xavier_uniform_(probe[0])
-                xavier(module.query)
+                if isinstance(module.query, nn.Linear):
+                    xavier(module.query)
                 xavier(module.key_value, parts=2)
                 xavier(module.output)
             case Head():

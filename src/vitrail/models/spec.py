@@ -21,15 +21,19 @@ from vitrail.models.vit_spec import ViTSpec as ViTSpec
 
 Standardize = Literal["bit", "hybrid", "timm"]
 PoolPadding = Literal["none", "zeros"]
+StemKind = Literal["resnet", "mobileclip"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HybridSpec(ViTSpec):
-    """A ViT over the feature map of a ResNet with GroupNorm and standardized weights."""
+    """A ViT over a feature map: of a ResNet with GroupNorm and standardized weights, or another."""
 
     family: ClassVar[str] = "hybrid"
 
     patch: Size = (1, 1)
+    stem: StemKind = "resnet"
+    """The paper's ResNet, or two convolutions with GELU over cells of 4 x 4 pixels, then of 2 x 2
+    of these (MobileCLIP)."""
     stages: tuple[int, ...] = ()
     """Bottleneck blocks of each stage; empty for the root alone (7x7 convolution and max-pool)."""
     stem_width: int = 64
@@ -41,12 +45,14 @@ class HybridSpec(ViTSpec):
 
     def __post_init__(self) -> None:
         _check_stages(self.stages, self.stem_width)
+        if self.stem != "resnet" and self.stages:
+            raise InputError(f"stages requires stem=resnet, got {self.stem}")
         super().__post_init__()
 
     @property
     def stem_stride(self) -> int:
         """Stride of the feature map: the root's 4, doubled by each stage but the first."""
-        return 4 * 2 ** max(len(self.stages) - 1, 0)
+        return 8 if self.stem == "mobileclip" else 4 * 2 ** max(len(self.stages) - 1, 0)
 
     @property
     def stem_channels(self) -> int:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.models.hybrid import Stem
+from vitrail.models.hybrid import PatchStem, Stem
 from vitrail.models.init import init_layers, lecun_normal, normal, whole
 from vitrail.models.layers.blocks import make_block
 from vitrail.models.layers.heads import AttentionPool, mean_tokens
@@ -28,12 +28,12 @@ from vitrail.models.spec import HybridSpec, Size, ViTSpec, check_division
 
 
 class ViT(Model[ViTSpec]):
-    """A Vision Transformer; with a HybridSpec, over the feature map of a ResNet stem."""
+    """A Vision Transformer; with a HybridSpec, over the feature map of a stem."""
 
     def __init__(self, spec: ViTSpec) -> None:
         super().__init__(spec)
         hybrid = isinstance(spec, HybridSpec)
-        self.stem = Stem(spec) if hybrid else None
+        self.stem = _make_stem(spec) if hybrid else None
         channels = spec.stem_channels if hybrid else spec.channels
         # Equation 1's projection of flattened patches; a convolution keeps no copy of them.
         self.embedding = nn.Conv2d(
@@ -54,7 +54,7 @@ class ViT(Model[ViTSpec]):
         last = {spec.last_norm: make_norm(spec, spec.width)}
         self.norm = last.get("tokens", nn.Identity())
         self.pooled_norm = last.get("pooled", nn.Identity())
-        self.pooling = AttentionPool(spec) if spec.pool == "map" else None
+        self.pooling = AttentionPool(spec) if spec.pool in ("map", "probe") else None
         self.distillation_head = self.make_head() if spec.distilled else None
         if not self.embedding.weight.is_meta:  # nothing to fill, and torch is slow to do it
             self.init_weights()
@@ -244,7 +244,7 @@ class ViT(Model[ViTSpec]):
         """Fill all parameters as the official code does, with torch's global generator."""
         init_layers(self)
         if self.stem is not None:
-            self.stem.init_blocks()
+            self.stem.init_stem()
         lecun_normal(self.embedding.weight)
         for zero in (self.embedding.bias, self.class_token, self.distillation_token):
             if zero is not None:
@@ -260,6 +260,10 @@ def _valid(x: Tensor | PatchBatch) -> Tensor | None:
     if isinstance(x, PatchBatch):
         return x.valid
     return x[..., 2] > 0 if x.ndim == 3 else None
+
+
+def _make_stem(spec: HybridSpec) -> Stem | PatchStem:
+    return PatchStem(spec) if spec.stem == "mobileclip" else Stem(spec)
 
 
 def _make_tokens(spec: ViTSpec, count: int) -> nn.Parameter | None:

@@ -43,9 +43,11 @@ def _check_tokens(spec: ViTSpec) -> None:
             f"last_norm={spec.last_norm}"
         )
     if spec.reads_class_token and (spec.unpooled_class_token or spec.pool_prefix):
-        raise InputError("unpooled_class_token and pool_prefix require pool=gap or pool=map")
-    if spec.pool != "map" and (spec.pool_heads or spec.pool_mlp):
-        raise InputError("pool_heads and pool_mlp require pool=map")
+        raise InputError("unpooled_class_token and pool_prefix require pool=gap, map or probe")
+    if spec.pool not in ("map", "probe") and spec.pool_heads:
+        raise InputError("pool_heads requires pool=map or pool=probe")
+    if spec.pool != "map" and spec.pool_mlp:
+        raise InputError("pool_mlp requires pool=map")
     if spec.pool == "token-gap" and spec.last_norm == "pooled":
         raise InputError("pool=token-gap requires last_norm=tokens or none, got pooled")
     if spec.width % (spec.pool_heads or spec.heads):
@@ -107,7 +109,7 @@ def _check_rotary(spec: ViTSpec) -> None:
 
 
 def _check_positions(spec: ViTSpec) -> None:
-    parts = {"learned-2d": 2, "sincos-2d": 4}.get(spec.position, 1)
+    parts = {"learned-2d": 2, "sincos-2d": 4, "sincos-2d-mae": 4}.get(spec.position, 1)
     if spec.width % parts:
         raise InputError(
             f"{spec.position} positions: {parts} does not divide the width {spec.width}"

@@ -13,14 +13,14 @@ Size = tuple[int, int]
 Attention = Literal["full", "axial", "differential"]
 BlockKind = Literal["sequential", "parallel"]
 LayerScaleAt = Literal["both", "attention"]
-Pool = Literal["token", "gap", "map", "token-gap"]
+Pool = Literal["token", "gap", "map", "probe", "token-gap"]
 Position = Literal[
-    "none", "learned-1d", "learned-2d", "factorized", "sincos-2d",
+    "none", "learned-1d", "learned-2d", "factorized", "sincos-2d", "sincos-2d-mae",
     "relative", "relative-2d", "relative-mlp",
 ]  # fmt: skip
 PositionAt = Literal["input", "every-layer", "shared"]
 ResizeRule = Literal["google", "timm", "timm-square", "huggingface", "torchvision", "siglip2"]
-Activation = Literal["gelu-tanh", "gelu", "quick-gelu", "swiglu"]
+Activation = Literal["gelu-tanh", "gelu", "quick-gelu", "swiglu", "geglu"]
 Rotary = Literal["none", "axial", "axial-xy", "centered", "mixed"]
 Norm = Literal["layer", "rms"]
 NormPlace = Literal["pre", "post"]
@@ -57,7 +57,7 @@ class ViTSpec(SpecName):
     heads: int
     """Attention heads of a block."""
     mlp: int
-    """Hidden size of a block's MLP (of each of its two branches with swiglu)."""
+    """Hidden size of a block's MLP (of each of its two branches where one gates the other)."""
     patch: Size = (16, 16)
     """Patch size in pixels; for a hybrid, in cells of the stem's feature map."""
     image: Size = (224, 224)
@@ -85,12 +85,12 @@ class ViTSpec(SpecName):
     branches: int = 1
     """Attentions, and then MLPs, that stand side by side in a block (arXiv 2203.09795)."""
     pool: Pool = "token"
-    """What the head reads: the class token, the mean of the patches, attention pooling, or the
-    class token beside that mean (DINOv2)."""
+    """What the head reads: the class token, the mean of the patches, attention pooling with an MLP
+    (map) or by a query alone (probe, AIMv2), or the class token beside that mean (DINOv2)."""
     unpooled_class_token: bool = False
     """Whether there is a class token that the pooling does not read (EVA)."""
     pool_prefix: bool = False
-    """Whether gap and map pool the tokens before the patches too (Perception Encoder)."""
+    """Whether gap, map and probe pool the tokens before the patches too (Perception Encoder)."""
     pool_heads: int = 0
     """Heads of attention pooling; 0 for as many as the blocks have."""
     pool_mlp: int = 0
@@ -102,8 +102,9 @@ class ViTSpec(SpecName):
     register_position: bool = False
     """Whether registers have position embeddings."""
     position: Position = "learned-1d"
-    """Kind of position embedding (Appendix D.4). Successors': factorized, a row's and a column's
-    added (NaFlex), and biases of attention for 2-D offsets, by a table (BEiT) or an MLP (timm)."""
+    """Kind of position embedding (Appendix D.4). Successors': big_vision's and MAE's sin-cos, a
+    row's and a column's added (factorized, NaFlex), and biases of attention for 2-D offsets, by a
+    table (BEiT) or an MLP (timm)."""
     position_mlp: int = 128
     """Hidden size of the MLP of relative-mlp positions."""
     position_at: PositionAt = "input"
@@ -135,7 +136,8 @@ class ViTSpec(SpecName):
     pre_norm: bool = False
     """Whether a norm precedes the first block (CLIP)."""
     activation: Activation = "gelu-tanh"
-    """The MLP's activation: the official code has the tanh form of GELU, timm the exact one."""
+    """The MLP's activation: the official code has the tanh form of GELU, timm the exact one; in
+    swiglu and geglu one branch gates the other."""
     qkv_bias: bool = True
     """Whether the query, key and value projections have a bias."""
     key_bias: bool = True
@@ -169,6 +171,11 @@ class ViTSpec(SpecName):
 
     def __post_init__(self) -> None:
         check_vit(self)
+
+    @property
+    def gated(self) -> bool:
+        """Whether one branch of the MLP gates the other."""
+        return self.activation in ("swiglu", "geglu")
 
     @property
     def relative(self) -> bool:

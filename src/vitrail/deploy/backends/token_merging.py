@@ -29,7 +29,7 @@ class MergedViT(nn.Module):
                 f"{model.spec.name}: token merging needs blocks whose MLP follows one attention"
             )
         inside = model.spec.position_at != "input" or model.spec.rotary != "none"
-        if inside or model.spec.pool == "map" or model.spec.pool_prefix:
+        if inside or model.spec.pool in ("map", "probe") or model.spec.pool_prefix:
             raise InputError(
                 f"{model.spec.name}: token merging needs positions at the input only, and a head "
                 "that reads the class token or the mean of the patches"

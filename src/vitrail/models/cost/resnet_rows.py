@@ -23,12 +23,31 @@ def resnet_costs(spec: BiTSpec) -> ModelRows:
 
 def stem_costs(spec: HybridSpec) -> Iterator[Row]:
     """List the layers of a hybrid's stem."""
+    if spec.stem == "mobileclip":
+        yield from _patch_stem_rows(spec)
+        return
     grid = _halved(spec.image)
     root = _root_row(spec.channels, spec.stem_width, spec.image, grid)
     # Its norm's output, and a padded copy of that for the max-pool.
     kept = root.kept + 2 * spec.stem_width * _cells(grid)
     yield replace(root, parameters=root.parameters + 2 * spec.stem_width, kept=kept)
     yield from _stage_rows(_stem_block_row, spec.stages, spec.stem_width, _halved(grid))[0]
+
+
+def _patch_stem_rows(spec: HybridSpec) -> Iterator[Row]:
+    """List MobileCLIP's two convolutions, with the GELU after each."""
+    inputs, width, grid = spec.channels, spec.stem_width, spec.image
+    for number, side in enumerate((4, 2), start=1):
+        pixels, before = inputs * side * side, inputs * _cells(grid)
+        grid = grid[0] // side, grid[1] // side
+        yield Row(
+            layer=f"stem, convolution {number}",
+            output=(width, *grid),
+            parameters=count_dense(pixels, width),
+            products=(Product(_cells(grid), pixels, width),),
+            kept=before + width * _cells(grid),
+        )
+        inputs = width
 
 
 def _stage_rows(

@@ -17,8 +17,8 @@ def vit_costs(spec: ViTSpec) -> ModelRows:
     late = []
     if spec.last_norm == "tokens":
         late.append(norm_row(spec, spec.tokens, normed))
-    if spec.pool == "map":
-        late.append(_map_row(spec))
+    if spec.pool in ("map", "probe"):
+        late.append(_pooling_row(spec))
     if spec.last_norm == "pooled":
         late.append(norm_row(spec, spec.tokens if spec.pool == "token" else 1, 1))
     blocks = (block_row(spec),)
@@ -134,6 +134,7 @@ def _position_parameters(spec: ViTSpec) -> int:
     table = {
         "none": 0,
         "sincos-2d": 0,
+        "sincos-2d-mae": 0,
         "learned-1d": (class_rows + rows * columns) * spec.width,
         "learned-2d": (rows + columns) * (spec.width // 2) + class_rows * spec.width,
         "factorized": (rows + columns + class_rows) * spec.width,
@@ -225,7 +226,7 @@ def _mlp_parameters(spec: ViTSpec, mlp: int) -> int:
 
 
 def _mlp_products(spec: ViTSpec, mlp: int, rows: int) -> tuple[Product, Product]:
-    branches = 2 if spec.activation == "swiglu" else 1
+    branches = 1 + spec.gated
     roles = ("mlp-hidden",) * branches
     return (
         Product(rows, spec.width, branches * mlp, roles=roles, input_kept=True),
@@ -239,7 +240,7 @@ def _block_kept(spec: ViTSpec, tokens: int) -> int:
     # Both norms' inputs and outputs, qkv and its mix; the MLP before and after its activation;
     # each norm's mean and std; the softmax's normalizer for each head.
     kept = 8 * width + 2 * mlp + 2 * _norm_kept(spec, width) + spec.heads
-    if spec.activation == "swiglu":
+    if spec.gated:
         kept += 2 * mlp  # two branches, and the gate after its activation
     if spec.activation == "quick-gelu":
         kept += mlp  # the sigmoid
@@ -277,20 +278,22 @@ def _block_kept(spec: ViTSpec, tokens: int) -> int:
     return kept
 
 
-def _map_row(spec: ViTSpec) -> Row:
-    width, mlp = spec.width, spec.pool_mlp or spec.mlp
+def _pooling_row(spec: ViTSpec) -> Row:
+    width, mlp, whole = spec.width, spec.pool_mlp or spec.mlp, spec.pool == "map"
     read = spec.tokens if spec.pool_prefix else spec.tokens - spec.prefix
-    parameters = 2 * count_dense(width, width) + count_dense(width, 2 * width)
+    parameters = width + count_dense(width, width)  # the probe, the output
+    parameters += count_dense(width, 2 * width, bias=whole or spec.qkv_bias)
+    parameters += count_dense(width, width) + _mlp_parameters(spec, mlp) if whole else 0
     return Row(
         layer="attention pooling",
         output=(width,),
-        parameters=parameters + _mlp_parameters(spec, mlp) + width,  # the probe
+        parameters=parameters,
         products=(
-            Product(1, width, width),
+            *([Product(1, width, width)] if whole else []),
             Product(read, width, 2 * width),
             Product(read, 1, 2 * width, "activations"),
             Product(1, width, width),
-            *_mlp_products(spec, mlp, 1),
+            *(_mlp_products(spec, mlp, 1) if whole else ()),
         ),
-        kept=read * 3 * width + 4 * width + 2 * mlp,
+        kept=read * 3 * width + (4 * width + 2 * mlp if whole else width),
     )

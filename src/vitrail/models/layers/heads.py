@@ -12,16 +12,20 @@ from vitrail.models.spec import ViTSpec
 
 
 class AttentionPool(nn.Module):
-    """Pool tokens with one learned query (big_vision's MAP head, arXiv 2106.04560)."""
+    """Pool tokens with one learned query (big_vision's MAP head, arXiv 2106.04560).
+
+    AIMv2's query is not projected, and no MLP follows.
+    """
 
     def __init__(self, spec: ViTSpec) -> None:
         super().__init__()
         self.heads = spec.pool_heads or spec.heads
         self.probe = nn.Parameter(torch.empty(1, 1, spec.width))
-        self.query = Linear(spec.width, spec.width)
-        self.key_value = Linear(spec.width, 2 * spec.width)
+        whole = spec.pool == "map"
+        self.query = Linear(spec.width, spec.width) if whole else nn.Identity()
+        self.key_value = Linear(spec.width, 2 * spec.width, bias=whole or spec.qkv_bias)
         self.output = Linear(spec.width, spec.width)
-        self.mlp = MLP(spec, spec.pool_mlp or spec.mlp, dropout=0.0)
+        self.mlp = MLP(spec, spec.pool_mlp or spec.mlp, dropout=0.0) if whole else None
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         """Pool x (batch, tokens, width) to (batch, width); tokens that are not valid count none."""
@@ -33,7 +37,7 @@ class AttentionPool(nn.Module):
         mask = None if valid is None else valid[:, None, None]
         mixed = F.scaled_dot_product_attention(query, key, value, mask)
         x = self.output(mixed.reshape(batch, width))
-        return x + self.mlp(x)
+        return x if self.mlp is None else x + self.mlp(x)
 
 
 def mean_tokens(x: Tensor, valid: Tensor | None = None) -> Tensor:

@@ -10,11 +10,15 @@ from vitrail.models.positions.grid_resizing import resize_grid, resize_lines, re
 from vitrail.models.spec import Size, ViTSpec
 
 
-def sincos_2d(grid: Size, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the fixed table of MoCo v3 and big_vision: sin x, cos x, sin y, cos y."""
+def sincos_2d(grid: Size, width: int, like: Tensor, *, mae: bool = False) -> Tensor:
+    """Return a fixed table (cells, width) in the type of `like`: sin x, cos x, sin y, cos y.
+
+    big_vision's frequencies end at 1 / 10,000, MAE's (MoCo v3's) one step before it.
+    """
+    device, dtype, quarter = like.device, like.dtype, width // 4
     exact = torch.promote_types(dtype, torch.float32)
-    steps = torch.arange(width // 4, device=device, dtype=exact)
-    omega = 10_000.0 ** (-steps / (width // 4 - 1))
+    steps = torch.arange(quarter, device=device, dtype=exact)
+    omega = 10_000.0 ** (-steps / (quarter if mae else quarter - 1))
     y, x = (torch.arange(side, device=device, dtype=exact)[:, None] * omega for side in grid)
     across = torch.cat([x.sin(), x.cos()], dim=1).expand(grid[0], -1, -1)
     down = torch.cat([y.sin(), y.cos()], dim=1)[:, None].expand(-1, grid[1], -1)
@@ -61,5 +65,5 @@ class Positions(nn.Module):
             y = resize_grid(self.y, (rows, 1), (grid[0], 1), rule)[:, None].expand(-1, grid[1], -1)
             patches = torch.cat([x, y], dim=2).flatten(0, 1)
             return torch.cat([self.class_token, patches]) if self.class_rows else patches
-        patches = sincos_2d(grid, self.spec.width, like.dtype, like.device)
+        patches = sincos_2d(grid, self.spec.width, like, mae=self.spec.position == "sincos-2d-mae")
         return F.pad(patches, (0, 0, self.class_rows, 0))

@@ -135,7 +135,7 @@ class MaskedAutoencoder(MaskedImageModel):
 
     def positions(self, grid: Size, like: Tensor) -> Tensor:
         """Return the decoder's fixed position embeddings (patches, width)."""
-        return sincos_2d(grid, like.shape[-1], like.dtype, like.device)
+        return sincos_2d(grid, like.shape[-1], like, mae=True)
 
     @torch.no_grad()
     def init_prediction(self) -> None:

@@ -119,7 +119,7 @@ def decoder_spec(spec: ViTSpec, decoder: DecoderConfig) -> ViTSpec:
         width=decoder.width,
         heads=decoder.heads,
         mlp=4 * decoder.width,  # section 4.1
-        position="sincos-2d",
+        position="sincos-2d-mae",
         key_heads=0,
         key_heads_ends=0,
         **QUIET,

@@ -43,7 +43,7 @@ def find_matrices(model: Model) -> Iterator[Matrix]:
                     yield Matrix(module, "key_value", ("key", "value"))
                 yield Matrix(module, "output", ("attention-output",))
             case MLP():
-                branches = 2 if module.activation == "swiglu" else 1
+                branches = 1 + module.gated
                 yield Matrix(module, "hidden", ("mlp-hidden",) * branches)
                 yield Matrix(module, "output", ("mlp-output",))
             case _:

@@ -74,6 +74,10 @@ _TIMM_ONLY = (
 """Options that only timm's format knows, and families of transformers that name them."""
 
 
+_RARE = {"pool": ("probe", "token-gap"), "activation": ("geglu",), "position": ("sincos-2d-mae",)}
+"""Values that only those formats have which name the option."""
+
+
 _ZERO_SHOT = ("representation_tanh", "representation_bias", "unit_features")
 """Options of a zero-shot classifier's head, which other projects compute beside the model."""
 
@@ -90,8 +94,11 @@ def make_table(spec: Spec, rows: Iterable[Row], project: str, knows: Collection[
         value = getattr(spec, option)
         if option not in knows and value != getattr(ViTSpec, option):
             raise InputError(f"{project} does not support {option}={value}, of {spec}")
-    if isinstance(spec, ViTSpec) and spec.pool == "token-gap" and "pool" not in knows:
-        raise InputError(f"{project} does not support pool=token-gap, of {spec}")
+    for option, rare in _RARE.items() if isinstance(spec, ViTSpec) else ():
+        if option not in knows and getattr(spec, option) in rare:
+            raise InputError(
+                f"{project} does not support {option}={getattr(spec, option)}, of {spec}"
+            )
     shapes = {name: tuple(p.shape) for name, p in build(spec, device="meta").named_parameters()}
     return fill_rows(rows, shapes, f"{project} does not support {{}} of {spec}")
 

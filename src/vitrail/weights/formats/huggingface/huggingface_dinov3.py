@@ -13,7 +13,11 @@ from vitrail.config import InputError
 from vitrail.models import Spec, ViTSpec
 from vitrail.weights.formats.conventions import require, require_vit, shape_of
 from vitrail.weights.formats.format import Format, Shapes
-from vitrail.weights.formats.huggingface.huggingface_inference import infer_hf_encoder, read_number
+from vitrail.weights.formats.huggingface.huggingface_inference import (
+    gate_config,
+    infer_hf_encoder,
+    read_number,
+)
 from vitrail.weights.formats.huggingface.huggingface_names import DINO
 from vitrail.weights.formats.huggingface.huggingface_tables import hf_encoder_rows
 from vitrail.weights.formats.keymap import Row, Table, make_table
@@ -30,9 +34,7 @@ _PLAIN = replace(
     eps=1e-5,
     heads=6,
 )
-_GATED = replace(
-    _PLAIN, mlp=("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"), gated=True, activation="silu"
-)
+_GATED = replace(_PLAIN, mlp=("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"), gate="hidden_act")
 _REGISTERS = "embeddings.register_tokens"
 _THETA = 100.0
 
@@ -44,8 +46,8 @@ def _is_dinov3(shapes: Shapes) -> bool:
 
 def _infer_dinov3(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     gated = f"layer.0.{_GATED.mlp[0]}.weight" in shapes
-    if gated and "hidden_act" not in config and "model_type" in config:
-        raise InputError("config.json: a gated MLP with the default hidden_act, gelu; ours is silu")
+    if gated and "model_type" not in config:  # as published
+        config = {"hidden_act": "silu", **config}
     given = infer_hf_encoder(shapes, config, _GATED if gated else _PLAIN, 0)
     query, key, value = (f"layer.0.{name}.bias" in shapes for name in _PLAIN.attention)
     if query != value or (key and not query):
@@ -75,18 +77,17 @@ def _dinov3_table(spec: Spec) -> Table:
     rows: list[Row] = [
         ("class_token", "embeddings.cls_token"),
         ("registers", _REGISTERS),
-        *hf_encoder_rows(spec, _GATED if spec.activation == "swiglu" else _PLAIN, ""),
+        *hf_encoder_rows(spec, _GATED if spec.gated else _PLAIN, ""),
     ]
-    return make_table(spec, rows, project, knows=("rotary", "key_bias", "dense_bias"))
+    return make_table(spec, rows, project, knows=("rotary", "key_bias", "dense_bias", "activation"))
 
 
 def dinov3_config(spec: ViTSpec) -> dict[str, Any]:
     """Give what a config.json says of a DINOv3 beyond its sizes."""
-    gated = spec.activation == "swiglu"
     return {
         "architectures": ["DINOv3ViTModel"],
         "model_type": "dinov3_vit",
-        "use_gated_mlp": gated,
+        "use_gated_mlp": spec.gated,
         "rope_theta": spec.rotary_theta,
         "num_register_tokens": spec.registers,
         "query_bias": spec.qkv_bias,
@@ -98,7 +99,7 @@ def dinov3_config(spec: ViTSpec) -> dict[str, Any]:
         "pos_embed_shift": spec.rotary_shift or None,
         "pos_embed_jitter": spec.rotary_jitter if spec.rotary_jitter > 1 else None,
         "pos_embed_rescale": spec.rotary_rescale if spec.rotary_rescale > 1 else None,
-        **({"hidden_act": "silu"} if gated else {}),
+        **gate_config(spec),
     }
 
 

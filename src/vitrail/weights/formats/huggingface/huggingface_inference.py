@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vitrail.config import InputError, suggest
-from vitrail.models.spec import Activation, Size
+from vitrail.models.spec import Activation, Size, ViTSpec
 from vitrail.weights.formats.conventions import count_depth, find_image, known_heads, shape_of
 from vitrail.weights.formats.format import Shapes
 from vitrail.weights.formats.huggingface.huggingface_names import Names
@@ -21,15 +21,24 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 """What we call a config.json's `hidden_act`."""
 
+GATES: dict[str, Activation] = {"silu": "swiglu", "gelu": "geglu"}
+"""What we call it where it gates another branch."""
+
 
 _MODEL_TYPES = (
     *("vit", "vit_mae", "vit_msn", "deit", "dinov2", "dinov2_with_registers"),
     *("dinov3_vit", "ijepa", "clip", "clip_vision_model", "siglip", "siglip_vision_model"),
-    *("siglip2", "siglip2_vision_model", "aimv2_vision_model"),
+    *("siglip2", "siglip2_vision_model", "aimv2", "aimv2_vision_model"),
     *("beit", "data2vec-vision", "yolos"),
     *("metaclip_2", "metaclip_2_vision_model", "altclip", "altclip_vision_model"),
 )
 """The families of transformers that our models reproduce."""
+
+
+def gate_config(spec: ViTSpec) -> dict[str, str]:
+    """Give the `hidden_act` of a gated MLP; nothing where there is none."""
+    names = {ours: {"hidden_act": theirs} for theirs, ours in GATES.items()}
+    return names.get(spec.activation, {})
 
 
 def check_model_type(config: Mapping[str, Any]) -> None:
@@ -55,13 +64,11 @@ def infer_hf_encoder(
     layer = f"{root}{names.layer}.0"
     width, channels, *patch = shape_of(shapes, first, 4)
     activation = config.get("hidden_act", names.activation)
-    if names.gated and names.activation == "silu" != activation:
-        raise InputError(f"hidden_act {activation!r} gates the MLP; vitrail's gate is silu")
-    if not names.gated and activation not in list(ACTIVATIONS):
-        hint = suggest(str(activation), ACTIVATIONS)
-        raise InputError(
-            f"unknown hidden_act {activation!r}; there are: {', '.join(ACTIVATIONS)}{hint}"
-        )
+    known = GATES if names.gate else ACTIVATIONS
+    if names.gate != "silu" and activation not in list(known):
+        hint = suggest(str(activation), known)
+        what = "a gated MLP's hidden_act" if names.gate else "hidden_act"
+        raise InputError(f"unknown {what} {activation!r}; there are: {', '.join(known)}{hint}")
     rows = shapes.get(root + names.positions, ())[-2:]
     if names.positions and len(rows) != 2:
         raise InputError(f"missing {root + names.positions!r}, or misshapen: {rows}")
@@ -77,7 +84,7 @@ def infer_hf_encoder(
             {**named, **config}, (patch[0], patch[1]), rows[0] - tokens if rows else None
         ),
         "channels": channels,
-        "activation": "swiglu" if names.gated else ACTIVATIONS[activation],
+        "activation": "swiglu" if names.gate == "silu" else known[activation],
         "qkv_bias": f"{layer}.{names.attention[0]}.bias" in shapes,
         "norm_eps": float(read_number(config, "layer_norm_eps", names.eps)),
         "position_resize": "huggingface",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isqrt
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,7 +32,8 @@ class Names:
     output: str = "attention.output.dense"
     mlp: tuple[str, ...] = ("intermediate.dense", "output.dense")
     """The hidden layer, of a gated MLP in one or in two tensors, and the output."""
-    gated: bool = False
+    gate: Literal["", "silu", "hidden_act"] = ""
+    """What gates the MLP: nothing, always silu, or what the config says."""
     scales: tuple[str, str] | None = None
     last: str = "layernorm"
     eps: float = 1e-12
@@ -42,7 +44,7 @@ class Names:
 VIT = Names()
 DINO = replace(VIT, norms=("norm1", "norm2"), mlp=("mlp.fc1", "mlp.fc2"), eps=1e-6)
 DINO = replace(DINO, scales=("layer_scale1.lambda1", "layer_scale2.lambda1"))
-GATED = replace(DINO, mlp=("mlp.weights_in", "mlp.weights_out"), gated=True)
+GATED = replace(DINO, mlp=("mlp.weights_in", "mlp.weights_out"), gate="silu")
 CLIP = Names(
     patch="embeddings.patch_embedding",
     positions="embeddings.position_embedding.weight",

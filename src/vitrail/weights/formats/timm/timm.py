@@ -31,8 +31,10 @@ from vitrail.weights.formats.timm.timm_relative import check_relative, offset_ro
 from vitrail.weights.formats.timm.timm_resnet import (
     infer_bit,
     is_bit,
+    read_patch_stem,
     timm_bit_rows,
     timm_stem_rows,
+    write_patch_stem,
 )
 
 _FOREIGN = {  # what marks tensors as DINO's or MAE's, which are formats of their own
@@ -187,6 +189,8 @@ def _normalize(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Rename what DeiT's own code and timm's `Eva` and `NaFlexVit` name otherwise."""
     if "embeds.proj.weight" in theirs:
         theirs = _read_naflex(theirs)
+    if "patch_embed.backbone.2.conv.weight" in theirs:
+        theirs = read_patch_stem(theirs)
     if any(".in_proj." in key or ".attns." in key for key in theirs):
         theirs = read_parallel(theirs)
     return {re.sub(r"\.gamma_([12])$", r".ls\1.gamma", key): theirs[key] for key in theirs}
@@ -213,6 +217,8 @@ def _denormalize(ours: Mapping[str, Tensor], spec: Spec) -> dict[str, Tensor]:
         raise InputError("timm's NaFlexVit, which has position=factorized, is read, not written")
     if spec.block == "parallel" or spec.branches > 1:
         return write_parallel(ours, spec)
+    if isinstance(spec, HybridSpec) and spec.stem == "mobileclip":
+        return write_patch_stem(ours)
     if not is_eva(spec):
         return dict(ours)
     return {re.sub(r"\.ls([12])\.gamma$", r".gamma_\1", key): ours[key] for key in ours}

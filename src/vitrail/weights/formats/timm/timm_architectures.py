@@ -96,7 +96,7 @@ _GROUPS: tuple[tuple[Activation, int, str], ...] = (
         naflexvit_base_patch16_par_gap naflexvit_base_patch16_parfac_gap
         vit_base_patch14_dinov2
         vit_base_patch14_reg1_tipsv2 vit_base_patch14_reg4_dinov2 vit_base_patch16_18x2_224
-        vit_base_patch16_224 vit_base_patch16_xp_224
+        vit_base_mci_224 vit_base_patch16_224 vit_base_patch16_xp_224
         vit_base_patch16_224_miil vit_base_patch16_384 vit_base_patch16_clip_224
         vit_base_patch16_clip_384 vit_base_patch16_dinov3 vit_base_patch16_dinov3_qkvb
         vit_base_patch16_lingbot vit_base_patch16_reg4_gap_256 vit_base_patch16_rope_224

@@ -44,6 +44,7 @@ _ARCHITECTURES = {  # by our names; with {} for timm's two sizes, which are @224
     "R26+ViT-B/32": "vit_base_r26_s32_224",
     "R50+ViT-B/16": "vit_base_r50_s16_{}",
     "R50+ViT-L/32": "vit_large_r50_s32_{}",
+    "Hybrid-B/2,class_position=false,stem=mobileclip,stem_width=192": "vit_base_mci_224",
     **{
         f"BiT-R{size}": f"resnetv2_{size}_bit"
         for size in ("50x1", "50x3", "101x1", "101x3", "152x2", "152x4")
@@ -128,6 +129,7 @@ def _ends(spec: Spec) -> dict[str, Any]:
     first = "patch_embed.proj"
     if isinstance(spec, HybridSpec):
         first = f"patch_embed.backbone{'.stem' if spec.stages else ''}.conv"
+        first = "patch_embed.backbone.0.conv" if spec.stem == "mobileclip" else first
     return {"first_conv": first, "classifier": ["head", "head_dist"] if spec.distilled else "head"}
 
 

@@ -43,7 +43,6 @@ _OPTIONAL = (
     "head.weight",
 )
 _OTHERS = {  # why timm's others are refused, by words of their names
-    r"_mci_": ": its stem is MobileCLIP's, of convolutions with BatchNorm",
     r"_resnet\d+d": ": its stem is a ResNet-D with BatchNorm",
 }
 _EVA = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight", "rope.freqs"}
@@ -92,7 +91,9 @@ def infer_encoder(shapes: Shapes, config: Mapping[str, Any]) -> ViTSpec:
         **read_options(arguments, token="cls_token" in shapes),
     }
     stem = infer_stem(shapes)
-    factor = 1 if stem is None else 4 * 2 ** max(len(stem["stages"]) - 1, 0)
+    factor = (
+        1 if stem is None else 8 if "stem" in stem else 4 * 2 ** max(len(stem["stages"]) - 1, 0)
+    )
     stride = factor * patch[0], factor * patch[1]
     given |= _read_positions(shapes, stride, image_of(config))
     check_architecture(config, VITS)
