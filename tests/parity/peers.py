@@ -58,13 +58,21 @@ def mend_torchvision() -> torch.library.Library | None:
     return None
 
 
-def randomize(peer: M, dtype: torch.dtype) -> M:
-    """Fill all parameters from a seeded normal, so that none is zero, one or without effect."""
-    generator = torch.Generator().manual_seed(0)
+def randomize(peer: M, dtype: torch.dtype, seed: int = 0) -> M:
+    """Fill all parameters from a seeded normal, so that none is zero, one or without effect.
+
+    So are the statistics of BatchNorm, where there are any.
+    """
+    generator = torch.Generator().manual_seed(seed)
     for parameter in peer.parameters():
         matrix = parameter.ndim > 1 and len(parameter) > 1
         std = 1.5 * parameter[0].numel() ** -0.5 if matrix else 0.5
         nn.init.normal_(parameter, std=std, generator=generator)
+    for name, buffer in peer.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.normal_(generator=generator)
+        elif name.endswith("running_var"):
+            buffer.uniform_(0.5, 2.0, generator=generator)
     return peer.to(dtype).eval()
 
 

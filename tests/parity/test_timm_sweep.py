@@ -1,10 +1,13 @@
 """Every timm architecture of the ViT-like modules, with random weights: equal, or refused.
 
 Blocks are cut to two where the entry allows it. A model that is read and gives other logits than
-timm's is the one outcome that must not be: a refusal says why.
+timm's is the one outcome that must not be: a refusal says why. Each is compared at its own size and
+at another, which is not square, with other weights.
 """
 
 import json
+import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +37,31 @@ QUICK = [
 ]
 """Those that run each time; the others are slow."""
 CASES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES]
+ALSO = ["vit_base_mci_224", "vit_tiny_r_s16_p8_224", "naflexvit_base_patch16_siglip"]
+WIDE_CASES = [
+    pytest.param(name, marks=[] if name in (*ALSO, *NARROW[1::8]) else pytest.mark.slow)
+    for name in NAMES
+    if name in VITS
+]
 
 
-def build_timm(name: str, *, known: bool) -> tuple[Any, dict[str, Any]]:
+def build_timm(
+    name: str, *, known: bool, size: list[int] | None = None, seed: int = 0
+) -> tuple[Any, dict[str, Any]]:
     """Build timm's model, as shallow as its entry allows, and say its arguments.
 
     One that is to be refused gets no memory: some have five billion parameters.
     """
     heads = VITS.get(name, ("", 0))[1]
-    small = {"depth": 3, "num_kv_heads": [heads, heads // 2, heads], "img_size": [64, 96]}
-    for arguments in ({"depth": 2}, {"layers": (1, 1, 1, 1)}, small, {}):
+    sized = {} if size is None else {"img_size": size}
+    shared = {"depth": 3, "num_kv_heads": [heads, heads // 2, heads], "img_size": size or [64, 96]}
+    for arguments in ({"depth": 2, **sized}, {"depth": 2}, {"layers": (1, 1, 1, 1)}, shared, {}):
         try:
             with torch.device("cpu" if known else "meta"):
                 model = timm.create_model(name, **arguments)
         except (TypeError, AssertionError):  # no such argument, or a list of all blocks
             continue
-        return peers.randomize(model, torch.float32) if known else model, arguments
+        return peers.randomize(model, torch.float32, seed) if known else model, arguments
     raise AssertionError(f"timm can't build {name}")
 
 
@@ -97,6 +109,28 @@ def test_equal_or_refused(name: str) -> None:
     assert ours.shape == theirs.shape
     off = ((ours - theirs).abs().max() / theirs.abs().max()).item()
     assert off <= 2e-5, f"{name} differs by {off:.1e}"
+
+
+def patch_side(name: str) -> int:
+    """Give the pixels that a token of an architecture stands for."""
+    if "_r_s16_p8" in name:
+        return 32
+    found = re.search(r"patch(\d+)|_s(\d+)_", name)
+    return 16 if found is None else int(found[1] or found[2])
+
+
+@pytest.mark.parametrize("name", WIDE_CASES)
+def test_equal_at_another_size(name: str) -> None:
+    """Each has a seed of its own, and a grid that is not square."""
+    seed, side = zlib.crc32(name.encode()), patch_side(name)
+    size = [(3 + seed % 3) * side, (6 + seed // 3 % 3) * side]
+    model, arguments = build_timm(name, known=True, size=size, seed=seed)
+    ours = read(name, model, arguments).build()
+    images = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        theirs = model(images)
+        off = ((ours(images) - theirs).abs().max() / theirs.abs().max()).item()
+    assert off <= 2e-5, f"{name} differs by {off:.1e} at {size}"
 
 
 def test_at_least_forty_run_each_time() -> None:

@@ -35,12 +35,12 @@ BOXES = {"image_size": [32, 48], "num_detection_tokens": 5}
 TOKEN = {"use_mean_pooling": False}
 
 
-def make(kind: str, options: dict[str, Any]) -> Any:
+def make(kind: str, options: dict[str, Any], seed: int = 0) -> Any:
     """Build a model with random weights; skip what this version of transformers doesn't have."""
     if not hasattr(hf, kind):
         pytest.skip(f"transformers {hf.__version__} has no {kind}")
     model_class = getattr(hf, kind)
-    return peers.randomize(model_class(model_class.config_class(**options)), torch.float32)
+    return peers.randomize(model_class(model_class.config_class(**options)), torch.float32, seed)
 
 
 def patchify(x: Tensor) -> dict[str, Tensor]:

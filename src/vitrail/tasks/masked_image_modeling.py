@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -31,6 +32,9 @@ from vitrail.training.start import start_weights
 from vitrail.training.task import DeviceBatch, Task
 from vitrail.training.train_config import TrainConfig
 from vitrail.weights.checkpoint import Checkpoint, Provenance
+from vitrail.weights.formats.mae_decoder import Decoder, DecoderFacts
+
+log = logging.getLogger("vitrail")
 
 _ENCODER = "encoder."
 _SHOWN = 6  # images of the validation split
@@ -43,6 +47,11 @@ def encoder_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, tensor in tensors.items()
         if name.startswith(_ENCODER)
     }
+
+
+def prediction_state(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of what predicts, from those of a model in pre-training."""
+    return {name: each for name, each in tensors.items() if not name.startswith(_ENCODER)}
 
 
 class MaskedImageModeling(Task):
@@ -68,8 +77,18 @@ class MaskedImageModeling(Task):
         if encoder.pooling is not None:  # no prediction goes through it
             encoder.pooling.requires_grad_(False)
         if self.config.task == "mae":
-            return MaskedAutoencoder(encoder, self.mim.target, self.mim.decoder)
+            return self._put_decoder(encoder, checkpoint.decoder)
         return MaskedViT(encoder, self.mim.target)
+
+    def _put_decoder(self, encoder: ViT, decoder: Decoder | None) -> MaskedAutoencoder:
+        """Take the decoder that came with the weights, where it is as the settings say."""
+        wanted = DecoderFacts(config=self.mim.decoder, target=self.mim.target)
+        if decoder is not None and decoder.facts == wanted:
+            return decoder.build(encoder).train()
+        if decoder is not None:
+            made, target = decoder.facts.config, decoder.facts.target
+            log.info("decoder  fresh: that of the weights is %s, for %s", made, target)
+        return MaskedAutoencoder(encoder, self.mim.target, self.mim.decoder)
 
     def prepare(self, batch: Batch) -> DeviceBatch:
         """Normalize on the device; the target is the image itself, as it was."""
@@ -125,11 +144,16 @@ class MaskedImageModeling(Task):
             tensors=encoder_state(tensors),
             preprocess=self.preprocess,
             provenance=provenance,
+            decoder=self._decoder(tensors) if self.config.task == "mae" else None,
         )
 
     def extra_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Keep what predicts."""
-        return {name: each for name, each in tensors.items() if not name.startswith(_ENCODER)}
+        """Keep what predicts; MAE's decoder goes with the model."""
+        return {} if self.config.task == "mae" else prediction_state(tensors)
+
+    def _decoder(self, tensors: dict[str, Tensor]) -> Decoder:
+        facts = DecoderFacts(config=self.mim.decoder, target=self.mim.target)
+        return Decoder(facts=facts, tensors=prediction_state(tensors))
 
     def _predict(self, model: nn.Module, batch: DeviceBatch) -> tuple[Tensor, Masking]:
         height, width = batch.inputs.shape[2:]

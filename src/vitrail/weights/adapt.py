@@ -13,6 +13,7 @@ from vitrail.models.spec import Size, ViTSpec
 from vitrail.models.vit_spec import PLAIN_HEAD, QUIET
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
+from vitrail.weights.formats.mae_decoder import fit_decoder
 from vitrail.weights.transfer import HeadMode, transfer
 
 _FITTED = ("classes", *PLAIN_HEAD, "head_bias", "image", "channels", "patch")
@@ -61,6 +62,7 @@ def adapt_checkpoint(
         thresholds=checkpoint.thresholds if same_head else None,
         preprocess=checkpoint.preprocess and _refit(checkpoint.preprocess, moved.spec, image),
         provenance=provenance,
+        decoder=fit_decoder(checkpoint.decoder, checkpoint.spec, moved.spec),
         changed_by=checkpoint.changed_by,
     )
 

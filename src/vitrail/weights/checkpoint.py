@@ -31,6 +31,7 @@ from vitrail.models import BiT, Spec, ViT, build, spec_from_dict, spec_to_dict
 from vitrail.models.cost.total import cost_of
 from vitrail.weights.files.tensor_files import check_numbers, open_weights, sha256_of
 from vitrail.weights.files.write_safetensors import save_safetensors
+from vitrail.weights.formats.mae_decoder import Decoder, DecoderFacts, check_decoder
 from vitrail.weights.sources import LARGEST_JSON
 from vitrail.weights.uncertainty_record import (
     FILE,
@@ -42,6 +43,7 @@ from vitrail.weights.uncertainty_record import (
 )
 
 WEIGHTS, RECORD = "model.safetensors", "model.json"
+_DECODER = "decoder."
 VERSION = 1
 
 Activation = Literal["softmax", "sigmoid"]
@@ -81,6 +83,8 @@ class Checkpoint:
     uncertainty: Uncertainty | None = None
     """Its temperature, and how sure and how often right it was on held-out images."""
     provenance: Provenance | None = None
+    decoder: Decoder | None = None
+    """What MAE predicts pixels with, where the weights come with it."""
     changed_by: str | None = None
     """The import path of what put parts of its own into the model, where something did."""
 
@@ -163,6 +167,7 @@ class _Record:
     activation: Activation = "softmax"
     thresholds: tuple[float, ...] | None = None
     uncertainty: UncertaintyFacts | None = None
+    decoder: DecoderFacts | None = None
     changed_by: str | None = None
 
 
@@ -195,12 +200,15 @@ def save_folder(checkpoint: Checkpoint, folder: Path) -> None:
 def _write(checkpoint: Checkpoint, folder: Path) -> Path:
     """Write all beside the folder, on disk and for all that may read the user's files."""
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
-    save_safetensors(checkpoint.tensors, new / WEIGHTS, {"format": "pt"})
-    uncertain = checkpoint.uncertainty
+    uncertain, decoder, tensors = checkpoint.uncertainty, checkpoint.decoder, checkpoint.tensors
+    if decoder is not None:
+        tensors = {**tensors, **{f"{_DECODER}{key}": x for key, x in decoder.tensors.items()}}
+    save_safetensors(tensors, new / WEIGHTS, {"format": "pt"})
     record = _Record(
         name=str(checkpoint.spec),
         sha256=sha256_of(new / WEIGHTS),
-        parameters=sum(tensor.numel() for tensor in checkpoint.tensors.values()),
+        parameters=sum(tensor.numel() for tensor in tensors.values()),
+        decoder=None if decoder is None else decoder.facts,
         uncertainty=None if uncertain is None else write_uncertainty(uncertain, new),
         **{key: getattr(checkpoint, key) for key in _SHARED},
     )
@@ -287,8 +295,15 @@ def load_folder(folder: Path) -> Checkpoint:
     except InputError as error:
         raise InputError(f"{place / RECORD}: {error}") from None
     shared: dict[str, Any] = {key: getattr(record, key) for key in _SHARED}
-    checkpoint = Checkpoint(spec=spec, tensors=_read_weights(place / WEIGHTS, record), **shared)
+    tensors = _read_weights(place / WEIGHTS, record)
+    light = {k.removeprefix(_DECODER): tensors[k] for k in tensors if k.startswith(_DECODER)}
+    if record.decoder is not None:
+        tensors = {key: tensors[key] for key in tensors if not key.startswith(_DECODER)}
+        shared["decoder"] = Decoder(facts=record.decoder, tensors=light)
+    checkpoint = Checkpoint(spec=spec, tensors=tensors, **shared)
     try:
+        if checkpoint.decoder is not None:
+            check_decoder(checkpoint.decoder, spec)
         if record.uncertainty is not None:
             found = read_uncertainty(record.uncertainty, place, spec.classes)
             checkpoint = replace(checkpoint, uncertainty=found)

@@ -33,6 +33,7 @@ from vitrail.weights.formats.huggingface.huggingface_config import (
     write_hf_preprocess,
 )
 from vitrail.weights.formats.keymap import Tensors, write_table
+from vitrail.weights.formats.mae_decoder import write_decoder
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.timm.timm_config import write_timm_config
 from vitrail.weights.formats.torchvision import TORCHVISION
@@ -271,27 +272,32 @@ def _fold_class_position(checkpoint: Checkpoint) -> Checkpoint:
 
 def _write_timm(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
     config = write_timm_config(checkpoint.spec, checkpoint.preprocess, checkpoint.classes)
-    return _write_hub_folder(checkpoint, out, TIMM, {"config.json": config})
+    tensors = _tensors(checkpoint, TIMM)
+    return _write_hub_folder(checkpoint, out, tensors, {"config.json": config})
 
 
 def _write_hf(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
     config = write_hf_config(checkpoint.spec, checkpoint.classes)
     if checkpoint.activation == "sigmoid":
         config |= MULTI_LABEL
+    spec, tensors = checkpoint.spec, _tensors(checkpoint, format_for(checkpoint.spec))
+    if checkpoint.decoder is not None and isinstance(spec, ViTSpec):
+        tensors, said = write_decoder(checkpoint.decoder, spec, tensors)
+        config |= said
     extra = {"config.json": config}
     if checkpoint.preprocess is not None:
         extra["preprocessor_config.json"] = write_hf_preprocess(checkpoint.preprocess)
-    return _write_hub_folder(checkpoint, out, format_for(checkpoint.spec), extra)
+    return _write_hub_folder(checkpoint, out, tensors, extra)
 
 
 def _write_hub_folder(
-    checkpoint: Checkpoint, out: Path, format: Format, extra: dict[str, dict[str, Any]]
+    checkpoint: Checkpoint, out: Path, tensors: Tensors, extra: dict[str, dict[str, Any]]
 ) -> tuple[Path, ...]:
     part = _part(out)
     part.mkdir(parents=True, exist_ok=True)
     spec = json.dumps(spec_to_dict(checkpoint.spec))
     metadata = {"format": "pt", SPEC_KEY: spec, **multilabel_metadata(checkpoint)}
-    save_safetensors(_tensors(checkpoint, format), part / "model.safetensors", metadata)
+    save_safetensors(tensors, part / "model.safetensors", metadata)
     for name, data in extra.items():
         (part / name).write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     _finish(part, out)

@@ -36,6 +36,7 @@ from vitrail.weights.formats.format import Format
 from vitrail.weights.formats.huggingface.huggingface_inference import check_model_type
 from vitrail.weights.formats.keymap import Tensors, cut_name, read_table
 from vitrail.weights.formats.known_formats import FORMATS, read_classes, read_preprocess
+from vitrail.weights.formats.mae_decoder import find_decoder, is_decoders
 from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint, as_model
 from vitrail.weights.multilabel import read_multilabel
 from vitrail.weights.sources import Resolved, resolve
@@ -164,10 +165,13 @@ def read_weights(
         raise InputError(
             f"{found.source} as {format.name} {spec.name}: {_shorten(error)}"
         ) from None
-    check_numbers(tensors, found.source)
+    decoder, why = find_decoder(theirs, spec, config)
+    check_numbers(tensors | (decoder.tensors if decoder else {}), found.source)
+    dropped = {k: left_out[k] for k in left_out if decoder is None or not is_decoders(k)}
     changes = (
         *notes,
-        *(f"left out {cut_name(key)}: {reason}" for key, reason in left_out.items()),
+        *([why] if why else []),
+        *(f"left out {cut_name(key)}: {reason}" for key, reason in dropped.items()),
     )
     tensors, unified = _unify(tensors)
     changes += unified
@@ -186,6 +190,7 @@ def read_weights(
         preprocess=preprocess or (published.preprocess if published else None),
         activation=activation,
         thresholds=thresholds,
+        decoder=decoder,
         provenance=Provenance(
             source=found.source,
             sha256=sha256_of(*file.parts or (file.path,)) if hashed else "",

@@ -47,6 +47,7 @@ def list_lost(before: Checkpoint, after: Checkpoint) -> tuple[str, ...]:
         "preprocessing": before.preprocess is not None and after.preprocess is None,
         "sigmoid probabilities": after.activation != before.activation,
         "thresholds": after.thresholds != before.thresholds,
+        "the decoder": before.decoder is not None and after.decoder is None,
         "calibration": before.uncertainty is not None and after.uncertainty is None,
     }
     return tuple(name for name, is_lost in lost.items() if is_lost)

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.models.init import init_layers, normal, xavier
@@ -18,6 +19,7 @@ from vitrail.models.layers.linear import Linear
 from vitrail.models.layers.norms import make_norm
 from vitrail.models.model import Model
 from vitrail.models.positions.absolute import sincos_2d
+from vitrail.models.positions.grid_resizing import resize_positions
 from vitrail.models.pretraining.masking import Masking, gather_patches, mask_patches
 from vitrail.models.pretraining.mim import DecoderConfig, Target, decoder_spec, target_size
 from vitrail.models.spec import Size, ViTSpec
@@ -108,6 +110,8 @@ class MaskedAutoencoder(MaskedImageModel):
         self.blocks = nn.ModuleList(Block(light, 0.0) for _ in range(light.depth))
         self.norm = make_norm(light, light.width)
         self.predict = Linear(light.width, target_size(target, spec.stride, spec.channels))
+        self.table: Tensor | None
+        self.register_buffer("table", None)  # weights may come with other positions than MAE's
         if not self.mask.is_meta:
             self.init_prediction()
 
@@ -127,15 +131,18 @@ class MaskedAutoencoder(MaskedImageModel):
         encoded = encoded.to(self.mask.dtype)  # 16 bits would round the residual stream
         places = masking.seen[..., None].expand(-1, -1, width)
         blank = self.mask.expand(len(encoded), grid[0] * grid[1], -1)
-        patches = blank.scatter(1, places, encoded[:, prefix:]) + self.positions(grid, encoded)
-        x = torch.cat([encoded[:, :prefix], patches], dim=1)
+        patches = blank.scatter(1, places, encoded[:, prefix:])
+        x = torch.cat([encoded[:, :prefix], patches], dim=1) + self.positions(grid, encoded)
         for block in self.blocks:
             x = self.run_block(block, x)
         return self.predict(self.norm(gather_patches(x[:, prefix:], masking.chosen)))
 
     def positions(self, grid: Size, like: Tensor) -> Tensor:
-        """Return the decoder's fixed position embeddings (patches, width)."""
-        return sincos_2d(grid, like.shape[-1], like, mae=True)
+        """Return the decoder's fixed position embeddings (tokens, width)."""
+        if self.table is not None:
+            rule, prefix = self.spec.position_resize, self.spec.prefix
+            return resize_positions(self.table, self.spec.grid, grid, rule, prefix)
+        return F.pad(sincos_2d(grid, like.shape[-1], like, mae=True), (0, 0, self.spec.prefix, 0))
 
     @torch.no_grad()
     def init_prediction(self) -> None:
