@@ -1,5 +1,7 @@
 """Patch budgets against transformers (SigLIP 2) and timm (NaFlex): sizes, pixels, logits."""
 
+import csv
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -7,11 +9,13 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import vitrail
 from tests import text_models
 from tests.parity import peers
 from vitrail.config import InputError
+from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.geometry import fit_to_patches
 from vitrail.predictor import Predictor
 
@@ -70,3 +74,42 @@ def test_a_budget_is_checked_and_kept(tmp_path: Path) -> None:
         vitrail.predict(tmp_path / "second", images, classes="cat,dog", patches=0)
     found = vitrail.predict(tmp_path / "second", images, classes="cat,dog", patches=4)
     assert found.images == 2
+
+
+def test_every_command_takes_a_budget(tmp_path: Path) -> None:
+    """A model of one size reads images at their own, the same in each command."""
+    text_models.make_clip(tmp_path / "clip")
+    rng = np.random.default_rng(0)
+    for split, label in itertools.product(("train", "val"), ("cat", "dog")):
+        folder = tmp_path / "photos" / split / label
+        folder.mkdir(parents=True)
+        for number in range(3):
+            height, width = rng.integers(20, 120, 2)
+            pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number}.png")
+    photos, clip = tmp_path / "photos", tmp_path / "clip"
+    vitrail.embed(clip, photos, out=tmp_path / "found.npy", patches=6, fresh=True)
+    predictor = Predictor.load(clip).with_patches(6)
+    names = list(csv.DictReader((tmp_path / "found.rows.csv").read_text().splitlines()))
+    for row, found in zip(names, np.load(tmp_path / "found.npy"), strict=True):
+        pixels = np.asarray(Image.open(photos / row["name"]))
+        rows, columns = (side // 8 for side in predictor.prepare(pixels).shape[:2])
+        assert rows * columns <= 6
+        image = normalize(predictor.prepare(pixels)[None], predictor.preprocess)
+        with torch.no_grad():
+            expected = predictor.model.features(image)[0]
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+    vitrail.fewshot(clip, photos, shots=[2], patches=6, out=tmp_path / "few", fresh=True)
+    kept = vitrail.load(tmp_path / "few").preprocess
+    assert kept is not None
+    assert kept.patches == 6
+    vitrail.zeroshot(str(clip), photos, save=tmp_path / "zero", patches=6)
+    result = vitrail.evaluate(tmp_path / "zero", photos, patches=4)
+    assert result.notes == ("images keep their aspect ratio, in at most 4 patches",)
+    for command in (vitrail.evaluate, vitrail.fewshot):
+        with pytest.raises(InputError, match="--patches must be at least 1, got 0"):
+            command(tmp_path / "zero", photos, patches=0)
+    with pytest.raises(InputError, match="give it or --image, not both"):
+        vitrail.evaluate(tmp_path / "zero", photos, patches=4, image="32")
+    with pytest.raises(InputError, match="requires a ViT with square patches, got BiT"):
+        vitrail.evaluate(vitrail.build("BiT-R50x1", classes=2), photos, patches=4)

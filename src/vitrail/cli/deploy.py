@@ -14,6 +14,7 @@ from vitrail.cli.options import (
     File,
     Json,
     Model,
+    Patches,
     Templates,
     Unsure,
     Workers,
@@ -35,7 +36,7 @@ def predict(
     *,
     classes: Classes = None,
     templates: Templates = None,
-    patches: Annotated[int | None, optional("N")] = None,
+    patches: Patches = None,
     unsure: Unsure = None,
     top: int = 5,
     csv: File = None,
@@ -56,8 +57,6 @@ def predict(
 
     Args:
         images: Files or folders; a folder stands for all files in it that are not hidden.
-        patches: Keep each image's aspect ratio, in at most N patches, as SigLIP 2 does. Default: as
-            the weights were published.
         top: Number of classes per image; a multi-label model's labels are all given.
         csv: Write a CSV file with one row per class of an image.
         parquet: Write a Parquet file with one row per image.

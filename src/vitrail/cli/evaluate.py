@@ -15,6 +15,7 @@ from vitrail.cli.options import (
     Image,
     Json,
     Model,
+    Patches,
     Split,
     Templates,
     Workers,
@@ -61,6 +62,7 @@ def evaluate(
     *,
     split: Split = None,
     image: Image = None,
+    patches: Patches = None,
     subset: Annotated[str | None, optional("NAME")] = None,
     map: File = None,
     real: File = None,
@@ -98,6 +100,7 @@ def evaluate(
         data,
         split=split,
         image=image,
+        patches=patches,
         subset=subset,
         map=map,
         real=real,
@@ -122,6 +125,7 @@ def zeroshot(
     csv: File = None,
     out: Annotated[Path | None, optional("DIR")] = None,
     save: Annotated[Path | None, optional("FOLDER")] = None,
+    patches: Patches = None,
     batch: int = 64,
     device: Device = None,
     json: Json = False,
@@ -143,7 +147,7 @@ def zeroshot(
 
     result = evaluate_zeroshot(
         model, data, templates=templates, classes=classes, split=split, csv=csv, out=out,
-        save=save, batch=batch, device=device,
+        save=save, patches=patches, batch=batch, device=device,
     )  # fmt: skip
     if int(os.environ.get("RANK", 0)) == 0:
         print_result(result, json=json)

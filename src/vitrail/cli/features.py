@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from vitrail.cli.options import Data, Device, File, Json, Model, Split, Workers, optional
+from vitrail.cli.options import Data, Device, File, Json, Model, Patches, Split, Workers, optional
 from vitrail.result import print_result
 
 
@@ -27,6 +27,7 @@ class Computing:
     """ray: run on a Ray cluster (Ray Data)."""
     fresh: bool = False
     """Neither read features from the cache nor write them there."""
+    patches: Patches = None
 
 
 Flags = Annotated[Computing, tyro.conf.arg(name="")]

@@ -31,6 +31,14 @@ Split = Annotated[str | None, optional("S")]
 Image = Annotated[str | None, optional("HxW")]
 File = Annotated[Path | None, optional("FILE")]
 Device = Annotated[str | None, optional("NAME", "cpu, cuda:1, mps. Default: the best there is.")]
+Patches = Annotated[
+    int | None,
+    optional(
+        "N",
+        "Keep each image's aspect ratio, in at most N patches, as SigLIP 2 does. Default: as the "
+        "weights were published.",
+    ),
+]
 Workers = Annotated[int | None, optional("N")]
 Json = Annotated[bool, tyro.conf.arg(help="Print JSON instead of a table.")]
 Classes = Annotated[

@@ -45,6 +45,7 @@ def evaluate(
     *,
     split: str | None = None,
     image: str | Size | None = None,
+    patches: int | None = None,
     subset: str | None = None,
     map: ClassMap | str | Path | None = None,
     real: str | Path | None = None,
@@ -58,7 +59,8 @@ def evaluate(
     """Evaluate a classifier: accuracy, calibration and confusion, each with a 95 % interval.
 
     `split` is by default the images that a run was validated on, otherwise `val` (`all` with
-    `subset`); `image` another resolution than the model was trained at; `subset` one of
+    `subset`); `image` another resolution than the model was trained at; `patches` a
+    budget within which images keep their aspect ratio; `subset` one of
     `imagenet_subsets.SUBSETS`; `map` says which of the model's classes those of the data are;
     `real` is the file of ImageNet's reassessed labels. A table by class is written to `csv`,
     everything with plots into the folder `out`. Under torchrun all processes share the work, and
@@ -74,7 +76,7 @@ def evaluate(
         if engine == "ray" and processes.count > 1:
             raise InputError("--engine ray starts its own processes; run it without torchrun")
         size = parse_size(image) if isinstance(image, str) else image
-        loaded = as_loaded(model, image=size)
+        loaded = as_loaded(model, image=size, patches=patches)
         check_head(name_model(model), loaded)
         classes = read_map(Path(map)) if isinstance(map, str | Path) else map
         dataset, matching, notes = open_matched(

@@ -12,6 +12,7 @@ from vitrail.evaluation.evaluate import BATCH, evaluate
 from vitrail.evaluation.evaluation_result import EvaluationResult
 from vitrail.evaluation.inputs import open_images
 from vitrail.files import check_writable
+from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import as_model
 from vitrail.weights.loaded import save as save_model
 from vitrail.weights.text.prompts import Texts, parse_classes, parse_templates, spell_classes
@@ -28,6 +29,7 @@ def zeroshot(
     csv: str | Path | None = None,
     out: str | Path | None = None,
     save: str | Path | None = None,
+    patches: int | None = None,
     batch: int = BATCH,
     device: str | None = None,
 ) -> EvaluationResult:
@@ -35,7 +37,8 @@ def zeroshot(
 
     `classes` are the data's classes in words, in their order (by default their names, with spaces
     for underscores, and ImageNet's WordNet IDs as words); `templates` the prompts, whose embeddings
-    are averaged. The classifier is written to the model folder `save`, if given.
+    are averaged; `patches` is a budget within which images keep their aspect ratio. The classifier
+    is written to the model folder `save`, if given.
     """
     if not isinstance(model, str | os.PathLike):
         raise InputError("zeroshot needs a text tower: give the model as text, not loaded")
@@ -51,7 +54,7 @@ def zeroshot(
             f"{dataset.name}; give one for each, in their order"
         )
     made = zero_shot_checkpoint(os.fspath(model), dataset.classes, words, templates=prompts)
-    loaded = as_model(made)
+    loaded = as_loaded(as_model(made), patches=patches)
     result = evaluate(loaded, data, split=split, csv=csv, out=out, batch=batch, device=device)
     if save is not None and int(os.environ.get("RANK", 0)) == 0:
         save_model(loaded, save)

@@ -139,8 +139,7 @@ class ViT(Model[ViTSpec]):
 
     def _embed_batch(self, batch: PatchBatch) -> tuple[Tensor, MixedGrids]:
         """Return the patch embeddings (batch, length, width) of a batch, and its images' grids."""
-        whole = isinstance(self.spec, HybridSpec) or self.spec.attention == "axial"
-        if whole or self.spec.position == "relative":
+        if not self.spec.takes_mixed_sizes:
             raise InputError(
                 f"{self.spec.name}: batches of different sizes need a ViT without a stem, axial "
                 "attention or 1-D relative positions"

@@ -183,6 +183,11 @@ class ViTSpec(SpecName):
         return self.position in ("relative", "relative-2d", "relative-mlp")
 
     @property
+    def takes_mixed_sizes(self) -> bool:
+        """Whether a batch may hold images of different sizes, as patches."""
+        return self.family == "vit" and self.attention != "axial" and self.position != "relative"
+
+    @property
     def rotary_noise(self) -> bool:
         """Whether rotary coordinates are changed at random in training."""
         return any(getattr(self, field) != getattr(type(self), field) for field in ROTARY_NOISE)

@@ -25,7 +25,7 @@ from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import choose_device
 from vitrail.evaluation.uncertainty.calibrate import features_and_logits
 from vitrail.evaluation.uncertainty.selective import parse_rate
-from vitrail.models import BiT, ViT, ViTSpec
+from vitrail.models import BiT, ViT
 from vitrail.predictor.batching_config import BatchingConfig, default_batching, keep_threads
 from vitrail.predictor.doubts import doubts_of
 from vitrail.predictor.fused import InferencePrecision, check_precision, fuse
@@ -41,7 +41,7 @@ from vitrail.predictor.predictions import (
 )
 from vitrail.weights.checkpoint import Activation
 from vitrail.weights.load import load
-from vitrail.weights.loaded import LoadedModel
+from vitrail.weights.loaded import LoadedModel, with_patches
 from vitrail.weights.text.prompts import Texts
 from vitrail.weights.text.zero_shot import zero_shot_model
 
@@ -137,13 +137,8 @@ class Predictor:
 
     def with_patches(self, patches: int) -> Predictor:
         """Give a predictor that takes images at their own aspect ratio, within a patch budget."""
-        spec = self.model.spec
-        if patches < 1:
-            raise InputError(f"--patches must be at least 1, got {patches}")
-        if not isinstance(spec, ViTSpec) or spec.stride[0] != spec.stride[1]:
-            raise InputError(f"--patches requires a ViT with square patches, got {spec.name}")
-        preprocess = replace(self.preprocess, patches=patches, patch_size=spec.stride[0])
-        loaded = replace(self._loaded, model=self.model, preprocess=preprocess)
+        loaded = replace(self._loaded, model=self.model, preprocess=self.preprocess)
+        loaded = with_patches(loaded, patches)
         return Predictor(loaded, name=self.name, device=self.device, unsure=self.unsure)
 
     def with_unsure(self, rate: float | str) -> Predictor:

@@ -41,8 +41,8 @@ def _change(preprocess: Preprocess, config: PreprocessConfig, spec: Spec) -> Pre
     """Fit images otherwise, where settings say so."""
     budget = preprocess.patches if config.patches is None else config.patches
     if budget:
-        plain = isinstance(spec, ViTSpec) and spec.family == "vit" and spec.attention != "axial"
-        if not isinstance(spec, ViTSpec) or not plain or spec.patch[0] != spec.patch[1]:
+        mixed = isinstance(spec, ViTSpec) and spec.takes_mixed_sizes
+        if not isinstance(spec, ViTSpec) or not mixed or spec.patch[0] != spec.patch[1]:
             raise InputError(
                 f"preprocess.patches requires a ViT with square patches, got {spec.name}; set it "
                 "to 0 for images of one size"

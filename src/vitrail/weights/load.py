@@ -37,7 +37,7 @@ from vitrail.weights.formats.huggingface.huggingface_inference import check_mode
 from vitrail.weights.formats.keymap import Tensors, cut_name, read_table
 from vitrail.weights.formats.known_formats import FORMATS, read_classes, read_preprocess
 from vitrail.weights.formats.mae_decoder import find_decoder, is_decoders
-from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint, as_model
+from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint, as_model, with_patches
 from vitrail.weights.multilabel import read_multilabel
 from vitrail.weights.sources import Resolved, resolve
 from vitrail.weights.transfer import HeadMode
@@ -81,8 +81,20 @@ def load(
     return as_model(checkpoint, change)
 
 
-def as_loaded(model: AnyModel, *, image: Size | None = None) -> LoadedModel:
-    """Load a model that is named by text, or take one that is there; `image` is as for `load`."""
+def as_loaded(
+    model: AnyModel, *, image: Size | None = None, patches: int | None = None
+) -> LoadedModel:
+    """Load a model that is named by text, or take one that is there.
+
+    `image` is as for `load`; `patches` a budget within which images keep their aspect ratio.
+    """
+    if patches is not None and image is not None:
+        raise InputError("--patches leaves each image its own size: give it or --image, not both")
+    loaded = _as_loaded(model, image)
+    return loaded if patches is None else with_patches(loaded, patches)
+
+
+def _as_loaded(model: AnyModel, image: Size | None) -> LoadedModel:
     if isinstance(model, str | os.PathLike):
         return load(os.fspath(model), image=image)
     loaded = model if isinstance(model, LoadedModel) else LoadedModel(model, None, None, None)

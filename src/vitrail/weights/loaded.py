@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import torch
 
 from vitrail.config import InputError
 from vitrail.data import Preprocess
-from vitrail.models import BiT, ViT, build
+from vitrail.data.transforms.preprocess import default_preprocess
+from vitrail.models import BiT, ViT, ViTSpec, build
 from vitrail.weights.checkpoint import Activation, Checkpoint, Provenance, save_folder
 from vitrail.weights.uncertainty_record import Uncertainty
 
@@ -41,6 +42,19 @@ class LoadedModel:
 AnyModel = str | os.PathLike[str] | LoadedModel | ViT | BiT
 """What a function takes as a model: text (a run or model folder, a source of weights), a loaded
 model, or a bare one, whose classes and preprocessing are unknown."""
+
+
+def with_patches(loaded: LoadedModel, patches: int) -> LoadedModel:
+    """Let a model take images at their own aspect ratio, within a patch budget (NaFlex)."""
+    spec = loaded.model.spec
+    if patches < 1:
+        raise InputError(f"--patches must be at least 1, got {patches}")
+    mixed = isinstance(spec, ViTSpec) and spec.takes_mixed_sizes
+    if not isinstance(spec, ViTSpec) or not mixed or spec.patch[0] != spec.patch[1]:
+        raise InputError(f"--patches requires a ViT with square patches, got {spec.name}")
+    preprocess = loaded.preprocess or default_preprocess(spec.image, spec.channels)
+    budget = replace(preprocess, patches=patches, patch_size=spec.patch[0])
+    return replace(loaded, preprocess=budget)
 
 
 def as_checkpoint(model: LoadedModel | ViT | BiT) -> Checkpoint:

@@ -36,6 +36,8 @@ class FeatureOptions(TypedDict, total=False):
     """ray: run on a Ray cluster (Ray Data)."""
     fresh: bool
     """Neither read features from the cache nor write them there."""
+    patches: int | None
+    """A patch budget within which images keep their aspect ratio; by default as the weights say."""
 
 
 def features_of_pair(
@@ -73,8 +75,10 @@ def features_of(
     workers: int | None = None,
     engine: Literal["local", "ray"] = "local",
     fresh: bool = False,
+    patches: int | None = None,
 ) -> list[Features]:
     """Run a model over datasets, or take their features from the cache."""
+    loaded = as_loaded(loaded, patches=patches)
     kind = parse_feature_kind(features)
     found: list[Features] = []
     elsewhere: Engine | None = None

@@ -125,7 +125,7 @@ def fewshot(
     computed.
     """
     check_probe_out(out, options.get("features", "pre-logits"))
-    loaded = as_loaded(model)
+    loaded = as_loaded(model, patches=options.get("patches"))
     pair = features_of_pair(loaded, data, test, **options)
     least = np.bincount(pair[0].labels, minlength=len(pair[0].classes)).min()
     # The smallest in any case, to be refused with a message.

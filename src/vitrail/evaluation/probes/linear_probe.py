@@ -139,7 +139,7 @@ def probe(
     written there: a model folder for every command. `options` say how features are computed.
     """
     check_probe_out(out, options.get("features", "pre-logits"))
-    loaded = as_loaded(model)
+    loaded = as_loaded(model, patches=options.get("patches"))
     pair = features_of_pair(loaded, data, test, **options)
     chosen = values or (DECAYS if by == "lbfgs" else RATES)
     total = len(chosen) if by == "lbfgs" else epochs
