@@ -173,7 +173,7 @@ def test_named_model_is_built_by_its_config() -> None:
 @pytest.mark.parametrize(
     ("architecture", "said"),
     [
-        ("vit_base_resnet50d_224", "not the ResNetV2"),
+        ("vit_base_resnet50d_224", "neither the ResNetV2"),
         ("resnetv2_50", "BatchNorm"),
     ],
 )
