@@ -9,8 +9,12 @@ plan: the schedules end there. The times are kept in the folder and used again, 
 can be run one after the other. Data loading and augmentation count; the one evaluation, on all
 test images after the last step, does not. What a run really used is written beside it.
 
-timm's ViT-Ti has AdamW, cosine and RandAugment; vit-pytorch's ViT has its README's shape, and the
-README's 64 tokens. The README names no optimizer, so it has timm's, at a rate for its width.
+CCT and airbench94's CNN are in small_data_peers.py. timm's ViT-Ti has AdamW, cosine and
+RandAugment; vit-pytorch's ViT has its README's shape, and the README's 64 tokens. The README names
+no optimizer, so it has timm's, at a rate for its width. All compute in bfloat16 autocast, which is
+fast on processors that multiply it (AVX-512-BF16, AMX).
+
+Training FLOPs are 6 x multiply-accumulates of a forward pass x images.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -33,7 +37,9 @@ from PIL import Image
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from small_data_peers import CCT, Airbench, airbench_steps, tensor_batches
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from vitrail import load, recipes
 from vitrail.config import Duration
@@ -44,12 +50,13 @@ from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import process_group
 from vitrail.evaluation.accuracy import measure_accuracy
+from vitrail.models import parse
 from vitrail.run import TrainConfig, TrainingRun, train
 from vitrail.signals import Signals
 from vitrail.training.optimization.schedule import LRSchedule, rate_at
 
 CORES = 2
-MODEL = "Hybrid/1@32,stages=2-2,depth=4,width=192,heads=3,mlp=384,pool=gap"
+MODEL = "Hybrid/1@48,stages=2-2-2,depth=4,width=192,heads=3,mlp=384,pool=gap"
 """Ours: what docs/small-data.md advises for images of this size."""
 HALF = (0.5, 0.5, 0.5)
 INPUTS = Preprocess(size=(32, 32), mean=HALF, std=HALF, interpolation="bilinear", fit="stretch")
@@ -58,11 +65,16 @@ INPUTS = Preprocess(size=(32, 32), mean=HALF, std=HALF, interpolation="bilinear"
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """How a peer is trained: AdamW, a linear warm-up and a cosine; crop and flip for everybody."""
+    """How a peer is trained: AdamW, a linear warm-up and a cosine; crop and flip for everybody.
+
+    airbench94 brings its own steps.
+    """
 
     build: Callable[[], nn.Module]
     lr: float
     batch: int
+    steps: Callable[[nn.Module, ArrayDataset, int, int], Iterator[float]] | None = None
+    smoothing: float = 0.0
     weight_decay: float = 0.05
     warmup: float = 0.1
     """Part of the steps in which the rate rises."""
@@ -81,6 +93,8 @@ class Result:
     images: int
     """Test images that were measured."""
     parameters: int
+    macs: int
+    """Multiply-accumulates of one image's forward pass."""
     steps: int
     batch: int
     epochs: float
@@ -91,6 +105,11 @@ class Result:
     threads: int
     seed: int
     versions: dict[str, str]
+
+    @property
+    def petaflop(self) -> float:
+        """Training FLOPs in units of 10^15: 6 x MACs x images."""
+        return 6 * self.macs * self.steps * self.batch / 1e15
 
 
 def main(
@@ -118,8 +137,9 @@ def main(
     torch.set_num_threads(threads)
     mend_torchvision()
     out.mkdir(parents=True, exist_ok=True)
-    seconds = measure_steps(data, out)
-    for contestant in only or (OURS, *PEERS):
+    contestants = only or (OURS, *PEERS)
+    seconds = measure_steps(contestants, data, out)
+    for contestant in contestants:
         steps = int(60 * CORES * minutes / seconds[contestant])
         result = replace(run(contestant, data, steps, seed, out), minutes=minutes)
         name = f"{contestant.replace(' ', '-').replace('/', '')}-{minutes:g}min-{seed}.json"
@@ -130,20 +150,23 @@ def main(
 def run(contestant: str, data: str, steps: int, seed: int, out: Path) -> Result:
     """Train a contestant and measure it on all test images."""
     pixels = open_pixels(data, "train")
-    start, wall = time.process_time(), time.monotonic()
+    start, wall, inputs = time.process_time(), time.monotonic(), INPUTS
     if contestant == OURS:
-        model, batch = train_ours(our_config(data, steps, seed, out))
+        model, batch, inputs = train_ours(our_config(data, steps, seed, out))
     else:
         model, batch = train_peer(PEERS[contestant], pixels, steps, seed)
     used, wall = time.process_time() - start, time.monotonic() - wall
-    test = EvalBatches(open_pixels(data, "test"), INPUTS, batch=250)
+    test = EvalBatches(open_pixels(data, "test"), inputs, batch=250)
     batches = map(test.__getitem__, range(len(test)))
-    reached = measure_accuracy(model, batches, INPUTS, device=torch.device("cpu"))
+    reached = measure_accuracy(model.eval(), batches, inputs, device=torch.device("cpu"))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, 3, *inputs.size))
     return Result(
         contestant=contestant,
         top1=reached.top1,
         images=reached.images,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
+        macs=counter.get_total_flops() // 2,
         steps=steps,
         batch=batch,
         epochs=steps * batch / len(pixels),
@@ -155,14 +178,20 @@ def run(contestant: str, data: str, steps: int, seed: int, out: Path) -> Result:
     )
 
 
-def measure_steps(data: str, out: Path, rounds: int = 3) -> dict[str, float]:
+def measure_steps(
+    contestants: Sequence[str], data: str, out: Path, rounds: int = 3
+) -> dict[str, float]:
     """Give the processor seconds of each contestant's step, taken in turns, or those kept."""
     kept = out / "seconds.json"
-    if kept.exists():
-        return json.loads(kept.read_text())
+    if kept.exists() and {*contestants} <= {*(known := json.loads(kept.read_text()))}:
+        return known
     pixels = open_pixels(data, "train")
-    steps = {OURS: our_steps(our_config(data, 1000, 0, out))}
-    steps |= {name: peer_steps(peer, peer.build(), pixels, 1000) for name, peer in PEERS.items()}
+    steps = {
+        name: our_steps(our_config(data, 1000, 0, out))
+        if name == OURS
+        else peer_steps(PEERS[name], PEERS[name].build(), pixels, 1000)
+        for name in contestants
+    }
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(rounds + 1):
         for place in turn_order(len(steps), turn):
@@ -182,6 +211,7 @@ def our_config(data: str, steps: int, seed: int, out: Path) -> TrainConfig:
         recipes.small_data(config, short=True),
         length=Duration(steps, "steps"),
         val_split="",
+        precision="bfloat16",
         # Made when they are asked for: whoever made them ahead would run in others' turns too.
         loader=LoaderConfig(workers=0),
     )
@@ -191,20 +221,21 @@ def our_steps(config: TrainConfig) -> Iterator[float]:
     """Take steps as `vitrail.training` does."""
     with process_group(None) as processes:
         session = TrainingRun(config, processes)
+        inputs = replace(INPUTS, size=parse(MODEL).image)
         pixels = open_pixels(config.data, "train")
         batches = TrainBatches(
-            pixels, config.augment, INPUTS, batch=config.batch, seed=config.seed, mixed=False
+            pixels, config.augment, inputs, batch=config.batch, seed=config.seed, mixed=False
         )
         for step in range(session.intervals.total):
             yield session.trainer.step(step, batches[step], Signals()).loss
 
 
-def train_ours(config: TrainConfig) -> tuple[nn.Module, int]:
-    """Train as a person would; give the model and the batch."""
+def train_ours(config: TrainConfig) -> tuple[nn.Module, int, Preprocess]:
+    """Train as a person would; give the model, the batch, and what it is evaluated on."""
     reached = train(config, restart=True)
     loaded = load(str(reached.folder / "model"))
-    assert loaded.preprocess == INPUTS, loaded.preprocess
-    return loaded.model, config.batch
+    assert loaded.preprocess is not None
+    return loaded.model, config.batch, loaded.preprocess
 
 
 def train_peer(peer: Peer, pixels: ArrayDataset, steps: int, seed: int) -> tuple[nn.Module, int]:
@@ -220,14 +251,20 @@ def train_peer(peer: Peer, pixels: ArrayDataset, steps: int, seed: int) -> tuple
 
 def peer_steps(peer: Peer, model: nn.Module, pixels: ArrayDataset, steps: int) -> Iterator[float]:
     """Take a peer's steps, each image once in an epoch."""
+    if peer.steps is not None:
+        yield from peer.steps(model, pixels, steps, peer.batch)
+        return
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=peer.lr, weight_decay=peer.weight_decay, fused=True
     )
     plan = LRSchedule(kind="cosine", total=steps, warmup=round(peer.warmup * steps))
-    batches, model = _peer_batches(peer, pixels), model.train()
+    batches = _peer_batches(peer, pixels) if peer.randaugment else None
+    batches, model = batches or tensor_batches(pixels, peer.batch, pad=4), model.train()
     for step in range(steps):
         images, labels = next(batches)
-        loss = F.cross_entropy(model(images), labels)
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model(images)
+        loss = F.cross_entropy(logits.float(), labels, label_smoothing=peer.smoothing)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), peer.clip)
         for group in optimizer.param_groups:
@@ -238,6 +275,7 @@ def peer_steps(peer: Peer, model: nn.Module, pixels: ArrayDataset, steps: int) -
 
 
 def _peer_batches(peer: Peer, pixels: ArrayDataset) -> Iterator[tuple[Tensor, Tensor]]:
+    from timm.data.auto_augment import rand_augment_transform
     from torchvision.transforms import (
         Compose,
         Normalize,
@@ -246,13 +284,9 @@ def _peer_batches(peer: Peer, pixels: ArrayDataset) -> Iterator[tuple[Tensor, Te
         ToTensor,
     )
 
+    # timm's usual one but for "-mstd0.5", which at times asks Pillow for images of 0 bits.
     chain: list[Any] = [RandomCrop(32, padding=4), RandomHorizontalFlip()]
-    if peer.randaugment:
-        from timm.data.auto_augment import rand_augment_transform
-
-        # timm's usual one but for "-mstd0.5", which at times asks Pillow for images of 0 bits.
-        chain.append(rand_augment_transform("rand-m9-inc1", {}))
-    chain += [ToTensor(), Normalize(HALF, HALF)]
+    chain += [rand_augment_transform("rand-m9-inc1", {}), ToTensor(), Normalize(HALF, HALF)]
     transform = cast("Callable[[Image.Image], Tensor]", Compose(chain))
     while True:
         order = torch.randperm(len(pixels)).numpy()
@@ -286,7 +320,11 @@ def build_vit_pytorch() -> nn.Module:
     return ViT(image_size=32, patch_size=4, num_classes=10, **shape, **rates)
 
 
+CCT_RECIPE: dict[str, Any] = {"lr": 1e-3, "batch": 128, "weight_decay": 0.06, "smoothing": 0.1}
 PEERS = {
+    "CCT-2/3x2": Peer(build=lambda: CCT(2), **CCT_RECIPE),
+    "CCT-4/3x2": Peer(build=lambda: CCT(4), **CCT_RECIPE),
+    "airbench CNN": Peer(build=Airbench, lr=11.5, batch=512, steps=airbench_steps),
     "timm ViT-Ti/4": Peer(build=lambda: build_timm(4), lr=1e-3, batch=64, randaugment=True),
     "timm ViT-Ti/8": Peer(build=lambda: build_timm(8), lr=1e-3, batch=64, randaugment=True),
     "vit-pytorch": Peer(build=build_vit_pytorch, lr=3e-4, batch=32),
@@ -295,7 +333,16 @@ PEERS = {
 
 def show(results: list[Result]) -> None:
     """Print a table of all results."""
-    columns = ("minutes", "seed", "top-1", "parameters", "epochs", "images / s", "used min")
+    columns = (
+        "minutes",
+        "seed",
+        "top-1",
+        "parameters",
+        "PFLOP",
+        "epochs",
+        "images / s",
+        "used min",
+    )
     table = Table("contestant", box=box.SIMPLE_HEAD, title="Equal processor time, two cores' worth")
     for column in columns:
         table.add_column(column, justify="right")
@@ -306,6 +353,7 @@ def show(results: list[Result]) -> None:
             f"{each.seed}",
             f"{each.top1:.2%}",
             f"{each.parameters:,}",
+            f"{each.petaflop:.3f}",
             f"{each.epochs:.1f}",
             f"{each.steps * each.batch / each.used / 60:,.0f}",
             f"{each.used:.1f}",

@@ -12,7 +12,7 @@ import numpy as np
 
 from vitrail.data.dataset import ImageDataset
 from vitrail.evaluation.evaluation_result import EvaluationResult
-from vitrail.evaluation.metrics.scores import predict_labels
+from vitrail.evaluation.metrics.scores import DRAWN, confusion_matrix, predict_labels
 from vitrail.files import make_folder, write_whole
 from vitrail.result import write_json
 from vitrail.text import encodable
@@ -88,7 +88,9 @@ def write_evaluation(result: EvaluationResult, dataset: ImageDataset, out: Path)
         assert result.top1 is not None
         said = f"top-1 {result.top1.value:.1%} {result.evaluated_on()}"
         title = make_title(dataset.name, said)
-        save_plot(draw_confusion(result.confusion, result.names, title), out, "confusion")
+        if len(result.names) <= DRAWN:
+            matrix = confusion_matrix(result.confusion, len(result.names))
+            save_plot(draw_confusion(matrix, result.names, title), out, "confusion")
         found = result.calibration
         bins = [(b.low, b.images, b.confidence, b.accuracy) for b in found.bins]
         save_plot(draw_reliability(bins, found.ece, title), out, "reliability")

@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitrail.evaluation.dataset_predictions import Predictions
 from vitrail.evaluation.metrics.calibration import Calibration
 from vitrail.evaluation.metrics.intervals import Estimate
-from vitrail.evaluation.metrics.scores import list_confusion, most_confused
+from vitrail.evaluation.metrics.scores import Confusion, most_confused
 from vitrail.result import Result, ResultTable
 from vitrail.text import printable
 
@@ -89,11 +87,10 @@ class EvaluationResult(Result):
     micro_f1: Estimate | None = None
     classes: tuple[ClassResult, ...]
     """Those that images were evaluated of."""
-    confusion: np.ndarray | None = None
-    """How often which class (row) was predicted as which (column); one more column, if there is
-    one, is for the model's other classes."""
+    confusion: tuple[Confusion, ...] | None = None
+    """How often which class was predicted as which; only pairs that occurred."""
     names: tuple[str, ...]
-    """The names of the matrix's rows."""
+    """The names of the classes."""
     out: Path | None = None
     """The folder with files and plots."""
     predictions: Predictions | None = field(default=None, repr=False, compare=False)
@@ -159,7 +156,7 @@ class EvaluationResult(Result):
             names = [*self.names, None]
             found["confusion"] = [
                 {"label": names[label], "predicted": names[predicted], "images": count}
-                for label, predicted, count in list_confusion(self.confusion)
+                for label, predicted, count in self.confusion
             ]
         return found
 

@@ -15,7 +15,7 @@ from vitrail.evaluation.metrics.intervals import Estimate, bootstrap, mean, wils
 from vitrail.evaluation.metrics.scores import (
     MacroScores,
     average_precision,
-    confusion_matrix,
+    count_confusion,
     f1,
     macro_scores,
     mean_of_known,
@@ -45,7 +45,8 @@ def score_predictions(
         return _score_multilabel(predictions, dataset, thresholds, resamples)
     count = len(predictions.indices)
     first, in_top = predictions.correct(), predictions.correct(TOP_K)
-    matrix = confusion_matrix(predictions.labels, predictions.top[:, 0], len(dataset.classes))
+    known = predictions.top[predictions.top[:, 0] >= 0, 0]
+    predicted = np.bincount(known, minlength=len(dataset.classes))
     sets = [real[index] for index in predictions.indices.tolist()] if real is not None else []
     best = predictions.top[:, 0].tolist()
 
@@ -69,8 +70,8 @@ def score_predictions(
         calibration=measure_calibration(predictions.confidence, first, resamples=resamples),
         real=wilson(sum(hits), len(hits)) if real is not None else None,
         real_images=len(hits),
-        classes=_score_classes(predictions.labels, first, in_top, matrix, dataset.classes),
-        confusion=matrix,
+        classes=_score_classes(predictions.labels, first, in_top, predicted, dataset.classes),
+        confusion=count_confusion(predictions.labels, predictions.top[:, 0], len(dataset.classes)),
         names=dataset.classes,
         predictions=predictions,
     )
@@ -91,20 +92,19 @@ def _score_classes(
     labels: np.ndarray,
     first: np.ndarray,
     in_top: np.ndarray,
-    matrix: np.ndarray,
+    predicted: np.ndarray,
     names: Sequence[str],
 ) -> tuple[ClassResult, ...]:
     total = np.bincount(labels, minlength=len(names)).tolist()
     correct = np.bincount(labels, weights=first, minlength=len(names)).tolist()
     near = np.bincount(labels, weights=in_top, minlength=len(names)).tolist()
-    predicted = matrix.sum(0).tolist()
     return tuple(
         ClassResult(
             name,
             count,
             wilson(correct[number], count),
             wilson(near[number], count),
-            correct[number] / predicted[number] if predicted[number] else None,
+            correct[number] / int(predicted[number]) if predicted[number] else None,
         )
         for number, (name, count) in enumerate(zip(names, total, strict=True))
         if count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
@@ -17,7 +18,10 @@ from vitrail.evaluation.dataset_predictions import (
     predict_dataset,
 )
 from vitrail.evaluation.metrics.scores import (
+    DRAWN,
+    Confusion,
     confusion_matrix,
+    count_confusion,
     most_confused,
     predict_labels,
     sigmoid,
@@ -75,10 +79,12 @@ def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
     if several:
         section.cards.append(_list_labels(labels, predicted, inputs.classes))
         return section
-    counts = confusion_matrix(found.labels, found.top[:, 0], len(inputs.classes))
+    cells = count_confusion(found.labels, found.top[:, 0], len(inputs.classes))
     if mistakes:
-        section.cards.append(_list_pairs(counts, inputs.classes))
-    section.draw(draw_confusion(counts, inputs.classes), confusion=counts.tolist())
+        section.cards.append(_list_pairs(cells, inputs.classes))
+    if len(inputs.classes) <= DRAWN:
+        counts = confusion_matrix(cells, len(inputs.classes))
+        section.draw(draw_confusion(counts, inputs.classes), confusion=counts.tolist())
     return section
 
 
@@ -152,10 +158,10 @@ def _list_labels(labels: np.ndarray, predicted: np.ndarray, classes: tuple[str, 
     return table_card("Labels by mistakes", rows)
 
 
-def _list_pairs(counts: np.ndarray, classes: tuple[str, ...]) -> str:
+def _list_pairs(cells: Sequence[Confusion], classes: tuple[str, ...]) -> str:
     """List the pairs of classes that are confused most often."""
     rows = {
         f"{classes[each.label]} → {classes[each.predicted]}": format_image_count(each.images)
-        for each in most_confused(counts)[:PAIRS]
+        for each in most_confused(cells)[:PAIRS]
     }
     return table_card("Most often confused (true → predicted)", rows)

@@ -6,10 +6,19 @@ import pytest
 from vitrail.config import InputError
 from vitrail.data.split import assign_folds
 from vitrail.evaluation.cleaning.label_errors import (
+    ProbabilityBlocks,
     cross_validate_probabilities,
     find_label_errors,
 )
 from vitrail.evaluation.cleaning.outlying import find_outliers, neighbor_distances
+from vitrail.evaluation.metrics.scores import confusion_matrix
+
+
+def dense(blocks: ProbabilityBlocks, images: int, classes: int) -> np.ndarray:
+    found = np.full((images, classes), np.nan)
+    for rows, each in blocks():
+        found[rows] = each
+    return found
 
 
 def test_the_joint_is_counted_as_defined() -> None:
@@ -22,15 +31,16 @@ def test_the_joint_is_counted_as_defined() -> None:
         reached = [k for k in range(4) if row[k] >= thresholds[k]]
         if reached:
             joint[label, max(reached, key=lambda k: row[k])] += 1
-    found = find_label_errors(probabilities, labels)
-    assert found.joint.tolist() == joint.tolist()
+    halves = [np.arange(200)[::2], np.arange(200)[1::2]]
+    found = find_label_errors(lambda: [(h, probabilities[h]) for h in halves], labels, 4)
+    assert confusion_matrix(found.joint, 4).tolist() == joint.tolist()
     own = probabilities[np.arange(200), labels]
     errors = joint.sum() - np.trace(joint)
     assert sorted(found.rows) == sorted(np.argsort(own)[:errors])
-    for row, suggested in zip(found.rows, found.suggested, strict=True):
+    for row, suggested, chance in zip(found.rows, found.suggested, found.chance, strict=True):
         others = np.delete(probabilities[row], labels[row])
         assert suggested != labels[row]
-        assert probabilities[row, suggested] == others.max()
+        assert probabilities[row, suggested] == others.max() == chance
 
 
 def test_planted_errors_are_found() -> None:
@@ -40,8 +50,8 @@ def test_planted_errors_are_found() -> None:
     labels, wrong = true.copy(), rng.permutation(300)[:30]
     labels[wrong] = (true[wrong] + rng.integers(1, 5, 30)) % 5
     probabilities = cross_validate_probabilities(features, labels, 5)
-    assert probabilities.sum(1) == pytest.approx(1)
-    found = find_label_errors(probabilities, labels)
+    assert dense(probabilities, 300, 5).sum(1) == pytest.approx(1)
+    found = find_label_errors(probabilities, labels, 5)
     hits = np.isin(found.rows, wrong)
     assert hits.mean() > 0.9
     assert hits.sum() >= 24
@@ -59,7 +69,7 @@ def test_copies_are_judged_by_probes_that_saw_neither() -> None:
     labels[[56, 58]] = 1
     groups = np.arange(60)
     groups[58] = 56
-    found = cross_validate_probabilities(features, labels, 2, groups=groups)
+    found = dense(cross_validate_probabilities(features, labels, 2, groups=groups), 60, 2)
     assert found[56] == pytest.approx(found[58], rel=1e-6)
     assert found[56, 1] < 0.5
 

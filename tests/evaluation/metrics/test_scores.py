@@ -18,8 +18,8 @@ from vitrail.evaluation.metrics.scores import (
     average_precision,
     choose_thresholds,
     confusion_matrix,
+    count_confusion,
     f1,
-    list_confusion,
     predict_labels,
     score_labels,
 )
@@ -49,19 +49,25 @@ def test_wilson_of_nothing_is_everything() -> None:
 def test_confusion_is_scikit_learns(classes: int, count: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
     labels, predicted = generator.integers(classes, size=(2, count))
-    found = confusion_matrix(labels, predicted, classes)
+    cells = count_confusion(labels, predicted, classes)
+    found = confusion_matrix(cells, classes)
     np.testing.assert_array_equal(
         found, peer_confusion(labels, predicted, labels=list(range(classes)))
     )
-    cells = list_confusion(found)
     assert sum(cell.images for cell in cells) == count
     assert all(found[cell.label, cell.predicted] == cell.images > 0 for cell in cells)
 
 
 def test_predictions_of_no_class_have_a_column_of_their_own() -> None:
-    found = confusion_matrix(np.array([0, 1, 1]), np.array([-1, 1, -1]), 2)
-    np.testing.assert_array_equal(found, [[0, 0, 1], [0, 1, 1]])
-    assert list_confusion(found) == [(0, -1, 1), (1, 1, 1), (1, -1, 1)]
+    found = count_confusion(np.array([0, 1, 1]), np.array([-1, 1, -1]), 2)
+    assert found == ((0, -1, 1), (1, 1, 1), (1, -1, 1))
+    np.testing.assert_array_equal(confusion_matrix(found, 2), [[0, 0, 1], [0, 1, 1]])
+
+
+def test_confusion_of_many_classes_takes_the_memory_of_its_cells() -> None:
+    labels = np.arange(500) * 2_000_000  # of a billion classes, whose matrix nobody could hold
+    found = count_confusion(labels, labels[::-1], 1_000_000_000)
+    assert found == tuple((a, b, 1) for a, b in zip(labels, labels[::-1], strict=True))
 
 
 @few

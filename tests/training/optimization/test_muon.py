@@ -127,6 +127,27 @@ def test_the_matrices_of_a_model_are_its_blocks() -> None:
     assert {name: stack for name, stack in stacks.items() if stack} == expected
 
 
+def test_filters_of_a_stem_move_as_matrices() -> None:
+    model = build("Hybrid/1@32,stages=1-1,stem_width=32,depth=1,width=12,heads=3,mlp=20,classes=5")
+    optimizer = make_optimizer(model, CONFIG)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    found = {
+        names[parameter]
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if group["stack"] and parameter.ndim == 4
+    }
+    convolutions = ("conv1", "conv2", "conv3", "shortcut.0")
+    assert found == {f"stem.blocks.{n}.{conv}.weight" for n in (0, 1) for conv in convolutions}
+    filters = nn.Parameter(torch.randn(6, 4, 3, 3, dtype=torch.float64))
+    matrix = nn.Parameter(filters.detach().flatten(1))
+    filters.grad = torch.randn_like(filters)
+    matrix.grad = filters.grad.flatten(1)
+    for parameter in (filters, matrix):
+        make_muon([parameter], 1, nesterov=True).step()
+    torch.testing.assert_close(filters.detach().flatten(1), matrix.detach())
+
+
 def test_a_stopped_run_continues() -> None:
     one = make()
     optimizer = make_optimizer(one, CONFIG)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -21,6 +21,8 @@ from vitrail.evaluation.cleaning.label_errors import (
 )
 from vitrail.evaluation.cleaning.outlying import find_outliers, neighbor_distances
 from vitrail.evaluation.features.compute import FeatureOptions, features_of
+from vitrail.evaluation.features.mapped_rows import RowWriter
+from vitrail.evaluation.metrics.scores import Confusion, most_confused
 from vitrail.result import Result, ResultTable
 from vitrail.weights.loaded import LoadedModel
 
@@ -129,7 +131,10 @@ def find_issues(
         checked = check(splits, workers=options.get("workers"), report=report)
     issues = list(_unusable(checked, splits))
     found = features_of(loaded, list(splits.values()), **options)
-    values = np.concatenate([each.values for each in found])
+    joined = RowWriter()
+    for each in found:
+        joined.add(each.values)
+    values = joined.finish()
     places = [(split, str(name)) for split, each in zip(splits, found, strict=True)
               for name in each.names]  # fmt: skip
     pairs: tuple[ClassPair, ...] = ()
@@ -148,9 +153,9 @@ def find_issues(
                 values, labels, len(first.classes), folds=folds, seed=seed, groups=groups,
                 report=report,
             )  # fmt: skip
-        errors = find_label_errors(probabilities, labels)
-        for row, other in zip(errors.rows.tolist(), errors.suggested.tolist(), strict=True):
-            chance = probabilities[row, other]
+        errors = find_label_errors(probabilities, labels, len(first.classes))
+        found_errors = (errors.rows, errors.suggested, errors.chance)
+        for row, other, chance in zip(*(each.tolist() for each in found_errors), strict=True):
             reason = f"probably {first.classes[other]} ({chance:.0%}), not {names[row]}"
             split, path = places[row]
             issues.append(
@@ -216,8 +221,8 @@ def _group(checked: DatasetCheck, places: list[tuple[str, str]]) -> np.ndarray |
     return None if len(np.unique(found)) == len(found) else found
 
 
-def _pairs(joint: np.ndarray, classes: tuple[str, ...]) -> Iterator[ClassPair]:
+def _pairs(joint: Sequence[Confusion], classes: tuple[str, ...]) -> Iterator[ClassPair]:
     """Give the pairs of classes that more than one image is mistaken in, most often first."""
-    cells = [(int(n), i, j) for (i, j), n in np.ndenumerate(joint) if i != j and n > 1]
-    for count, label, probable in sorted(cells, key=lambda cell: (-cell[0], cell[1:])):
-        yield ClassPair(classes[label], classes[probable], count)
+    for label, probable, count in most_confused(joint):
+        if count > 1:
+            yield ClassPair(classes[label], classes[probable], count)

@@ -9,14 +9,18 @@ take the counted images themselves finds fewer of the errors, and more that are 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vitrail.data.split import assign_folds
+from vitrail.evaluation.features.mapped_rows import StandardizedRows, split_rows, take_rows
+from vitrail.evaluation.metrics.scores import Confusion, count_confusion
 from vitrail.evaluation.probes.linear_probe import fit_lbfgs
+from vitrail.evaluation.probes.probe_model import LinearHead, unstandardize
 
 FOLDS = 5
 _DECAY = 0.1  # which separates planted errors best; weaker ones learn the wrong labels
@@ -30,8 +34,14 @@ class LabelErrors:
     """(errors) the images' positions."""
     suggested: np.ndarray
     """(errors) the class that each probably is of."""
-    joint: np.ndarray
-    """(classes, classes) images counted by their label (row) and probable class (column)."""
+    chance: np.ndarray
+    """(errors) the probability of that class."""
+    joint: tuple[Confusion, ...]
+    """Images counted by their label and probable class."""
+
+
+ProbabilityBlocks = Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]]
+"""Gives images' positions (n) and probabilities (n, classes), block by block, as often as asked."""
 
 
 def cross_validate_probabilities(
@@ -43,40 +53,53 @@ def cross_validate_probabilities(
     seed: int = 0,
     groups: np.ndarray | None = None,
     report: Callable[[int], None] = lambda done: None,
-) -> np.ndarray:
-    """Compute the probabilities (n, classes) of images by probes that did not see them.
+) -> ProbabilityBlocks:
+    """Fit the probes, and give the probabilities of images by those that did not see them.
 
-    Images of one group, such as copies of each other, are left out together.
+    Images of one group, such as copies of each other, are left out together. Probabilities are
+    computed when they are read: those of a million images and a thousand classes are 10 GB.
     """
-    x, y = torch.from_numpy(features).double(), torch.from_numpy(labels)
+    values, y = torch.from_numpy(features), torch.from_numpy(labels)
     fold_of = assign_folds(labels, classes, folds, seed=seed, groups=groups)
-    found = torch.zeros(len(y), classes, dtype=torch.float64)
+    heads: list[tuple[Tensor, LinearHead]] = []
     for fold in range(folds):
         rest, held = (torch.from_numpy(np.flatnonzero(each)) for each in
                       (fold_of != fold, fold_of == fold))  # fmt: skip
         if len(held) and len(rest):
-            std, mean = torch.std_mean(x[rest], 0, correction=0)
-            std = std.masked_fill(std == 0, 1.0)
-            heads = fit_lbfgs((x[rest] - mean) / std, y[rest], classes, [_DECAY])
-            found[held] = ((x[held] - mean) / std @ heads.weight[0] + heads.bias[0]).softmax(1)
+            x = StandardizedRows(take_rows(values, rest))
+            fitted = fit_lbfgs(x, y[rest], classes, [_DECAY])
+            head = unstandardize(fitted.weight[0], fitted.bias[0], x.mean, x.std)
+            heads.append((held, head))
         report(fold + 1)
-    return found.numpy()
+
+    def blocks() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for held, head in heads:
+            for block in split_rows(len(held), values.shape[1] + classes):
+                rows = held[block]
+                yield rows.numpy(), head.logits(values[rows]).softmax(1).numpy()
+
+    return blocks
 
 
-def find_label_errors(probabilities: np.ndarray, labels: np.ndarray) -> LabelErrors:
+def find_label_errors(
+    probabilities: ProbabilityBlocks, labels: np.ndarray, classes: int
+) -> LabelErrors:
     """Find the images whose labels are probably wrong: how many by the confident joint."""
-    images, classes = probabilities.shape
+    own, chance = np.zeros(len(labels)), np.zeros(len(labels))
+    suggested, best = np.zeros(len(labels), np.int64), np.full(len(labels), -1)
+    for rows, each in probabilities():
+        places = np.arange(len(rows)), labels[rows]
+        own[rows] = each[places]
+        each[places] = -1
+        suggested[rows], chance[rows] = each.argmax(1), each.max(1)
     counts = np.bincount(labels, minlength=classes)
-    own = probabilities[np.arange(images), labels]
     thresholds = np.bincount(labels, own, classes) / np.maximum(counts, 1)
     thresholds[counts == 0] = np.inf  # nobody knows how sure it should be
-    reached = np.where(probabilities >= thresholds, probabilities, -1.0)
-    best = reached.argmax(1)
-    counted = reached.max(1) >= 0
-    joint = np.zeros((classes, classes), np.int64)
-    np.add.at(joint, (labels[counted], best[counted]), 1)
-    errors = int(joint.sum() - np.trace(joint))
+    for rows, each in probabilities():
+        reached = np.where(each >= thresholds, each, -1.0)
+        best[rows] = np.where(reached.max(1) >= 0, reached.argmax(1), -1)
+    counted = best >= 0
+    joint = count_confusion(labels[counted], best[counted], classes)
+    errors = sum(cell.images for cell in joint if cell.label != cell.predicted)
     rows = np.argsort(own, kind="stable")[:errors]
-    others = probabilities[rows].copy()
-    others[np.arange(errors), labels[rows]] = -1
-    return LabelErrors(rows, others.argmax(1), joint)
+    return LabelErrors(rows, suggested[rows], chance[rows], joint)

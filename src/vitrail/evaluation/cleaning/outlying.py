@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+
+from vitrail.evaluation.features.neighbors import nearest
 
 NEIGHBORS = 5
 FAR = 3.5
 """Deviations above the median from which on an image is an outlier."""
-_AT_ONCE = 1024
 
 
 def neighbor_distances(features: np.ndarray, neighbors: int = NEIGHBORS) -> np.ndarray:
     """Compute the mean cosine distance (n) of each image from its nearest others."""
-    x = F.normalize(torch.from_numpy(features).float(), dim=1)
+    x = torch.from_numpy(features)
     count = min(neighbors, len(x) - 1)
     if count < 1:
         return np.zeros(len(x))
-    found = []
-    for start in range(0, len(x), _AT_ONCE):
-        cosines = x[start : start + _AT_ONCE] @ x.T
-        rows = torch.arange(len(cosines))
-        cosines[rows, start + rows] = -2  # not itself
-        found.append(1 - cosines.topk(count, 1).values.mean(1))
-    return torch.cat(found).double().numpy()
+    cosines, indices = nearest(x, x, count + 1)
+    itself = indices == torch.arange(len(x))[:, None]
+    itself[:, -1] |= ~itself.any(1)  # where more copies are as near as the image itself
+    others = cosines[~itself].view(len(x), count)
+    return (1 - others.mean(1)).double().numpy()
 
 
 def find_outliers(distances: np.ndarray) -> np.ndarray:

@@ -26,8 +26,15 @@ from vitrail.evaluation.features.feature_kinds import (
     encode,
     parse_feature_kind,
 )
-from vitrail.evaluation.features.feature_reuse import find_rows, keep_stamps, stamp_images
+from vitrail.evaluation.features.feature_reuse import (
+    RowPlace,
+    find_rows,
+    keep_stamps,
+    row_reader,
+    stamp_images,
+)
 from vitrail.evaluation.features.feature_store import CacheEntry, FeaturePart, key_of
+from vitrail.evaluation.features.mapped_rows import RowWriter, split_rows, take_rows
 from vitrail.models import Model, spec_to_dict
 from vitrail.models.weight_hash import hash_weights
 from vitrail.text import quoted
@@ -46,7 +53,7 @@ class Features:
     """The dataset's name."""
     classes: tuple[str, ...]
     values: np.ndarray
-    """(n, width), float32."""
+    """(n, width), float32; where they are many, in a mapped file (mapped_rows.py)."""
     labels: np.ndarray
     """(n) class numbers, int64; (n, classes) of 0 and 1 where images have several labels."""
     names: np.ndarray
@@ -63,7 +70,8 @@ class Features:
             bad = f": none of {len(self.bad):,} can be read" if self.bad else ""
             raise InputError(f"{self.name} has no images to evaluate on{bad}")
         assert len(self.values) == len(self.labels) == len(self.names)
-        finite = np.isfinite(self.values).all(axis=1)
+        blocks = split_rows(*self.values.shape)
+        finite = np.concatenate([np.isfinite(self.values[each]).all(axis=1) for each in blocks])
         if not finite.all():
             first = np.flatnonzero(~finite)[0]
             count = f"{np.sum(~finite):,} of {len(self):,} images"
@@ -141,21 +149,34 @@ def extract(
     work = EncodeBatch(model.to(device), batches, kind, device)
     engine = engine or partial(_encode_here, loader=loader or LoaderConfig())
     if cache is None:
-        parts = list(_complete(CacheEntry(None), work, engine, report))
+        parts = _complete(CacheEntry(None), work, engine, report)
     else:
         facts = [_VERSION, str(kind), batch, device.type, to_dict(preprocess)]
         facts += [spec_to_dict(model.spec), hash_weights(model)]
         parts = _extract_cached(cache, facts, work, engine, report)
     unreadable = UnreadableImages(dataset.name, len(dataset), allowed=1.0)
-    unreadable.note(each for part in parts for each in part.bad)
+    values, labels, names = RowWriter(), list[np.ndarray](), list[np.ndarray]()
+    for part in parts:
+        values.add(part.values)
+        labels.append(part.labels)
+        names.append(part.names)
+        unreadable.note(part.bad)
     return Features(
         name=dataset.name,
         classes=dataset.classes,
-        values=_join([part.values for part in parts], np.empty((0, 0), np.float32)),
-        labels=_join([part.labels for part in parts], dataset.labels),
-        names=_join([part.names for part in parts], np.empty(0, np.str_)),
+        values=values.finish(),
+        labels=_join(labels, dataset.labels),
+        names=_join(names, np.empty(0, np.str_)),
         bad=tuple(unreadable.bad.values()),
     )
+
+
+def take_features(features: Features, chosen: np.ndarray) -> Features:
+    """Select images by their positions, or by True and False."""
+    rows = np.flatnonzero(chosen) if chosen.dtype == np.bool_ else chosen
+    values = take_rows(torch.from_numpy(features.values), torch.from_numpy(rows)).numpy()
+    labels, names = features.labels[rows], features.names[rows]
+    return replace(features, values=values, labels=labels, names=names)
 
 
 def _extract_cached(
@@ -164,7 +185,7 @@ def _extract_cached(
     work: EncodeBatch,
     engine: Engine,
     report: Callable[[int], None],
-) -> list[FeaturePart]:
+) -> Iterator[FeaturePart]:
     """Take from the cache what is there, of this dataset or of others with the same images."""
     dataset, key = work.batches.dataset, key_of(facts)
     folder = cache / key_of([*facts, hash_data(dataset)])
@@ -173,16 +194,18 @@ def _extract_cached(
         stamps = stamp_images(dataset)
         if rows := find_rows(cache, key, stamps or {}):
             _fill(entry, rows, work, engine, report)
-    parts = list(_complete(entry, work, engine, report))
+    names = list[np.ndarray]()
+    for part in _complete(entry, work, engine, report):
+        names.append(part.names)
+        yield part
     if stamps is not None:
-        keep_stamps(folder, key, np.concatenate([part.names for part in parts]), stamps)
+        keep_stamps(folder, key, np.concatenate(names), stamps)
     entry.finish()
-    return parts
 
 
 def _fill(
     entry: CacheEntry,
-    rows: dict[str, np.ndarray],
+    rows: dict[str, RowPlace],
     work: EncodeBatch,
     engine: Engine,
     report: Callable[[int], None],
@@ -192,17 +215,21 @@ def _fill(
     dataset = batches.dataset
     names = [dataset.where(index) for index in range(len(dataset))]
     missing = np.array([index for index, name in enumerate(names) if name not in rows], np.int64)
+    computed = RowWriter()
     if len(missing):
         some = EvalBatches(select(dataset, missing), batches.preprocess, batch=batches.batch)
+        made = 0
         for part in _complete(CacheEntry(None), replace(work, batches=some), engine, report):
-            rows = {**rows, **dict(zip(part.names.tolist(), part.values, strict=True))}
+            computed.add(part.values)
+            rows |= {name: (None, made + n) for n, name in enumerate(part.names.tolist())}
+            made += len(part.names)
             bad |= {each.where: each for each in part.bad}
-    size, width = _PER_PART * batches.batch, len(next(iter(rows.values())))
+    read, size = row_reader(computed.finish()), _PER_PART * batches.batch
     for number, start in enumerate(range(0, len(names), size)):
         run = range(start, min(start + size, len(names)))
         good = [index for index in run if names[index] in rows]
         part = FeaturePart(
-            values=np.array([rows[names[index]] for index in good]).reshape(-1, width),
+            values=read([rows[names[index]] for index in good]),
             labels=dataset.labels[good],
             names=np.array([names[index] for index in good], np.str_),
             bad=tuple(bad[names[index]] for index in run if names[index] in bad),
@@ -223,16 +250,18 @@ def _complete(
         range(start, min(start + _PER_PART, len(batches)))
         for start in range(0, len(batches), _PER_PART)
     ]
-    kept = {number: part for number in range(len(runs)) if (part := entry.get(number))}
+    kept = {number for number in range(len(runs)) if entry.get(number) is not None}
     steps = [step for number, run in enumerate(runs) if number not in kept for step in run]
     was_training = model.training
     made = engine(work, steps)
     model.eval()
     for number, run in enumerate(runs):
         done = run.start * batches.batch
-        if number in kept:
-            yield kept.pop(number)
+        part = entry.get(number) if number in kept else None
+        if part is not None:
+            yield part
         else:
+            assert number not in kept, "a part of the cache vanished while it was read"
             rows = []
             for encoded in islice(made, len(run)):
                 rows.append(encoded)

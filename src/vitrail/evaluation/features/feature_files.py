@@ -10,6 +10,7 @@ Names that are not UTF-8 are escaped, as in messages.
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from vitrail.files import check_writable, replacing
 from vitrail.text import encodable, to_json
 
 SUFFIXES = (".parquet", ".npy", ".safetensors")
+_ROWS = 8192  # of a row group, and written at a time
 
 
 def check_out(path: Path) -> None:
@@ -58,12 +60,24 @@ def _write_npy(features: Features, path: Path, facts: Mapping[str, str]) -> None
 
 
 def _write_safetensors(features: Features, path: Path, facts: Mapping[str, str]) -> None:
-    from safetensors.numpy import save_file
-
+    """Write what safetensors' own `save_file` would, which holds the file in memory twice."""
     tensors = {"features": features.values, "labels": features.labels}
+    # In its order: the widest types first, then by name.
+    ordered = sorted(tensors.items(), key=lambda each: (-each[1].itemsize, each[0]))
     # One entry, because safetensors writes several in an order that changes from call to call.
-    said = {"vitrail": to_json({**facts})}
-    save_file({name: np.ascontiguousarray(each) for name, each in tensors.items()}, path, said)
+    header: dict[str, Any] = {"__metadata__": {"vitrail": to_json({**facts})}}
+    end = 0
+    for name, array in ordered:
+        start, end = end, end + array.nbytes
+        kind = f"{array.dtype.kind.upper()}{8 * array.itemsize}"
+        header[name] = {"dtype": kind, "shape": [*array.shape], "data_offsets": [start, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, array in ordered:
+            for start in range(0, len(array), _ROWS):
+                file.write(np.ascontiguousarray(array[start : start + _ROWS]).data)
 
 
 def _write_rows(features: Features, path: Path) -> None:
@@ -78,27 +92,30 @@ def _write_rows(features: Features, path: Path) -> None:
 
 def _write_parquet(features: Features, path: Path, facts: Mapping[str, str]) -> None:
     pa, parquet = import_arrow()
-    width = features.values.shape[1]
-    several = features.labels.ndim == 2
-    rows = [np.flatnonzero(row).tolist() for row in features.labels] if several else None
-    labels = pa.array(features.labels if rows is None else rows)
-    names = [encodable(name) for name in features.classes]
-    classes = (
-        [names[number] for number in features.labels.tolist()]
-        if rows is None
-        else [[names[number] for number in row] for row in rows]
-    )
-    flat = pa.array(features.values.reshape(-1))
-    columns = {
-        "name": pa.array([encodable(name) for name in features.names.tolist()], pa.string()),
-        "label": labels,
-        "class": pa.array(classes),
-        "features": pa.FixedSizeListArray.from_arrays(flat, width),
-    }
     said = {key: encodable(text) for key, text in facts.items()}
-    table = pa.table(columns).replace_schema_metadata(said)
-    with path.open("wb") as file:  # because pyarrow takes only names that are UTF-8
-        parquet.write_table(table, file, row_group_size=8192)
+    names = [encodable(name) for name in features.classes]
+    several = features.labels.ndim == 2
+    whole = pa.list_(pa.int64()), pa.list_(pa.string())
+    label, name = whole if several else (pa.int64(), pa.string())
+    vector = pa.list_(pa.float32(), features.values.shape[1])
+    kinds = {"name": pa.string(), "label": label, "class": name, "features": vector}
+    schema = pa.schema(list(kinds.items()), metadata=said)
+    # Through a file, because pyarrow takes only names that are UTF-8.
+    with path.open("wb") as file, parquet.ParquetWriter(file, schema) as writer:
+        for start in range(0, len(features), _ROWS):
+            rows = slice(start, start + _ROWS)
+            labels: list[Any] = features.labels[rows].tolist()
+            if several:
+                labels = [np.flatnonzero(row).tolist() for row in features.labels[rows]]
+            classes = [[names[n] for n in each] if several else names[each] for each in labels]
+            flat = pa.array(features.values[rows].reshape(-1))
+            columns = {
+                "name": pa.array(map(encodable, features.names[rows].tolist()), pa.string()),
+                "label": pa.array(labels, label),
+                "class": pa.array(classes, name),
+                "features": pa.FixedSizeListArray.from_arrays(flat, type=vector),
+            }
+            writer.write_table(pa.table(columns, schema=schema))
 
 
 def import_arrow() -> tuple[Any, Any]:

@@ -58,16 +58,15 @@ def key_of(facts: list[Any]) -> str:
 
 
 class CacheEntry:
-    """The parts of one set's features; without a folder they are only held in memory."""
+    """The parts of one set's features; without a folder none are kept."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._held: dict[int, FeaturePart] = {}
 
     def get(self, number: int) -> FeaturePart | None:
         """Read a part, if it is there and whole."""
         if self._folder is None:
-            return self._held.get(number)
+            return None
         path = self._path(number)
         try:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -83,7 +82,6 @@ class CacheEntry:
     def put(self, number: int, part: FeaturePart) -> None:
         """Keep a part."""
         if self._folder is None:
-            self._held[number] = part
             return
         path = self._path(number)
         new = path.with_name(f".{number}-{os.getpid()}.npz")

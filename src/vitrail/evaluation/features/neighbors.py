@@ -1,10 +1,11 @@
 """Nearest neighbors by cosine similarity: exact search.
 
-`nearest` multiplies a block of queries with all references. First only the greatest of each run of
-similarities is looked at: the k runs with the greatest ones hold the k nearest, so that few
-similarities are ever sorted. Processors that multiply bfloat16 do that first, with an error of a
-known bound; the best few are compared in float32, and a query whose k nearest are not proven to be
-among them is searched again in float32.
+`nearest` multiplies a block of queries with a block of references and keeps the nearest so far, so
+that both may be memory-mapped. First only the greatest of each run of similarities is looked at:
+the k runs with the greatest ones hold the k nearest, so that few similarities are ever sorted.
+Processors that multiply bfloat16 do that first, with an error of a known bound; the best few are
+compared in float32, and a query whose k nearest are not proven to be among them is searched again
+in float32.
 
 `nearest_rows` makes no copy of its references: for a few queries of a large, perhaps memory-mapped,
 index.
@@ -25,7 +26,8 @@ _CLOSER = 32  # queries whose best few are compared at a time
 _MOST = 64  # neighbors, above which comparing the best few costs more than bfloat16 saves
 _Search = Callable[[Tensor], tuple[Tensor, Tensor]]
 _RUN = 32  # similarities of which the greatest is found first
-_ROWS = 65_536  # whose norms are computed at a time
+_ROWS = 65_536  # whose norms are computed, or nearest merged, at a time
+_REFERENCES = 65_536  # that are searched at a time
 
 
 def row_norms(references: Tensor) -> Tensor:
@@ -55,11 +57,39 @@ def nearest(references: Tensor, queries: Tensor, k: int) -> tuple[Tensor, Tensor
     """
     if not 1 <= k <= len(references):
         raise InputError(f"{k} nearest of {len(references):,}: expected 1 to {len(references):,}")
-    references, queries = (F.normalize(each.float(), dim=1) for each in (references, queries))
+    best = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.int64)
+    for number, block in enumerate(references.split(_REFERENCES)):
+        found = _nearest_in(F.normalize(block.float(), dim=1), queries, min(k, len(block)))
+        found = found[0], found[1] + number * _REFERENCES
+        best = _merge_nearest(best, found, k) if number else found
+    return best
+
+
+_Nearest = tuple[Tensor, Tensor]
+
+
+def _nearest_in(references: Tensor, queries: Tensor, k: int) -> _Nearest:
+    """Search one block of references, which have length 1."""
     quick = _has_halves() and k <= _MOST and len(references) > 8 * _few(k)
     search = (_by_halves if quick else _by_singles)(references, k)
-    cosines, indices = zip(*map(search, queries.split(_QUERIES)), strict=True)
+    blocks = (F.normalize(each.float(), dim=1) for each in queries.split(_QUERIES))
+    cosines, indices = zip(*map(search, blocks), strict=True)
     return torch.cat(cosines), torch.cat(indices)
+
+
+def _merge_nearest(one: _Nearest, other: _Nearest, k: int) -> _Nearest:
+    """Keep the nearest of both, in blocks of queries."""
+    cosines, indices = (each.new_empty(len(each), min(k, _width(one, other))) for each in one)
+    for start in range(0, len(cosines), _ROWS):
+        rows = slice(start, start + _ROWS)
+        both = torch.cat([one[0][rows], other[0][rows]], dim=1)
+        cosines[rows], order = both.topk(cosines.shape[1])
+        indices[rows] = torch.cat([one[1][rows], other[1][rows]], dim=1).gather(1, order)
+    return cosines, indices
+
+
+def _width(one: _Nearest, other: _Nearest) -> int:
+    return one[0].shape[1] + other[0].shape[1]
 
 
 def _by_singles(references: Tensor, k: int) -> _Search:

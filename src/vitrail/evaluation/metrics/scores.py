@@ -19,27 +19,35 @@ class Confusion(NamedTuple):
     images: int
 
 
-def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """Count predictions by class: (classes, classes); one more column if some are of no class."""
-    outside = bool((predicted < 0).any())
-    columns = classes + outside
-    cells = labels * columns + np.where(predicted < 0, classes, predicted)
-    return np.bincount(cells, minlength=classes * columns).reshape(classes, columns)
+DRAWN = 2000
+"""Classes up to which a whole confusion matrix is made; that of 21,843 would take 4 GB."""
 
 
-def list_confusion(matrix: np.ndarray) -> list[Confusion]:
-    """List a matrix's cells that are not 0, row by row."""
-    classes = len(matrix)
-    rows, columns = np.nonzero(matrix)
-    return [
-        Confusion(row, column if column < classes else -1, int(matrix[row, column]))
-        for row, column in zip(rows.tolist(), columns.tolist(), strict=True)
-    ]
+def count_confusion(
+    labels: np.ndarray, predicted: np.ndarray, classes: int
+) -> tuple[Confusion, ...]:
+    """Count predictions by class: the pairs that occurred, by label."""
+    columns = classes + 1  # those of no class come last
+    pairs = labels.astype(np.int64) * columns + np.where(predicted < 0, classes, predicted)
+    found, counts = np.unique(pairs, return_counts=True)
+    rows, places = np.divmod(found, columns)
+    places[places == classes] = -1
+    return tuple(map(Confusion, rows.tolist(), places.tolist(), counts.tolist()))
 
 
-def most_confused(matrix: np.ndarray) -> list[Confusion]:
+def confusion_matrix(cells: Sequence[Confusion], classes: int) -> np.ndarray:
+    """Make a matrix (classes, classes); one more column if some predictions are of no class."""
+    assert classes <= DRAWN, f"a matrix of {classes:,} classes"
+    outside = any(cell.predicted < 0 for cell in cells)
+    matrix = np.zeros((classes, classes + outside), np.int64)
+    for cell in cells:
+        matrix[cell.label, cell.predicted] = cell.images
+    return matrix
+
+
+def most_confused(cells: Sequence[Confusion]) -> list[Confusion]:
     """List the pairs of classes that were confused, the most frequent first."""
-    wrong = (each for each in list_confusion(matrix) if each.label != each.predicted)
+    wrong = (each for each in cells if each.label != each.predicted)
     return sorted(wrong, key=lambda each: -each.images)
 
 

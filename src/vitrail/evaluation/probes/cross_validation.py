@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -14,7 +14,7 @@ from vitrail.data.datasets.groups import group_images
 from vitrail.data.datasets.open import Data, group_column, open_dataset
 from vitrail.data.split import assign_folds
 from vitrail.evaluation.features.compute import FeatureOptions, features_of
-from vitrail.evaluation.features.extract import Features
+from vitrail.evaluation.features.extract import take_features
 from vitrail.evaluation.inputs import name_data, name_model
 from vitrail.evaluation.metrics.intervals import Estimate, student_t
 from vitrail.evaluation.probes.linear_probe import probe_lbfgs
@@ -90,7 +90,8 @@ def cross_validate(
     found: list[float] = []
     with show_progress("folds", folds) as report:
         for fold in range(folds):
-            rest, held = (_rows(features, fold_of != fold), _rows(features, fold_of == fold))
+            rest, held = (take_features(features, each) for each in
+                          (fold_of != fold, fold_of == fold))  # fmt: skip
             found.append(probe_lbfgs(rest, held, seed=seed).accuracy)
             report(fold + 1)
     return CrossValidation(
@@ -99,13 +100,4 @@ def cross_validate(
         images=len(features),
         groups=None if groups is None else len(set(groups.tolist())),
         folds=tuple(found),
-    )
-
-
-def _rows(features: Features, chosen: np.ndarray) -> Features:
-    return replace(
-        features,
-        values=features.values[chosen],
-        labels=features.labels[chosen],
-        names=features.names[chosen],
     )

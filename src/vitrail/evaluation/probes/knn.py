@@ -15,6 +15,7 @@ from vitrail.console import show_progress
 from vitrail.data.datasets.open import Data
 from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
 from vitrail.evaluation.features.extract import Features, check_pair
+from vitrail.evaluation.features.mapped_rows import split_rows, take_rows
 from vitrail.evaluation.features.neighbors import nearest
 from vitrail.evaluation.probes.holdout import hold_out_features
 from vitrail.evaluation.probes.probe_result import EvaluatedFeatures, evaluated_features
@@ -46,13 +47,16 @@ class KNN:
     k: tuple[int, ...]
     accuracy: np.ndarray
     """(k), of the test images among all training images."""
-    held_out: np.ndarray
-    """(k), of held-out training images among the others."""
+    held_out: np.ndarray | None
+    """(k), of held-out training images among the others; None where there is one k to choose."""
 
     @property
     def best(self) -> int:
         """The k that is best on held-out images, the smaller of equals."""
-        return max(range(len(self.k)), key=lambda place: (self.held_out[place], -self.k[place]))
+        held = self.held_out
+        if held is None:
+            return 0
+        return max(range(len(self.k)), key=lambda place: (held[place], -self.k[place]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +72,10 @@ class KNNResult(EvaluatedFeatures):
 
     def _rows(self) -> list[dict[str, Any]]:
         found = self.found
+        held = [None] if found.held_out is None else found.held_out.tolist()
         return [
-            {"k": k, "top1": float(accuracy), "held_out": float(held_out)}
-            for k, accuracy, held_out in zip(found.k, found.accuracy, found.held_out, strict=True)
+            {"k": k, "top1": float(accuracy), "held_out": held_out}
+            for k, accuracy, held_out in zip(found.k, found.accuracy, held, strict=True)
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -82,11 +87,12 @@ class KNNResult(EvaluatedFeatures):
         """Give one row per k, then the accuracy."""
         best = self.found.k[self.found.best]
         rows = [
-            (f"{row['k']}", f"{row['held_out']:.2%}", f"{row['top1']:.2%}",
-             "chosen" if row["k"] == best else "")
+            (f"{row['k']}", "" if row["held_out"] is None else f"{row['held_out']:.2%}",
+             f"{row['top1']:.2%}", "chosen" if row["k"] == best else "")
             for row in self._rows()
         ]  # fmt: skip
-        yield ResultTable(("k", "held-out accuracy", "test accuracy", ""), rows)
+        if len(rows) > 1:
+            yield ResultTable(("k", "held-out accuracy", "test accuracy", ""), rows)
         yield f"top-1 {self.top1:.2%} with {best} neighbor{'' if best == 1 else 's'}"
         yield from self.datasets()
 
@@ -128,21 +134,25 @@ def classify_by_neighbors(
 ) -> KNN:
     """Classify test images by their nearest training images, for several k at once.
 
-    `k` is chosen on a fifth of the training images, held out of each class with `seed`.
+    If several `k` are given, one is chosen on a fifth of the training images, held out of each
+    class with `seed`.
     """
     check_pair(train, test)
     if temperature is not None and not 0 < temperature < float("inf"):
         raise InputError(f"expected a temperature above 0, got {temperature}")
-    rest, held = hold_out_features(train, seed)
+    x, y = torch.from_numpy(train.values), torch.from_numpy(train.labels)
+    rest, held = hold_out_features(train, seed) if len(k) > 1 else (torch.arange(len(x)), None)
     if not k or not 1 <= min(k) <= max(k) <= len(rest):
         raise InputError(f"expected k of 1 to {len(rest):,} (training images), got {[*k]}")
-    x, y = torch.from_numpy(train.values), torch.from_numpy(train.labels)
     options = (len(train.classes), k, temperature)
-    chosen = _evaluate((x[rest], y[rest]), (x[held], y[held]), *options)
-    report(len(held))
+    chosen, done = None, 0
+    if held is not None:
+        known, others = ((take_rows(x, rows), y[rows]) for rows in (rest, held))
+        chosen, done = _evaluate(known, others, *options), len(held)
+        report(done)
     asked = torch.from_numpy(test.values), torch.from_numpy(test.labels)
     accuracy = _evaluate((x, y), asked, *options)
-    report(len(held) + len(test))
+    report(done + len(test))
     return KNN(k=tuple(k), accuracy=accuracy, held_out=chosen)
 
 
@@ -154,8 +164,10 @@ def _evaluate(
     temperature: float | None,
 ) -> np.ndarray:
     cosines, indices = nearest(references[0], asked[0], max(k))
-    labels = references[1][indices]
-    correct = [
-        vote(cosines[:, :count], labels[:, :count], classes, temperature) == asked[1] for count in k
-    ]
-    return torch.stack(correct).double().mean(1).numpy()
+    correct = torch.zeros(len(k), dtype=torch.int64)
+    for block in split_rows(len(cosines), classes):
+        near, labels, own = cosines[block], references[1][indices[block]], asked[1][block]
+        for place, count in enumerate(k):
+            votes = vote(near[:, :count], labels[:, :count], classes, temperature)
+            correct[place] += (votes == own).sum()
+    return (correct.double() / len(cosines)).numpy()

@@ -24,6 +24,7 @@ from vitrail.console import show_progress
 from vitrail.data.datasets.open import Data
 from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
 from vitrail.evaluation.features.extract import Features, check_pair
+from vitrail.evaluation.features.mapped_rows import StandardizedRows, split_rows
 from vitrail.evaluation.probes.holdout import hold_out_features
 from vitrail.evaluation.probes.probe_model import (
     FitHead,
@@ -41,6 +42,8 @@ from vitrail.weights.loaded import AnyModel
 DECAYS = tuple(10.0**power for power in range(1, -7, -1))
 RATES = tuple(m * 10.0**power for power in range(-4, 1) for m in (1, 2, 5))
 EPOCHS, BATCH, MOMENTUM = 50, 256, 0.9
+Rows = Tensor | StandardizedRows
+"""Features (n, width) that are read a block at a time."""
 _STEPS = 1000  # of L-BFGS, at most
 _TOLERANCE = 1e-6  # of the gradient's largest entry
 
@@ -54,10 +57,13 @@ class Heads:
     bias: Tensor
     """(heads, classes)."""
 
-    def predict(self, x: Tensor) -> Tensor:
+    def predict(self, x: Rows) -> Tensor:
         """Predict the class of each image (n, width) with each head: (heads, n)."""
-        x, pairs = x.to(self.weight.dtype), zip(self.weight, self.bias, strict=True)
-        return torch.stack([(x @ weight + bias).argmax(1) for weight, bias in pairs])
+        found = []
+        for block in split_rows(len(x), sum(self.weight.shape[1:])):
+            rows, pairs = x[block].to(self.weight.dtype), zip(self.weight, self.bias, strict=True)
+            found.append(torch.stack([(rows @ weight + bias).argmax(1) for weight, bias in pairs]))
+        return torch.cat(found, dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +174,7 @@ def probe_lbfgs(
     _check("decays", decays)
     order = sorted(decays, reverse=True)
 
-    def fit(x: Tensor, y: Tensor, settings: Sequence[float]) -> Heads:
+    def fit(x: Rows, y: Tensor, settings: Sequence[float]) -> Heads:
         return fit_lbfgs(x, y, len(train.classes), settings, report)
 
     return _probe(train, test, order, seed, fit)
@@ -189,7 +195,7 @@ def probe_sgd(
     if epochs < 1 or batch < 1:
         raise InputError(f"expected epochs and a batch of at least 1, got {epochs} and {batch}")
 
-    def fit(x: Tensor, y: Tensor, settings: Sequence[float]) -> Heads:
+    def fit(x: Rows, y: Tensor, settings: Sequence[float]) -> Heads:
         options = {"epochs": epochs, "batch": batch, "seed": seed}
         return fit_sgd(x, y, len(train.classes), settings, **options, report=report)
 
@@ -206,52 +212,44 @@ def _probe(
     test: Features,
     settings: Sequence[float],
     seed: int,
-    fit: Callable[[Tensor, Tensor, Sequence[float]], Heads],
+    fit: Callable[[Rows, Tensor, Sequence[float]], Heads],
 ) -> LinearProbe:
     """Choose a setting on held-out images, the first of equals, and evaluate it."""
     check_pair(train, test)
-    x, y = torch.from_numpy(train.values).double(), torch.from_numpy(train.labels)
-    mean, std = _mean_std(x)
-    x = (x - mean) / std
+    x, y = StandardizedRows(torch.from_numpy(train.values)), torch.from_numpy(train.labels)
     rest, held = hold_out_features(train, seed)
-    found = fit(x[rest], y[rest], settings).predict(x[held]) == y[held]
+    found = fit(x.only(rest), y[rest], settings).predict(x.only(held)) == y[held]
     accuracies = found.double().mean(1).numpy()
     best = int(accuracies.argmax())
-    asked = (torch.from_numpy(test.values).double() - mean) / std
+    asked = StandardizedRows(torch.from_numpy(test.values), x.mean, x.std)
     final = fit(x, y, settings[best : best + 1])
     correct = final.predict(asked)[0].numpy() == test.labels
 
     def fit_again(features: Tensor, labels: Tensor) -> LinearHead:
-        mean, std = _mean_std(features.double())
-        heads = fit((features - mean) / std, labels, settings[best : best + 1])
-        return unstandardize(heads.weight[0], heads.bias[0], mean, std)
+        x = StandardizedRows(features)
+        heads = fit(x, labels, settings[best : best + 1])
+        return unstandardize(heads.weight[0], heads.bias[0], x.mean, x.std)
 
     return LinearProbe(
         settings=tuple(settings),
         held_out=accuracies,
         best=best,
         accuracy=float(correct.mean()),
-        head=unstandardize(final.weight[0], final.bias[0], mean, std),
+        head=unstandardize(final.weight[0], final.bias[0], x.mean, x.std),
         fit=fit_again,
     )
 
 
-def _mean_std(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Give each feature's mean, and its std, which is 1 where all are the same."""
-    std, mean = torch.std_mean(x, 0, correction=0)
-    return mean, std.masked_fill(std == 0, 1.0)
-
-
 def fit_lbfgs(
-    x: Tensor,
+    x: Rows,
     y: Tensor,
     classes: int,
     decays: Sequence[float],
     report: Callable[[int], None] = lambda done: None,
 ) -> Heads:
     """Minimize each decay's loss, starting where the last one ended."""
-    weight = x.new_zeros(x.shape[1], classes)
-    bias = x.new_zeros(classes)
+    weight = x[:0].new_zeros(x.shape[1], classes)
+    bias = weight.new_zeros(classes)
     found: list[tuple[Tensor, Tensor]] = []
     for decay in decays:
         _minimize(x, y, weight, bias, decay)
@@ -261,7 +259,7 @@ def fit_lbfgs(
     return Heads(torch.stack(weights), torch.stack(biases))
 
 
-def _minimize(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, decay: float) -> None:
+def _minimize(x: Rows, y: Tensor, weight: Tensor, bias: Tensor, decay: float) -> None:
     """Bring weights and biases to the minimum of one loss, in place."""
     optimizer = torch.optim.LBFGS(
         [weight, bias],
@@ -273,26 +271,30 @@ def _minimize(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor, decay: float) 
     )
 
     def loss() -> Tensor:
-        logits = torch.addmm(bias, x, weight)
-        value = F.cross_entropy(logits, y) + decay / 2 * weight.square().sum()
-        gradient = _gradient(logits, y)
-        weight.grad = torch.addmm(weight, x.T, gradient, beta=decay)
-        bias.grad = gradient.sum(0)
+        value = decay / 2 * weight.square().sum()
+        weight.grad, bias.grad = decay * weight, torch.zeros_like(bias)
+        for block in split_rows(len(x), x.shape[1] + 2 * len(bias)):
+            rows, labels = x[block], y[block]
+            logits = torch.addmm(bias, rows, weight)
+            value += F.cross_entropy(logits, labels, reduction="sum") / len(y)
+            gradient = _gradient(logits, labels, len(y))
+            weight.grad.addmm_(rows.T, gradient)
+            bias.grad += gradient.sum(0)
         return value
 
     optimizer.step(loss)
     weight.grad = bias.grad = None
 
 
-def _gradient(logits: Tensor, y: Tensor) -> Tensor:
-    """Differentiate the mean cross-entropy by the logits (n, …, classes)."""
+def _gradient(logits: Tensor, y: Tensor, count: int) -> Tensor:
+    """Differentiate the mean cross-entropy of `count` images by the logits (n, …, classes)."""
     gradient = logits.softmax(-1)
     gradient[torch.arange(len(y)), ..., y] -= 1
-    return gradient.div_(len(y))
+    return gradient.div_(count)
 
 
 def fit_sgd(
-    x: Tensor,
+    x: Rows,
     y: Tensor,
     classes: int,
     rates: Sequence[float],
@@ -303,19 +305,20 @@ def fit_sgd(
     report: Callable[[int], None] = lambda done: None,
 ) -> Heads:
     """Train one head per learning rate on the same batches, which `seed` shuffles, in one pass."""
-    x, count = x.float(), len(rates)
-    weight = x.new_zeros(x.shape[1], count * classes)
-    bias = x.new_zeros(count * classes)
+    count = len(rates)
+    weight = torch.zeros(x.shape[1], count * classes)
+    bias = torch.zeros(count * classes)
     velocities = torch.zeros_like(weight), torch.zeros_like(bias)
     scale = torch.tensor(rates).repeat_interleave(classes)
     generator = np.random.default_rng(seed)
     total, step = epochs * -(-len(x) // batch), 0
     for epoch in range(epochs):
         for rows in torch.from_numpy(generator.permutation(len(x))).split(batch):
-            logits = torch.addmm(bias, x[rows], weight).view(len(rows), count, classes)
-            gradient = _gradient(logits, y[rows]).flatten(1)
+            images = x[rows].float()
+            logits = torch.addmm(bias, images, weight).view(len(rows), count, classes)
+            gradient = _gradient(logits, y[rows], len(rows)).flatten(1)
             lr = scale * float(np.cos(np.pi / 2 * step / total) ** 2)
-            gradients = x[rows].T @ gradient, gradient.sum(0)
+            gradients = images.T @ gradient, gradient.sum(0)
             for value, velocity, change in zip((weight, bias), velocities, gradients, strict=True):
                 velocity.mul_(MOMENTUM).add_(change)
                 value.addcmul_(velocity, lr, value=-1)

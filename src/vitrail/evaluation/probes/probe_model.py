@@ -13,6 +13,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.data.split import sample_order
 from vitrail.evaluation.features.extract import Features
+from vitrail.evaluation.features.mapped_rows import split_rows, take_rows
 from vitrail.evaluation.inputs import preprocess_of
 from vitrail.evaluation.uncertainty.fit_uncertainty import fit_uncertainty
 from vitrail.evaluation.uncertainty.novelty import class_means, feature_distance
@@ -24,7 +25,7 @@ from vitrail.weights.loaded import AnyModel, as_checkpoint
 from vitrail.weights.uncertainty_record import Uncertainty
 
 _FOLDS = 5
-_MOST = 20_000  # images, above which one fold is enough to calibrate on
+_MOST = 20_000  # images, above which one fold is enough to calibrate on; of it, as many
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class LinearHead:
 
     def logits(self, features: Tensor) -> Tensor:
         """Score images (n, width): (n, classes)."""
-        return features.double() @ self.weight.T + self.bias
+        blocks = split_rows(len(features), features.shape[1])
+        return torch.cat([features[b].double() @ self.weight.T + self.bias for b in blocks])
 
     def scaled(self, scale: float) -> LinearHead:
         """Multiply the logits by a number."""
@@ -58,7 +60,8 @@ FitHead = Callable[[Tensor, Tensor], LinearHead]
 def folds(labels: np.ndarray, classes: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Split positions into the rest and a held-out fifth of each class, five times.
 
-    A class's only image is never held out. Of many images only one fold is given.
+    A class's only image is never held out. Of many images only one fold is given, and of that
+    fold at most so many as calibrate well.
     """
     fold_of = np.full(len(labels), -1)
     for order in sample_order(labels, classes, seed):
@@ -66,6 +69,7 @@ def folds(labels: np.ndarray, classes: int, seed: int) -> Iterator[tuple[Tensor,
             fold_of[order] = np.arange(len(order)) % _FOLDS
     for fold in range(_FOLDS if len(labels) <= _MOST else 1):
         held = np.flatnonzero(fold_of == fold)
+        held = held[:: -(-len(held) // _MOST) or 1]
         if len(held):
             yield torch.from_numpy(np.flatnonzero(fold_of != fold)), torch.from_numpy(held)
 
@@ -92,12 +96,12 @@ def calibrate_head(
     """
     x, y = torch.from_numpy(train.values), torch.from_numpy(train.labels)
     if rows is not None:
-        x, y = x[rows], y[rows]
+        x, y = take_rows(x, rows), y[rows]
     classes, parts = len(train.classes), list[tuple[Tensor, Tensor, Tensor]]()
     for rest, held in folds(y.numpy(), classes, seed):
-        means = class_means(x[rest], y[rest], classes)
-        distances = feature_distance(x[held], means)
-        parts.append((fit(x[rest], y[rest]).logits(x[held]), y[held], distances))
+        known, others = take_rows(x, rest), take_rows(x, held)
+        distances = feature_distance(others, class_means(known, y[rest], classes))
+        parts.append((fit(known, y[rest]).logits(others), y[held], distances))
     if not parts:
         return head, None
     logits, labels, distances = (torch.cat(each) for each in zip(*parts, strict=True))

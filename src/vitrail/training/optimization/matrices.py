@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
+from vitrail.models.convolution import StdConv
 from vitrail.models.layers.mlp import MLP
 from vitrail.models.layers.self_attention import SelfAttention
 from vitrail.models.model import Model
@@ -25,6 +26,13 @@ class Matrix(NamedTuple):
     def layer(self) -> nn.Linear:
         """The dense layer that the model has now."""
         return getattr(self.owner, self.name)
+
+
+def find_filters(model: Model) -> Iterator[Tensor]:
+    """Find the filters of the convolutions in a ResNet's blocks; each filter is a row."""
+    for name, module in model.named_modules():
+        if isinstance(module, StdConv) and "blocks." in name:
+            yield module.weight
 
 
 def find_matrices(model: Model) -> Iterator[Matrix]:

@@ -24,11 +24,13 @@ _ITERATIONS = 5
 def orthogonalize(matrix: Tensor) -> Tensor:
     """Bring the singular values of matrices (…, rows, columns) near 1, to about 0.7 to 1.2.
 
-    Newton-Schulz iterations, in bfloat16 on CUDA; a CPU would take 60 times as long in that.
+    Newton-Schulz iterations, in bfloat16 on CUDA and on processors that multiply it; others would
+    take 60 times as long in that.
     """
     a, b, c = _COEFFICIENTS
     wide = torch.promote_types(matrix.dtype, torch.float32)
-    x = matrix.to(torch.bfloat16 if matrix.is_cuda else wide)
+    halves = matrix.is_cuda or (wide == torch.float32 and _multiplies_bfloat16(matrix.device))
+    x = matrix.to(torch.bfloat16 if halves else wide)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
@@ -36,6 +38,11 @@ def orthogonalize(matrix: Tensor) -> Tensor:
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.mT if tall else x
+
+
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    known = getattr(torch.cpu, "get_capabilities", dict)() if device.type == "cpu" else {}
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 class Muon(torch.optim.Optimizer):
@@ -80,8 +87,9 @@ class Muon(torch.optim.Optimizer):
                 state["momentum_buffer"] = torch.zeros_like(parameter)
             average = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
             update = parameter.grad.lerp(average, momentum) if group["nesterov"] else average
-            matrices = orthogonalize(gather(update).unflatten(0, (stack, -1)))
-            update = shard_like(matrices.flatten(0, 1).to(parameter.dtype), parameter)
+            whole = gather(update)
+            matrices = orthogonalize(whole.flatten(1).unflatten(0, (stack, -1)))
+            update = shard_like(matrices.reshape(whole.shape).to(parameter.dtype), parameter)
             size = _ADAMW_RMS * math.sqrt(max(matrices.shape[-2:]))
             parameter.mul_(1 - lr * group["weight_decay"]).add_(update, alpha=-lr * size)
 

@@ -20,7 +20,7 @@ from vitrail.config import (
 )
 from vitrail.models.model import Model
 from vitrail.training.checkpoints.dtensor import gather, is_sharded
-from vitrail.training.optimization.matrices import find_matrices
+from vitrail.training.optimization.matrices import find_filters, find_matrices
 from vitrail.training.optimization.muon import Muon
 
 _Decay = Annotated[float, Range("[0, 1)")]
@@ -93,6 +93,7 @@ def _make_groups(model: Model, config: OptimConfig) -> list[dict[str, Any]]:
     stacks = {}
     if config.kind == "muon":
         stacks = {found.layer.weight: len(found.roles) for found in find_matrices(model)}
+        stacks |= dict.fromkeys(find_filters(model), 1)
     groups = []
     for group in model.parameter_groups(
         weight_decay=config.weight_decay, layer_decay=config.layer_decay
