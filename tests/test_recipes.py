@@ -233,4 +233,5 @@ def test_small_data_crops_by_size_and_spares_a_short_run_what_slows_it() -> None
     assert photos.augment.mixes
     short = RECIPES["small-data:short"](begin())
     assert short.augment == replace(photos.augment, randaugment=None, mixup=0.0)
-    assert short.optim == photos.optim
+    assert (photos.batch, short.batch) == (128, 256)
+    assert short.optim == replace(photos.optim, lr=3e-3)
