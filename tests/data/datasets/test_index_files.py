@@ -13,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.datasets.shards.tars import open_indexed as open_shards
+from tests.forks import in_processes
+from tests.shelf import refusal
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets import index_files
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.folder import open_folder
+from vitrail.data.datasets.shards import tar_dataset
 
 
 @pytest.fixture(autouse=True)
@@ -78,11 +81,13 @@ def test_a_folder_is_scanned_once(
     root = make_folder(tmp_path / "photos")
     age(root)
     before = content(open_folder(root, split))
-    assert len(list(cache.iterdir())) == 1
+    assert len(list(cache.iterdir())) == (1 if split == "all" else 2)  # the whole, and its part
     with monkeypatch.context() as patch:
         forbid_scanning(patch)
+        patch.setattr("vitrail.data.datasets.folder.split_indices", lambda *_: [][0])
         again = open_folder(root, split)
         assert content(again) == before
+        assert isinstance(again.labels, np.memmap)
 
 
 def test_the_index_of_a_split_is_mapped_not_read(tmp_path: Path) -> None:
@@ -176,3 +181,45 @@ def test_names_are_taken_in_any_order(names: list[bytes], data: st.DataObject) -
     chosen = data.draw(st.lists(st.integers(0, len(names) - 1), max_size=9))
     taken = Names(names).take(np.array(chosen, np.int64))
     assert [taken[n] for n in range(len(taken))] == [names[n] for n in chosen]
+
+
+@given(st.lists(st.lists(st.binary(max_size=5), max_size=4), max_size=4))
+def test_names_are_joined(parts: list[list[bytes]]) -> None:
+    joined = Names.join([Names(part) for part in parts])
+    assert [joined[n] for n in range(len(joined))] == [name for part in parts for name in part]
+
+
+def test_many_folders_and_shards_are_read_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same as one after the other; what is wrong in one is still one line."""
+    for number in range(20):
+        make_folder(tmp_path / "photos" / f"{number % 7}")
+    pattern = make_shards(tmp_path / "shards")
+    before = content(open_folder(tmp_path / "photos", "all")), content(open_shards(pattern, "all"))
+    parts = content(open_shards(pattern, "train"))
+    monkeypatch.setattr("vitrail.data.datasets.folder._MANY", 2)
+    monkeypatch.setattr(tar_dataset, "_LARGE", 1)
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "other"))
+    after = content(open_folder(tmp_path / "photos", "all")), content(open_shards(pattern, "all"))
+    assert after == before
+    assert content(open_shards(pattern, "train")) == parts
+    os.truncate(tmp_path / "shards" / "1.tar", 2000)
+    assert "1.tar is cut off: it ends at byte 2,000" in refusal(open_shards, pattern, "all")
+
+
+def test_processes_that_start_together_build_one_index(tmp_path: Path, cache: Path) -> None:
+    """A dataset's folder may be read-only; all processes get the same images."""
+    root = make_folder(tmp_path / "photos")
+    age(root)
+    for path in (root, *root.rglob("*")):
+        path.chmod(path.stat().st_mode & ~0o222)
+
+    def open_it() -> object:
+        index_files.WORTH_KEEPING = 1
+        return [open_folder(root, "train").fingerprint() for _ in range(5)]
+
+    ended = in_processes(open_it, 4)
+    assert [each.code for each in ended] == [0] * 4, ended
+    assert len({print for each in ended for print in each.value}) == 1
+    assert len([path for path in cache.iterdir() if not path.name.startswith(".")]) == 2

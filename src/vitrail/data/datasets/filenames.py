@@ -29,6 +29,15 @@ class Names:
             names.hashed = hashed  # so that the arrays need not be read for it
         return names
 
+    @classmethod
+    def join(cls, parts: Sequence[Names]) -> Names:
+        """Put names one after the other."""
+        shifts = np.cumsum([0, *(len(part.text) for part in parts)])
+        ends = [part.ends + shift for part, shift in zip(parts, shifts, strict=False)]
+        texts = [part.text for part in parts]
+        empty = np.empty(0, np.uint8), np.empty(0, np.int64)
+        return cls.of(np.concatenate([empty[0], *texts]), np.concatenate([empty[1], *ends]))
+
     def __len__(self) -> int:
         return len(self.ends)
 

@@ -11,8 +11,8 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 from unicodedata import normalize
@@ -20,15 +20,18 @@ from unicodedata import normalize
 import numpy as np
 
 from vitrail.config import InputError
+from vitrail.console import show_progress
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.decisions import DECISIONS
 from vitrail.data.datasets.filenames import Names
-from vitrail.data.datasets.index_files import DatasetIndex, keep_index
+from vitrail.data.datasets.index_files import DatasetIndex, keep_index, keep_part
 from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.unreadable_list import UNREADABLE_LIST
+from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.split import SPLITS, choose_split, spell, split_indices
 from vitrail.text import neighbors, printable, quoted, show
 
+_MANY, _WALKERS = 64, 16  # folders from which on they are read side by side, and how many
 _LARGEST = 1 << 30  # bytes of an image file: 100 megapixels of 8 bytes, and some more
 # What operating systems leave in folders, besides names that begin with a dot; in lower case.
 _HIDDEN = {b"thumbs.db", b"ehthumbs.db", b"desktop.ini", b"icon\r", b"$recycle.bin", b"__macosx"}
@@ -103,7 +106,7 @@ def read_image_file(path: bytes) -> bytes:
 
 def find_files(folder: Path) -> list[bytes]:
     """List all files in a folder and below it that are not hidden, by their relative paths."""
-    return _walk(folder, b"", (), [])
+    return _walk(folder, b"", ())[0]
 
 
 def open_folder(
@@ -124,20 +127,32 @@ def open_folder(
     notes = [beside] if splits and others else []
     flat = not labels and not _list(path, first).folders
 
-    def scan(parts: list[bytes], name: str) -> FolderDataset:
-        key = repr(("folder", os.path.abspath(path), parts, first, flat))
+    def key(parts: list[bytes], *more: object) -> str:
+        return repr(("folder", os.path.abspath(path), parts, first, flat, *more))
+
+    def scan(parts: list[bytes], name: str) -> DatasetIndex:
         make = _index_flat if flat else _index_classes
-        index = keep_index(path, key, lambda: make(path, parts, first, name))
+        return keep_index(path, key(parts), lambda: make(path, parts, first, name))
+
+    def opened(index: DatasetIndex, name: str) -> FolderDataset:
         found = [*notes, *index.notes]
         return FolderDataset(name, index.classes, index.labels, path, index.names, found)
 
     if set(splits) <= {"train"}:
-        whole = scan([first], name)
-        return whole.part(split_indices(whole, split, seed), f"{name} ({split})")
+        index, title = scan([first], name), f"{name} ({split})"
+        choose_split(split, ("train", "val"), name)  # refuses what there is not
+        whole = opened(index, name)
+        if split == "all":
+            return opened(index, title)
+        part = keep_part(
+            path, key([first], split, seed), index, lambda: split_indices(whole, split, seed)
+        )
+        return opened(part, title)
     chosen = choose_split(split, tuple(splits), name)
     if chosen == "all":
-        return scan(list(splits.values()), name)
-    return scan([splits[chosen]], _place(path, splits[chosen]))
+        return opened(scan(list(splits.values()), name), name)
+    name = _place(path, splits[chosen])
+    return opened(scan([splits[chosen]], name), name)
 
 
 def _check_folder(path: Path) -> None:
@@ -211,7 +226,7 @@ def _index_classes(root: Path, parts: Sequence[bytes], first: bytes, name: str) 
     defining = _list_classes(root, first)
     classes = {_last(folder): n for n, folder in enumerate(defining.folders)}
     notes = _alike(classes)
-    files: list[bytes] = []
+    names: list[Names] = []
     labels: list[np.ndarray] = []
     top = _list(root, b"")
     read = [top.read, defining.read]
@@ -222,25 +237,42 @@ def _index_classes(root: Path, parts: Sequence[bytes], first: bytes, name: str) 
         if listing.files:
             beside = quoted([os.fsdecode(_last(file)) for file in listing.files])
             notes.append(f"{place}: {beside} left out, not in the folder of a class")
-        for folder in listing.folders:
-            found = _walk(root, folder, (top.identity, listing.identity), read)
-            files += found
-            labels.append(np.full(len(found), classes[_last(folder)], np.int64))
+        above = (top.identity, listing.identity)
+        walked = _walk_all(root, listing.folders, above)
+        for folder, (files, folders) in zip(listing.folders, walked, strict=True):
+            read += folders
+            names.append(Names(files))
+            labels.append(np.full(len(files), classes[_last(folder)], np.int64))
     shown = tuple(os.fsdecode(each) for each in classes)
-    if not files:
+    joined = Names.join(names)
+    if not len(joined):
         raise InputError(f"{name}: its class folders are all empty: {quoted(shown)}")
     return DatasetIndex(
-        shown, np.concatenate(labels), Names(files), tuple(dict.fromkeys(read)), notes=tuple(notes)
+        shown, np.concatenate(labels), joined, tuple(dict.fromkeys(read)), notes=tuple(notes)
     )
+
+
+def _walk_all(
+    root: Path, folders: Sequence[bytes], above: tuple[tuple[int, int], ...]
+) -> Iterator[tuple[list[bytes], list[tuple[str, int]]]]:
+    """Find the files of many folders side by side, with progress; disks answer late, not slowly."""
+    many = len(folders) >= _MANY
+    config = LoaderConfig(workers=_WALKERS if many else 0)
+    with show_progress("folders", len(folders)) if many else nullcontext() as report:
+        for number, found in enumerate(Loader(lambda f: _walk(root, f, above), folders, config), 1):
+            yield found
+            if report:
+                report(number)
 
 
 def _index_flat(root: Path, parts: Sequence[bytes], first: bytes, name: str) -> DatasetIndex:
     """Find images without labels: all files of some splits' folders, as one class."""
-    read: list[tuple[str, int]] = []
-    files = [file for part in parts for file in _walk(root, part, (), read)]
+    walked = [_walk(root, part, ()) for part in parts]
+    files = [file for found, _ in walked for file in found]
+    read = tuple(folder for _, folders in walked for folder in folders)
     if not files:
         raise InputError(f"{name} is empty; expected images")
-    return DatasetIndex((UNLABELED,), np.zeros(len(files), np.int64), Names(files), tuple(read))
+    return DatasetIndex((UNLABELED,), np.zeros(len(files), np.int64), Names(files), read)
 
 
 def _last(folder: bytes) -> bytes:
@@ -286,10 +318,10 @@ def _plain(name: str) -> str:
 
 
 def _walk(
-    root: Path, top: bytes, above: tuple[tuple[int, int], ...], read: list[tuple[str, int]]
-) -> list[bytes]:
-    """Find all files below a folder, and note the folders; stop where a link leads back up."""
-    files: list[bytes] = []
+    root: Path, top: bytes, above: tuple[tuple[int, int], ...]
+) -> tuple[list[bytes], list[tuple[str, int]]]:
+    """Find all files below a folder, and the folders read; stop where a link leads back up."""
+    files, read = list[bytes](), list[tuple[str, int]]()
     stack = [(top, above)]
     while stack:
         folder, above = stack.pop()
@@ -299,7 +331,7 @@ def _walk(
         read.append(listing.read)
         files += listing.files
         stack += [(inner, (*above, listing.identity)) for inner in listing.folders]
-    return sorted(files)
+    return sorted(files), read
 
 
 def _place(root: Path, folder: bytes) -> str:

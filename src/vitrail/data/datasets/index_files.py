@@ -12,14 +12,14 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from vitrail.data.datasets.filenames import Names
 from vitrail.download import cache_folder
-from vitrail.files import lock_folder, permit, temporary_folder
+from vitrail.files import lock_folder, permit, sync, temporary_folder
 
 WORTH_KEEPING = 100_000
 """Images from which on an index is kept: fewer are found within a second."""
@@ -39,6 +39,15 @@ class DatasetIndex:
     places: np.ndarray | None = None
     """Shard, offset and size of each image, where they are in shards."""
     notes: tuple[str, ...] = ()
+
+    def part(self, indices: np.ndarray) -> DatasetIndex:
+        """Select some of the images, in a given order."""
+        return replace(
+            self,
+            labels=self.labels[indices],
+            names=self.names.take(indices),
+            places=None if self.places is None else self.places[indices],
+        )
 
 
 def changed_at(path: str | bytes | os.PathLike[str]) -> int:
@@ -67,7 +76,20 @@ def keep_index(root: Path, key: str, build: Callable[[], DatasetIndex]) -> Datas
             if len(found.names) >= WORTH_KEEPING:
                 with suppress(OSError):  # a full or read-only disk costs time, not the run
                     _save(place, key, found)
+                    found = _load(place, key) or found  # mapped, as in the other processes
         return found
+
+
+def keep_part(
+    root: Path, key: str, whole: DatasetIndex, choose: Callable[[], np.ndarray]
+) -> DatasetIndex:
+    """Select some of a dataset's images; if it is large, the part has an index of its own.
+
+    So no process holds a copy, and the choice, which looks at every name, is made once.
+    """
+    if len(whole.names) < WORTH_KEEPING:
+        return whole.part(choose())
+    return keep_index(root, key, lambda: whole.part(choose()))
 
 
 def _arrays(index: DatasetIndex) -> dict[str, np.ndarray]:
@@ -93,6 +115,8 @@ def _save(place: Path, key: str, index: DatasetIndex) -> None:
         for name, array in _arrays(index).items():
             np.save(whole / f"{name}.npy", array)
         (whole / "index.json").write_text(json.dumps(facts), encoding="utf-8")
+        for path in (*whole.iterdir(), whole):
+            sync(path)  # or a crash of the machine leaves files of the right size and zeros
         permit(whole)
         if place.exists():
             place.rename(folder / "old")

@@ -11,17 +11,19 @@ import errno
 import os
 from array import array
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from contextlib import nullcontext
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset, select, stat_files
+from vitrail.console import show_progress
+from vitrail.data.dataset import ImageDataset, stat_files
 from vitrail.data.datasets.class_index import name_classes, number_labels
 from vitrail.data.datasets.filenames import Names
-from vitrail.data.datasets.index_files import DatasetIndex, changed_at, keep_index
+from vitrail.data.datasets.index_files import DatasetIndex, changed_at, keep_index, keep_part
 from vitrail.data.datasets.shards.tar_reader import read_members
 from vitrail.data.datasets.shards.tar_samples import (
     CLASSES,
@@ -29,9 +31,11 @@ from vitrail.data.datasets.shards.tar_samples import (
     is_label,
     read_class_file,
 )
-from vitrail.data.split import split_indices
+from vitrail.data.loader import Loader, LoaderConfig
+from vitrail.data.split import choose_split, split_indices
 from vitrail.text import printable, show
 
+_LARGE = 1 << 30  # bytes of shards from which on processes read them side by side
 _OPEN = 64  # shards that a process holds open
 
 
@@ -41,16 +45,15 @@ class TarDataset(ImageDataset):
     def __init__(
         self,
         name: str,
-        classes: Sequence[str],
-        labels: np.ndarray,
         shards: Sequence[Path],
-        places: np.ndarray,
-        names: Names,
+        index: DatasetIndex,
     ) -> None:
-        super().__init__(name, classes, labels, shards[0].parent)
+        super().__init__(name, index.classes, index.labels, shards[0].parent)
+        assert index.places is not None
         self._shards = [(os.fspath(path), path.stat().st_mtime_ns) for path in shards]
         self._titles = _titles(shards)
-        self._places, self._names = places, names  # (shard, offset, size) of each image; its name
+        self._places = index.places  # (shard, offset, size) of each image
+        self._names = index.names
 
     def read(self, index: int) -> bytes:
         """Read an image from its shard."""
@@ -87,10 +90,17 @@ def open_tar(
     labels: bool = True,
 ) -> ImageDataset:
     """Open all images of some shards or, with `held`, those that a split and a seed choose."""
-    dataset = _index(name, shards, labels=labels)
+    folder = shards[0].parent
+    key = repr(("shards", [os.path.abspath(path) for path in shards], labels))
+    index = keep_index(folder, key, lambda: _read_shards(name, shards, labels=labels))
+    dataset = TarDataset(name, shards, index)
     if held is None:
         return dataset
-    return select(dataset, split_indices(dataset, *held), f"{name} ({held[0]})")
+    choose_split(held[0], ("train", "val"), name)  # refuses what there is not
+    if held[0] != "all":
+        key = repr((key, held))
+        index = keep_part(folder, key, index, lambda: split_indices(dataset, *held))
+    return TarDataset(f"{name} ({held[0]})", shards, index)
 
 
 class _File:
@@ -114,42 +124,52 @@ def _open(path: str, changed: int) -> _File:
     return _File(path)
 
 
-def _index(name: str, shards: Sequence[Path], *, labels: bool = True) -> TarDataset:
-    """Find the images and labels of all shards, by an older index if nothing has changed.
-
-    Without `labels`, all are one class.
-    """
-    folder = shards[0].parent
-    key = repr(("shards", [os.path.abspath(path) for path in shards], labels))
-    index = keep_index(folder, key, lambda: _read_shards(name, shards, labels=labels))
-    assert index.places is not None
-    return TarDataset(name, index.classes, index.labels, shards, index.places, index.names)
-
-
 def _read_shards(name: str, shards: Sequence[Path], *, labels: bool) -> DatasetIndex:
-    places, names, found = array("q"), list[bytes](), list[Any]()
+    """Find the images and labels of all shards; without `labels`, all are one class."""
     beside = [shards[0].parent / file for file in CLASSES]
     read = [(os.fspath(path.absolute()), changed_at(path)) for path in (*shards, *beside)]
-    for number, path in enumerate(shards):
-        before = len(names)
-        try:
-            for sample in find_samples(read_members(path, is_label), show(path), labels=labels):
-                names.append(os.fsencode(sample.image.name))
-                places.extend((number, sample.image.offset, sample.image.size))
-                found.append(sample.label)
-        except OSError as error:
-            raise InputError(f"cannot read {show(path)}: {error.strerror}") from None
-        if len(names) == before:
-            raise InputError(f"{show(path)} has no images; expected KEY.jpg with KEY.cls")
+    places, names, found = list[np.ndarray](), list[Names](), list[Any]()
+    large = len(shards) > 1 and sum(map(_size, shards)) >= _LARGE
+    config = LoaderConfig(workers=None, kind="processes") if large else LoaderConfig(workers=0)
+    loader = Loader(partial(_read_shard, labels=labels), shards, config)
+    with show_progress("shards", len(shards)) if large else nullcontext() as report:
+        for number, (table, some, values) in enumerate(loader):
+            places.append(np.insert(table, 0, number, axis=1))
+            names.append(some)
+            found += values
+            if report:
+                report(number + 1)
     classes = (labels and read_class_file(shards[0].parent)) or name_classes(found, name)
-    table, titles = np.frombuffer(places, np.int64).reshape(-1, 3), _titles(shards)
+    table, joined, titles = np.concatenate(places), Names.join(names), _titles(shards)
     numbers = number_labels(
         found,
         classes,
-        lambda index: f"{titles[table[index, 0]]}:{os.fsdecode(names[index])}",
+        lambda index: f"{titles[table[index, 0]]}:{os.fsdecode(joined[index])}",
         several=any(isinstance(label, list) for label in found),
     )
-    return DatasetIndex(tuple(classes), numbers, Names(names), tuple(read), table)
+    return DatasetIndex(tuple(classes), numbers, joined, tuple(read), table)
+
+
+def _read_shard(path: Path, *, labels: bool) -> tuple[np.ndarray, Names, list[Any]]:
+    """Read a shard's headers: offset and size of each image, names and labels."""
+    places, names, found = array("q"), list[bytes](), list[Any]()
+    try:
+        for sample in find_samples(read_members(path, is_label), show(path), labels=labels):
+            names.append(os.fsencode(sample.image.name))
+            places.extend((sample.image.offset, sample.image.size))
+            found.append(sample.label)
+    except OSError as error:
+        raise InputError(f"cannot read {show(path)}: {error.strerror}") from None
+    if not names:
+        raise InputError(f"{show(path)} has no images; expected KEY.jpg with KEY.cls")
+    return np.frombuffer(places, np.int64).reshape(-1, 2), Names(names), found
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # reported when it is read
+        return 0
 
 
 def _titles(shards: Sequence[Path]) -> list[str]:
