@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.data.sparse_labels import SparseLabels, sparse
+
 _SIZES = 200_000  # images whose sizes a fingerprint counts
 _SAMPLED = 256  # images whose contents it hashes
 _WHOLE = 2**30  # bytes of decoded images that are hashed whole
@@ -45,8 +47,10 @@ class ImageDataset(ABC):
         self.name = name
         """Its name in messages, such as `photos/train`."""
         self.classes = tuple(classes)
-        self.labels = labels
-        """Class indices (int64, N); with several labels per image, 0 / 1 (uint8, N x classes)."""
+        dense = isinstance(labels, np.ndarray) and labels.ndim == 2
+        self.labels = sparse(labels) if dense else labels
+        """Class indices (int64, N); with several labels per image, 0 / 1 (uint8, N x classes), held
+        as SparseLabels and made dense where rows are taken out."""
         self.root = root
         """The dataset's folder, where the list of unreadable files is kept."""
         assert labels.dtype == (np.int64 if labels.ndim == 1 else np.uint8), labels.dtype
@@ -61,8 +65,8 @@ class ImageDataset(ABC):
 
     def class_counts(self) -> np.ndarray:
         """Count the images of each class."""
-        if self.multilabel:
-            return self.labels.sum(axis=0, dtype=np.int64)
+        if isinstance(self.labels, SparseLabels):
+            return self.labels.count_images()
         return np.bincount(self.labels, minlength=len(self.classes))
 
     @abstractmethod
@@ -92,7 +96,7 @@ class ImageDataset(ABC):
         """
         digest = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogateescape"))
         self._hash_names(digest.update)
-        digest.update(np.ascontiguousarray(self.labels).data)
+        digest.update(self.labels.tobytes())
         for index in _spread(len(self), _SIZES):
             digest.update(b"%d;" % self.size(index))
         self._hash_contents(digest.update)
@@ -208,7 +212,7 @@ class Selection(ImageDataset):
 
     def __init__(self, dataset: ImageDataset, indices: np.ndarray, name: str | None) -> None:
         super().__init__(
-            name or dataset.name, dataset.classes, dataset.labels[indices], dataset.root
+            name or dataset.name, dataset.classes, dataset.labels.take(indices), dataset.root
         )
         self.dataset = dataset
         self.indices = indices

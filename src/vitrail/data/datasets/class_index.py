@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.config import InputError, suggest
+from vitrail.data.sparse_labels import sparse
 
 _MOST = 1_000_000  # classes; a larger label is some other number, such as an image id
 
@@ -45,13 +46,18 @@ class ClassIndex:
             raise InputError(f"expected a class from 0 to {len(self._numbers) - 1}, got {label!r}")
         return int(label)
 
-    def row(self, labels: Any) -> np.ndarray:
-        """Return 1 for an image's classes and 0 for the others; a single label is a list of one."""
+    def numbers(self, labels: Any) -> list[int]:
+        """Return the indices of an image's classes; a single label is a list of one."""
         labels = labels if isinstance(labels, list) else [labels]
-        row = np.zeros(len(self._numbers), np.uint8)
-        row[[self.number(label) for label in labels]] = 1
-        if row.sum() < len(labels):  # most likely a 0 or 1 for each class, which is another thing
+        found = sorted({self.number(label) for label in labels})
+        if len(found) < len(labels):  # most likely a 0 or 1 for each class, which is another thing
             raise InputError(f"expected a list of classes, each once, got {labels}")
+        return found
+
+    def row(self, labels: Any) -> np.ndarray:
+        """Return 1 for an image's classes and 0 for the others."""
+        row = np.zeros(len(self._numbers), np.uint8)
+        row[self.numbers(labels)] = 1
         return row
 
 
@@ -60,12 +66,14 @@ def number_labels(
 ) -> np.ndarray:
     """Return all labels as an ImageDataset holds them: indices, or with several a row each."""
     numbering = ClassIndex(classes)
-    shape, kind = ((len(labels), len(classes)), np.uint8) if several else (len(labels), np.int64)
-    numbers = np.empty(shape, kind)
-    number = numbering.row if several else numbering.number
-    for index, label in enumerate(labels):
+
+    def number(index: int, label: Any) -> Any:
         try:
-            numbers[index] = number(label)
+            return numbering.numbers(label) if several else numbering.number(label)
         except InputError as error:
             raise InputError(f"{where(index)}: {error}") from None
-    return numbers
+
+    numbers = (number(index, label) for index, label in enumerate(labels))
+    if several:
+        return sparse(numbers, len(classes))
+    return np.fromiter(numbers, np.int64, len(labels))

@@ -18,6 +18,7 @@ import numpy as np
 
 from vitrail.config import InputError, suggest
 from vitrail.data.dataset import Content, ImageDataset
+from vitrail.data.sparse_labels import relabel
 from vitrail.files import write_whole
 from vitrail.text import original, printable, show
 
@@ -41,8 +42,7 @@ class DecidedDataset(ImageDataset):
 
     def __init__(self, dataset: ImageDataset, decisions: Mapping[str, Decision]) -> None:
         numbers = {name: number for number, name in enumerate(dataset.classes)}
-        labels, kept = dataset.labels.copy(), np.ones(len(dataset), bool)
-        self.relabeled = 0
+        changes, kept = dict[int, int](), np.ones(len(dataset), bool)
         for index in range(len(dataset)):
             decision = decisions.get(dataset.where(index))
             if decision is None or decision.what == "keep":
@@ -56,14 +56,11 @@ class DecidedDataset(ImageDataset):
                     f"{DECISIONS} relabels {dataset.where(index)} as {decision.label!r}, which is "
                     f"not a class of {dataset.name}{near}"
                 )
-            if dataset.multilabel:
-                labels[index] = 0
-                labels[index, numbers[decision.label]] = 1
-            else:
-                labels[index] = numbers[decision.label]
-            self.relabeled += 1
-        super().__init__(dataset.name, dataset.classes, labels[kept], dataset.root)
+            changes[index] = numbers[decision.label]
+        self.relabeled = len(changes)
+        labels = relabel(dataset.labels, changes)
         self.dataset, self._indices = dataset, np.flatnonzero(kept)
+        super().__init__(dataset.name, dataset.classes, labels.take(self._indices), dataset.root)
         self.dropped = len(dataset) - len(self)
 
     def read(self, index: int) -> Content:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.datasets.filenames import Names
+from vitrail.data.sparse_labels import SparseLabels, sparse_of
 from vitrail.download import cache_folder
 from vitrail.files import lock_folder, permit, sync, temporary_folder
 
@@ -44,7 +45,7 @@ class DatasetIndex:
         """Select some of the images, in a given order."""
         return replace(
             self,
-            labels=self.labels[indices],
+            labels=self.labels.take(indices),
             names=self.names.take(indices),
             places=None if self.places is None else self.places[indices],
         )
@@ -93,7 +94,11 @@ def keep_part(
 
 
 def _arrays(index: DatasetIndex) -> dict[str, np.ndarray]:
-    found = {"labels": index.labels, "text": index.names.text, "ends": index.names.ends}
+    found = {"text": index.names.text, "ends": index.names.ends}
+    if isinstance(index.labels, SparseLabels):
+        found |= {"labels": index.labels.classes, "label_ends": index.labels.ends}
+    else:
+        found["labels"] = index.labels
     return found if index.places is None else {**found, "places": index.places}
 
 
@@ -141,6 +146,8 @@ def _load(place: Path, key: str) -> DatasetIndex | None:
             for path in place.glob("*.npy")
         }
         labels, names = arrays["labels"], Names.of(arrays["text"], arrays["ends"], facts["names"])
+        if "label_ends" in arrays:
+            labels = sparse_of(labels, arrays["label_ends"], len(facts["classes"]))
         if len(labels) != len(names) or (len(names) and names.ends[-1] != len(names.text)):
             return None
         return DatasetIndex(
