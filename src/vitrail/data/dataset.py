@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitrail.data.sparse_labels import SparseLabels, sparse
+from vitrail.data.datasets.sparse_labels import SparseLabels, sparse
 
 _SIZES = 200_000  # images whose sizes a fingerprint counts
 _SAMPLED = 256  # images whose contents it hashes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.sparse_labels import sparse
+from vitrail.data.datasets.sparse_labels import sparse
 
 _MOST = 1_000_000  # classes; a larger label is some other number, such as an image id
 

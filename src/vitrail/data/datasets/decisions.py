@@ -18,7 +18,7 @@ import numpy as np
 
 from vitrail.config import InputError, suggest
 from vitrail.data.dataset import Content, ImageDataset
-from vitrail.data.sparse_labels import relabel
+from vitrail.data.datasets.sparse_labels import relabel
 from vitrail.files import write_whole
 from vitrail.text import original, printable, show
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.datasets.filenames import Names
-from vitrail.data.sparse_labels import SparseLabels, sparse_of
+from vitrail.data.datasets.sparse_labels import SparseLabels, sparse_of
 from vitrail.download import cache_folder
 from vitrail.files import lock_folder, permit, sync, temporary_folder
 

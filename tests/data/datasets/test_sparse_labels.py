@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from tests.data.sets import HALF, Listed, encode, photo
 from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import select
-from vitrail.data.sparse_labels import SparseLabels, relabel, sparse
+from vitrail.data.datasets.sparse_labels import SparseLabels, relabel, sparse
 
 SHAPE = st.tuples(st.integers(0, 6), st.integers(1, 4))
 DENSE = arrays(np.uint8, SHAPE, elements=st.integers(0, 1))
