@@ -74,22 +74,29 @@ def test_processes_of_one_machine_share_it(kernel: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("vendor", "flags", "expected"),
     [
-        (
-            "vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2 avx512f\n\nvendor_id: x",
-            True,
-        ),
-        ("vendor_id\t: AuthenticAMD\nflags\t\t: fpu avx2\n", False),
-        ("vendor_id\t: GenuineIntel\nflags\t\t: fpu avx2 avx512f\n", False),
-        ("processor\t: 0\nFeatures\t: fp asimd\n", False),
+        ("AuthenticAMD", "fpu avx2 avx512f avx512_bf16", (True, True)),
+        ("AuthenticAMD", "fpu avx2", (False, False)),
+        ("GenuineIntel", "fpu avx2 avx512f", (False, False)),
+        ("GenuineIntel", "avx512f avx512_bf16 amx_bf16 amx_tile", (False, True)),
     ],
 )
-def test_onednn_is_preferred_on_amd_with_avx512(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, expected: bool
+def test_what_a_processor_is_good_at(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    vendor: str,
+    flags: str,
+    expected: tuple[bool, bool],
 ) -> None:
+    def ask() -> tuple[bool, bool]:
+        machine._processor_words.cache_clear()
+        return machine.prefers_onednn(), machine.has_bfloat16()
+
     listing = tmp_path / "cpuinfo"
     monkeypatch.setattr(machine, "_PROCESSOR", listing)
-    assert not machine.prefers_onednn.__wrapped__()
-    listing.write_text(text)
-    assert machine.prefers_onednn.__wrapped__() is expected
+    assert ask() == (False, False)
+    one = f"processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: x\nflags\t\t: {flags}\n"
+    listing.write_text(one + "\n" + one)
+    assert ask() == expected
+    machine._processor_words.cache_clear()

@@ -50,16 +50,20 @@ def available_memory() -> int:
     return free // _local_world_size()
 
 
-@functools.cache
 def prefers_onednn() -> bool:
     """Tell whether oneDNN multiplies float32 matrices faster than MKL: on AMD's with AVX-512.
 
     MKL takes its fast kernels on Intel's processors alone.
     """
-    words = _processor_words()
-    return "AuthenticAMD" in words and "avx512f" in words
+    return {"AuthenticAMD", "avx512f"} <= _processor_words()
 
 
+def has_bfloat16() -> bool:
+    """Tell whether the processor multiplies bfloat16 numbers itself (AVX-512-BF16 or AMX)."""
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(_processor_words())
+
+
+@functools.cache
 def _processor_words() -> set[str]:
     """Read the vendor and the flags of the first processor; nothing where the system has none."""
     try:

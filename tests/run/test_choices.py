@@ -106,9 +106,9 @@ def test_the_precision_that_auto_chose_stays(
     saved = latest_checkpoint(config.out / "checkpoints")
     assert saved is not None
     assert saved.metadata["precision"] == "float32"
-    monkeypatch.setattr(
-        "vitrail.training.optimization.precision._has_bfloat16", lambda device: True
-    )
+    room = "vitrail.training.optimization.precision"
+    monkeypatch.setattr(f"{room}._has_bfloat16", lambda device: True)
+    monkeypatch.setattr(f"{room}._LEAST_FEATURES", 0)
     assert TrainingRun(config, Processes(0, 1, CPU)).trainer.autocast == torch.bfloat16
     train(config)
     assert print_of(config.out) == print_of(whole.out)

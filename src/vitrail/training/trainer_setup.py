@@ -51,7 +51,7 @@ def make_trainer(
         micro_batch=_choose_micro(model, task, config, processes),
         seed=config.seed,
         processes=processes,
-        autocast=autocast_type(config.precision, processes.device),
+        autocast=autocast_type(config.precision, processes.device, model.spec),
         ema=EMA(model, config.ema) if config.ema else None,
     )
 

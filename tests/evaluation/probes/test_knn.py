@@ -37,7 +37,7 @@ def test_the_nearest_are_those_of_a_full_sort(
     data: st.DataObject,
 ) -> None:
     """By float32 alone, and where bfloat16 is quicker to exclude most of them."""
-    monkeypatch.setattr(room, "_has_halves", lambda: halves)
+    monkeypatch.setattr(room, "has_bfloat16", lambda: halves)
     k = data.draw(st.integers(1, min(references, 60)))
     generator = np.random.default_rng(seed)
     x, q = (generator.normal(size=(n, 16)).astype(np.float32) for n in (references, queries))

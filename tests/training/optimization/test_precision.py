@@ -8,32 +8,33 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vitrail.models import parse
 from vitrail.training.optimization import precision
 from vitrail.training.optimization.precision import LossScale, autocast_type
 
 CPU = torch.device("cpu")
 
 
+TINY, SMALL = parse("ViT/8@32,depth=1,width=64,heads=1,mlp=64"), parse("ViT-Ti/16")
+
+
 def test_what_is_asked_for_is_taken() -> None:
-    assert autocast_type("float32", CPU) is None
-    assert autocast_type("bfloat16", CPU) == torch.bfloat16
-    assert autocast_type("float16", CPU) == torch.float16
+    for spec in (TINY, SMALL):
+        assert autocast_type("float32", CPU, spec) is None
+        assert autocast_type("bfloat16", CPU, spec) == torch.bfloat16
+        assert autocast_type("float16", CPU, spec) == torch.float16
 
 
 @pytest.mark.parametrize("has", [False, True])
-def test_auto_takes_bfloat16_where_there_is_hardware_for_it(
-    monkeypatch: pytest.MonkeyPatch, has: bool
-) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has)
-    assert autocast_type("auto", CPU) == (torch.bfloat16 if has else None)
-    assert autocast_type("auto", torch.device("mps")) is None
+def test_auto_takes_bfloat16_where_it_is_faster(monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
+    expected = torch.bfloat16 if has else None
+    monkeypatch.setattr(precision, "has_bfloat16", lambda: has)
+    assert autocast_type("auto", CPU, SMALL) == expected
+    assert autocast_type("auto", CPU, TINY) is None
+    assert autocast_type("auto", torch.device("mps"), SMALL) is None
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has)
-    assert autocast_type("auto", torch.device("cuda")) == (torch.bfloat16 if has else None)
-
-
-def test_a_torch_that_does_not_tell_is_taken_to_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(precision.torch.cpu, "_is_amx_tile_supported")
-    assert autocast_type("auto", CPU) is None
+    for spec in (TINY, SMALL):
+        assert autocast_type("auto", torch.device("cuda"), spec) == expected
 
 
 @settings(deadline=None)

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.config import InputError
+from vitrail.machine import has_bfloat16
 
 _QUERIES = 256  # whose similarities are in memory at a time
 _CLOSER = 32  # queries whose best few are compared at a time
@@ -70,7 +71,7 @@ _Nearest = tuple[Tensor, Tensor]
 
 def _nearest_in(references: Tensor, queries: Tensor, k: int) -> _Nearest:
     """Search one block of references, which have length 1."""
-    quick = _has_halves() and k <= _MOST and len(references) > 8 * _few(k)
+    quick = has_bfloat16() and k <= _MOST and len(references) > 8 * _few(k)
     search = (_by_halves if quick else _by_singles)(references, k)
     blocks = (F.normalize(each.float(), dim=1) for each in queries.split(_QUERIES))
     cosines, indices = zip(*map(search, blocks), strict=True)
@@ -141,12 +142,6 @@ def _lost(rows: Tensor) -> float:
 def _few(k: int) -> int:
     """Give how many of the best are compared exactly."""
     return 2 * k + 16
-
-
-def _has_halves() -> bool:
-    """Tell whether this processor multiplies bfloat16 faster than float32."""
-    known = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 def _greatest(similar: Tensor, k: int) -> tuple[Tensor, Tensor]:

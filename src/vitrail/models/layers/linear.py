@@ -39,8 +39,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Everything that reads graphs or operators (compilers, exporters, tracers, functorch, dispatch
     modes) sees `F.linear`.
     """
-    traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-    if not _ONEDNN or traced or not suits_onednn(x, weight):
+    if not _ONEDNN or is_traced() or not suits_onednn(x, weight):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (x, weight, bias)
@@ -64,7 +63,7 @@ def suits_onednn(x: Tensor, weight: Tensor) -> bool:
         )
         and not torch.is_autocast_enabled("cpu")
         and torch._C._get_mkldnn_enabled()  # as torch.backends.mkldnn.flags sets it
-        and not _is_interpreted()
+        and torch.autograd.forward_ad._current_level < 0
     )
 
 
@@ -74,13 +73,12 @@ def _is_plain(t: Tensor) -> bool:
     return usual and t.is_cpu and t.dtype == torch.float32
 
 
-def _is_interpreted() -> bool:
-    """Tell whether operators are counted or transformed, not just run."""
-    return (
-        torch._C._len_torch_dispatch_stack() > 0
-        or _functorch.peek_interpreter_stack() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-    )
+def is_traced() -> bool:
+    """Tell whether operators are compiled, exported, counted or transformed, not just run."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+        return True
+    transformed = _functorch.peek_interpreter_stack() is not None
+    return transformed or torch._C._len_torch_dispatch_stack() > 0
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -13,18 +13,25 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from vitrail.machine import has_bfloat16
+from vitrail.models.spec import Spec
 from vitrail.training.checkpoints.dtensor import local_part
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 _TYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_LEAST_FEATURES = 128  # of a model whose step is faster in bfloat16 on a CPU; others gain little
 _CALM = 2000  # steps without an overflow after which the scale is doubled, as GradScaler does
 
 
-def autocast_type(precision: Precision, device: torch.device) -> torch.dtype | None:
-    """Return autocast's dtype, or None for float32."""
+def autocast_type(precision: Precision, device: torch.device, spec: Spec) -> torch.dtype | None:
+    """Return autocast's dtype for a model, or None for float32.
+
+    `auto` decides by hardware and size, never by a timing, so that it decides the same again.
+    """
     if precision == "auto":
-        precision = "bfloat16" if _has_bfloat16(device) else "float32"
+        small = device.type == "cpu" and spec.pooled < _LEAST_FEATURES
+        precision = "bfloat16" if _has_bfloat16(device) and not small else "float32"
     return dtype_of(precision)
 
 
@@ -42,8 +49,7 @@ def _has_bfloat16(device: torch.device) -> bool:
     """Tell whether the hardware has bfloat16; a CPU without it takes 60 times as long."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    tiles = getattr(torch.cpu, "_is_amx_tile_supported", None)
-    return device.type == "cpu" and tiles is not None and bool(tiles())
+    return device.type == "cpu" and has_bfloat16()
 
 
 class LossScale:
