@@ -22,14 +22,18 @@ from torch.profiler import ProfilerActivity, profile
 
 from vitrail.models import parse
 from vitrail.models.cost.total import cost_of
+from vitrail.models.layers.linear import linear
 from vitrail.models.spec import ViTSpec
 
 Step = Callable[[], None]
+
+Precision = Literal["float32", "bfloat16"]
 
 CaseName = Literal[
     "b16-forward-1",
     "b16-forward-8",
     "b16-train-8",
+    "ti16-train-32",
     "ti4-forward-1",
     "ti4-forward-8",
     "ti4-train-64",
@@ -63,12 +67,14 @@ class Case:
         return self.batch * (cost.training_flops if self.training else cost.flops)
 
 
-_B16, _TI4 = "ViT-B/16,activation=gelu", "ViT-Ti/4@32,activation=gelu,classes=10"
+_B16, _TI16 = "ViT-B/16,activation=gelu", "ViT-Ti/16,activation=gelu"
+_TI4 = "ViT-Ti/4@32,activation=gelu,classes=10"
 
 CASES: dict[CaseName, Case] = {
     "b16-forward-1": Case(_B16, 1, training=False),
     "b16-forward-8": Case(_B16, 8, training=False),
     "b16-train-8": Case(_B16, 8, training=True),
+    "ti16-train-32": Case(_TI16, 32, training=True),
     "ti4-forward-1": Case(_TI4, 1, training=False),
     "ti4-forward-8": Case(_TI4, 8, training=False),
     "ti4-train-64": Case(_TI4, 64, training=True),
@@ -107,8 +113,9 @@ class Memory:
     """What the process grew by: Adam's moments, the libraries' buffers and compiling too."""
 
 
-def prepare(case: Case, contestant: str, *, compiled: bool) -> Step:
+def prepare(case: Case, contestant: str, *, compiled: bool, precision: Precision) -> Step:
     """Build a contestant and give the call to measure."""
+    halved = precision == "bfloat16"
     torch.manual_seed(0)
     spec = case.spec
     model = build_contestant(contestant, spec).train(case.training)
@@ -117,7 +124,7 @@ def prepare(case: Case, contestant: str, *, compiled: bool) -> Step:
     labels = torch.randint(spec.classes, (case.batch,))
 
     def forward() -> None:
-        with torch.inference_mode():
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=halved):
             run(images)
 
     if not case.training:
@@ -125,21 +132,25 @@ def prepare(case: Case, contestant: str, *, compiled: bool) -> Step:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def train() -> None:
-        F.cross_entropy(run(images), labels).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=halved):
+            loss = F.cross_entropy(run(images), labels)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
     return train
 
 
-def prepare_all(case: Case, *, compiled: bool) -> tuple[dict[str, Step], dict[str, str]]:
+def prepare_all(
+    case: Case, *, compiled: bool, precision: Precision
+) -> tuple[dict[str, Step], dict[str, str]]:
     """Build and warm up all contestants; also say which had to stay out, and why."""
     torch.compiler.reset()
     steps: dict[str, Step] = {}
     skipped: dict[str, str] = {}
     for contestant in CONTESTANTS:
         try:
-            step = prepare(case, contestant, compiled=compiled)
+            step = prepare(case, contestant, compiled=compiled, precision=precision)
             for _ in range(2):
                 step()
         except Exception as error:
@@ -157,11 +168,13 @@ def excuse(contestant: str, error: Exception, *, compiled: bool) -> str:
     return f"{type(error).__name__}: {first}"
 
 
-def measure_time(name: CaseName, steps: dict[str, Step], rounds: Iterable[int]) -> list[Timing]:
+def measure_time(
+    name: CaseName, steps: dict[str, Step], rounds: Iterable[int], precision: Precision
+) -> list[Timing]:
     """Time warm contestants and the bound in turns; the bound comes last."""
     case, contestants = CASES[name], list(steps)
     calls = max(1, round(TURN / min(_time(steps[OURS], 1) for _ in range(3))))
-    product = _matrix_product()
+    product = _matrix_product(precision)
     product()
     seconds: dict[str, list[float]] = {contestant: [] for contestant in (*contestants, BOUND)}
     for turn in rounds:
@@ -219,20 +232,23 @@ def _time(step: Step, calls: int) -> float:
     return (time.perf_counter() - start) / calls
 
 
-def _matrix_product() -> Step:
-    left, right = torch.randn(2, BOUND_SIDE, BOUND_SIDE)
-    out = torch.empty_like(left)
+def _matrix_product(precision: Precision) -> Step:
+    """Give a large product, by the library that is the fastest here."""
+    left, right = torch.randn(2, BOUND_SIDE, BOUND_SIDE).to(getattr(torch, precision))
 
     def product() -> None:
-        torch.mm(left, right, out=out)
+        with torch.inference_mode():
+            linear(left, right)
 
     return product
 
 
-def measure_memory(name: CaseName, contestant: str, threads: int, *, compiled: bool) -> Memory:
+def measure_memory(
+    name: CaseName, contestant: str, threads: int, *, compiled: bool, precision: Precision
+) -> Memory:
     """Measure a contestant's peak memory; the process should be a fresh one."""
     torch.set_num_threads(threads)
-    step = prepare(CASES[name], contestant, compiled=compiled)
+    step = prepare(CASES[name], contestant, compiled=compiled, precision=precision)
     with suppress(AttributeError):  # where the allocator is not glibc's
         ctypes.CDLL(None).malloc_trim(0)  # what building left behind would hide the first growth
     before = resident("VmRSS")

@@ -1,6 +1,7 @@
 """Speed and peak memory of vitrail's ViT beside its peers', in one interleaved run.
 
     python benchmarks/models.py                                  # all cases, eager
+    python benchmarks/models.py --precision bfloat16 --case ti16-train-32
     python benchmarks/models.py --compiled --memory --markdown compiled.md
     python benchmarks/models.py --case b16-train-8 --rounds 0 --memory      # memory alone
 
@@ -33,6 +34,7 @@ from measure import (
     CASES,
     CaseName,
     Memory,
+    Precision,
     Timing,
     excuse,
     measure_memory,
@@ -79,6 +81,7 @@ def main(
     rounds: int = 12,
     threads: int | None = None,
     compiled: bool = False,
+    precision: Precision = "float32",
     memory: bool = False,
     quick: bool = False,
     json: Path | None = None,
@@ -91,6 +94,7 @@ def main(
         rounds: Turns that each contestant has in each case; 0 leaves the times out.
         threads: Threads that torch may use; its own choice unless given.
         compiled: Compile every contestant with torch.compile's default mode.
+        precision: What products are computed in; bfloat16 by autocast.
         memory: Measure peak memory too.
         quick: Two rounds, and only the small model's cases unless they are given.
         json: Write the figures here.
@@ -99,7 +103,7 @@ def main(
     torch.set_num_threads(threads or torch.get_num_threads())
     if quick:
         rounds, case = min(rounds, 2), case or tuple(c for c in CASES if c.startswith("ti4"))
-    report = Report({**_machine(), "rounds": rounds, "compiled": compiled})
+    report = Report({**_machine(), "rounds": rounds, "compiled": compiled, "precision": precision})
     names = case or get_args(CaseName)
     for name in names if rounds > 0 else ():
         _run_times(name, report)
@@ -119,11 +123,12 @@ def main(
 def _run_times(name: CaseName, report: Report) -> None:
     stderr = Console(stderr=True)
     stderr.print(f"{name}: building and warming up")
-    steps, skipped = prepare_all(CASES[name], compiled=report.settings["compiled"])
+    how = {key: report.settings[key] for key in ("compiled", "precision")}
+    steps, skipped = prepare_all(CASES[name], **how)
     report.skipped.update(skipped)
     rounds = track(range(report.settings["rounds"]), description=name, console=stderr)
     start, others = time.monotonic(), seconds_of_others()
-    report.timings.extend(measure_time(name, steps, rounds))
+    report.timings.extend(measure_time(name, steps, rounds, how["precision"]))
     whole = (time.monotonic() - start) * (os.cpu_count() or 1)
     share = report.disturbed[name] = (seconds_of_others() - others) / whole
     if share > 0.05:
@@ -133,21 +138,23 @@ def _run_times(name: CaseName, report: Report) -> None:
 def _run_memories(names: tuple[CaseName, ...], report: Report) -> None:
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler tells of its starts and stops
     jobs = list(itertools.product(names, CONTESTANTS))
-    threads, compiled = report.settings["threads"], report.settings["compiled"]
+    threads = report.settings["threads"]
+    how = {key: report.settings[key] for key in ("compiled", "precision")}
     for name, contestant in track(jobs, description="memory", console=Console(stderr=True)):
         if contestant in report.skipped:
             continue
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as fresh:
-            job = fresh.submit(measure_memory, name, contestant, threads, compiled=compiled)
+            job = fresh.submit(measure_memory, name, contestant, threads, **how)
         try:
             report.memories.append(job.result())
         except Exception as error:
-            report.skipped[contestant] = excuse(contestant, error, compiled=compiled)
+            report.skipped[contestant] = excuse(contestant, error, compiled=how["compiled"])
 
 
 def tabulate(report: Report) -> Iterator[Grid]:
     """Put a run's findings into tables: ratios, details, memory."""
     how = "compiled" if report.settings["compiled"] else "eager"
+    how += ", " + report.settings["precision"]
     if report.timings:
         yield _ratio_grid(report.timings, how)
         yield Grid(
@@ -187,7 +194,7 @@ def _ratio_grid(timings: list[Timing], how: str) -> Grid:
         rows,
         "Above 1, ours is faster. The noise is what a second instance of ours shows (median and "
         "quartiles); all within it of the fastest are named. The bound is a "
-        f"float32 {BOUND} of {BOUND_SIDE} x {BOUND_SIDE} in the same rounds.",
+        f"{BOUND} of {BOUND_SIDE} x {BOUND_SIDE} in the same rounds.",
     )
 
 
@@ -219,7 +226,8 @@ def write_markdown(report: Report, grids: list[Grid]) -> str:
     """Write the tables for the documentation, and what they were measured with."""
     said = report.settings
     which = ", ".join(f"{package} {number}" for package, number in said["versions"].items())
-    head = f"{said['processor']}, {said['threads']} threads, float32, {said['rounds']} rounds"
+    kind = f"{said['processor']}, {said['threads']} threads"
+    head = f"{kind}, {said['precision']}, {said['rounds']} rounds"
     lines = [f"{head}; {which}."]
     if report.disturbed:
         most = f"{max(report.disturbed.values()):.0%}"
