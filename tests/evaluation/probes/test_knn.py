@@ -80,6 +80,7 @@ def test_votes_count_by_hand() -> None:
 def test_held_out_images_choose_k() -> None:
     train, test = problem(2, shots=20, classes=4, width=12, noise=3.0)
     found = classify_by_neighbors(train, test, k=(1, 5, 20))
+    assert found.held_out is not None
     rest, held = (part.numpy() for part in hold_out_features(train, 0))
     x = torch.from_numpy(train.values)
     for place, k in enumerate(found.k):
