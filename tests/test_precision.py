@@ -17,9 +17,10 @@ from vitrail.cli import main
 from vitrail.data.decoding.decode import Limits
 from vitrail.deploy.backends.selection import select_precision
 from vitrail.deploy.serving.worker import load_model, run_batch
+from vitrail.machine import has_bfloat16
 from vitrail.models import ViT
 from vitrail.predictor import BatchingConfig, Predictor
-from vitrail.predictor.fused import InferencePrecision, fuse, has_bfloat16
+from vitrail.predictor.fused import InferencePrecision, fuse
 from vitrail.predictor.int8 import InputRange, Int8Dense, measure_ranges
 
 VNNI = getattr(torch.cpu, "_is_vnni_supported", bool)()

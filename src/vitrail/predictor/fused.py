@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import InputError
+from vitrail.machine import has_bfloat16
 from vitrail.models import BiT, ViT
 from vitrail.models.layers.blocks import Block, ParallelBlock
 from vitrail.models.layers.mlp import MLP
@@ -100,12 +101,6 @@ class _Layers:
         for part in ("qkv",) if attention.query is None else ("query", "key_value"):
             made = self.make(getattr(attention, part), f"{name}.attention.{part}")
             setattr(attention, part, made)
-
-
-def has_bfloat16() -> bool:
-    """Tell whether this CPU multiplies bfloat16; others take many times as long as for float32."""
-    asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name, bool)() for name in asked)
 
 
 def check_precision(model: ViT | BiT, precision: InferencePrecision) -> None:
