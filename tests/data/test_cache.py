@@ -1,4 +1,4 @@
-"""Decoded images kept in memory and on disk: the same pixels, bounded, whole or not there."""
+"""Decoded images kept once per machine: the same pixels, bounded, made again if damaged."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +9,19 @@ import pytest
 import torch
 
 from tests.data.sets import HALF, Listed, encode, images, photo
+from tests.forks import in_processes
 from tests.shelf import refusal
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches, TrainBatches
 from vitrail.data.cache import CacheConfig, keep_decoded
 from vitrail.data.dataset import FixedSizeDataset
 from vitrail.data.transforms.augment import AUGMENTS
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "usual"))
+
 
 MIXED = Listed(
     [encode(photo(0, 20, 24)), encode(photo(1, 30, 12)), b"no image", encode(photo(2, 9, 9))]
@@ -56,6 +63,7 @@ def test_what_does_not_fit_is_read_as_before() -> None:
 
 
 def test_a_cache_on_disk_is_found_again_and_knows_its_set(tmp_path: Path) -> None:
+    tmp_path /= "decoded"
     config = CacheConfig(limit=1.0, folder=tmp_path)
     done: list[int] = []
     keep_decoded(MIXED, HALF, config, report=done.append)
@@ -75,24 +83,44 @@ def test_a_short_side_keeps_small_images_as_they_are() -> None:
     assert shapes == [(10, 12, 3), (25, 10, 3), (9, 9, 3)]
 
 
-def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
-    config = CacheConfig(limit=1.0, folder=tmp_path)
-    keep_decoded(MIXED, HALF, config)
-    (pixels,) = tmp_path.glob("*/pixels.bin")
-    pixels.write_bytes(pixels.read_bytes()[:-1])
-    with pytest.raises(InputError, match="the cache is damaged; remove it"):
-        keep_decoded(MIXED, HALF, config)
-
-
-@pytest.mark.parametrize("left", [0, 40, -30])
-def test_a_cache_with_a_damaged_index_is_named(tmp_path: Path, left: int) -> None:
+@pytest.mark.parametrize("name", ["pixels.bin", "offsets.npy", "shapes.npy"])
+@pytest.mark.parametrize("left", [0, 40, -1])
+def test_a_damaged_cache_is_made_again(tmp_path: Path, name: str, left: int) -> None:
     """A machine that lost its power may leave a file with a part of its content."""
     config = CacheConfig(limit=1.0, folder=tmp_path)
     keep_decoded(MIXED, HALF, config)
-    (index,) = tmp_path.glob("*/index.npz")
-    index.write_bytes(index.read_bytes()[:left])
-    with pytest.raises(InputError, match="the cache is damaged; remove it"):
-        keep_decoded(MIXED, HALF, config)
+    (file,) = tmp_path.glob(f"*/{name}")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:left])
+    kept = keep_decoded(MIXED, HALF, config)
+    assert np.array_equal(kept.read(1), photo(1, 30, 12))
+    assert file.read_bytes() == whole
+
+
+def test_caches_are_within_the_limit_together(tmp_path: Path) -> None:
+    config = CacheConfig(limit=8_000 / 1e9, folder=tmp_path)
+    first, second = images(5), images(4)  # 1,440 bytes each
+    kept = keep_decoded(first, HALF, config)
+    assert len(list(tmp_path.iterdir())) == 1
+    keep_decoded(second, HALF, config)
+    (left,) = tmp_path.iterdir()  # the older one is gone, and who has it keeps it
+    assert (left / "pixels.bin").stat().st_size == 4 * 1_440
+    assert np.array_equal(kept.read(4), photo(4))
+
+
+def test_processes_share_one_cache(tmp_path: Path) -> None:
+    """One decodes, the others wait and map the same file."""
+    config = CacheConfig(limit=1.0, folder=tmp_path)
+
+    def keep() -> tuple[int, bool]:
+        done: list[int] = []
+        kept = keep_decoded(images(60), HALF, config, workers=0, report=done.append)
+        assert isinstance(kept, FixedSizeDataset)
+        return sum(1 for _ in done), bool(np.array_equal(kept.read(7), photo(7)))
+
+    ended = in_processes(keep, 3)
+    assert [each.code for each in ended] == [0, 0, 0], ended
+    assert sorted(each.value for each in ended) == [(0, True), (0, True), (4, True)]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

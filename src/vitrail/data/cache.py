@@ -1,15 +1,17 @@
-"""Images decoded once and cached as uint8, in memory or on disk.
+"""Images decoded once and cached as uint8 in a file, one for all processes of a machine.
 
-The cache is filled before training and never changes, so that any number of processes can read it.
-Images that exceed its limit or can't be decoded are read from the dataset as before.
+The first process that needs it fills it before training; the others wait, and all map it into
+memory, where they share its pages. Images that exceed its limit or can't be decoded are read from
+the dataset as before.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
-import zipfile
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,9 +27,14 @@ from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.transforms.geometry import small_size
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.data.transforms.resizing import resize_quickly
-from vitrail.files import sync, temporary_folder
+from vitrail.download import cache_folder
+from vitrail.files import lock_folder, sync, temporary_folder
+from vitrail.text import show
 
-_VERSION = 1
+log = logging.getLogger("vitrail")
+
+_VERSION = 2
+_PIXELS = "pixels.bin"
 _CHUNK = 16  # images that a thread decodes at a time
 
 
@@ -36,9 +43,9 @@ class CacheConfig:
     """Whether and where decoded images are cached."""
 
     limit: NonNegativeFloat = 0.0
-    """Largest size in gigabytes; 0 turns the cache off."""
+    """Largest size in gigabytes of all caches in the folder; 0 turns the cache off."""
     folder: Path | None = None
-    """Where to keep it on disk, for later runs too. Default: in memory."""
+    """Where to keep it, for later runs too. Default: `decoded` in the cache folder."""
     short_side: PositiveInt | None = None
     """Resize larger images to this short side: less memory, slightly different pixels."""
 
@@ -110,34 +117,57 @@ def keep_decoded(
     if config.limit == 0 or isinstance(dataset, FixedSizeDataset):
         return dataset
     limit = int(config.limit * 1e9)
-    images = _decode_all(dataset, preprocess, config, workers, report)
-    if config.folder is None:
-        return _open(dataset, *_fill(images, len(dataset), limit))
-    key = _key(dataset, preprocess, config)
-    folder = config.folder.expanduser() / key
-    if not (folder / "index.npz").is_file():
+    parent = (config.folder or cache_folder() / "decoded").expanduser()
+    folder = parent / _key(dataset, preprocess, config)
+    found = _read(folder)
+    if found is None:
         try:
-            _write(folder, images, len(dataset), limit)
+            parent.mkdir(parents=True, exist_ok=True)
+            with lock_folder(parent):
+                found = _read(folder)  # another process may have been sooner
+                if found is None:
+                    images = _decode_all(dataset, preprocess, config, workers, report)
+                    _write(folder, images, len(dataset), limit)
+                    _evict(parent, folder, limit)
+                    found = _read(folder)
         except OSError as error:
-            raise InputError(f"{config.folder}: the cache could not be written: {error}") from None
-    try:
-        store, index = _read(folder)
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile):
-        text = f"{folder}: the cache is damaged; remove it and it is made again"
-        raise InputError(text) from None
+            raise InputError(f"{parent}: the cache could not be written: {error}") from None
+    if found is None:
+        raise InputError(f"{folder}: the cache could not be read; free some space for it")
+    store, index = found
+    kept = int((index.shapes[:, 0] > 0).sum())
+    log.info(
+        "cache    %s of %s images decoded, %.2f GB, shared by all processes here: %s",
+        *(f"{kept:,}", f"{len(dataset):,}", store.nbytes / 1e9, show(folder)),
+    )
     return _open(dataset, store, index)
 
 
-def _read(folder: Path) -> tuple[np.ndarray, _Index]:
-    """Memory-map a cache on disk; raise one of several errors if it is damaged."""
-    # Opened here, because NumPy leaves a damaged file open.
-    with (folder / "index.npz").open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-        index = _Index(file["offsets"], file["shapes"])
-    size = (folder / "pixels.bin").stat().st_size
-    if size != int(index.shapes.prod(axis=1).sum()):
-        raise ValueError("another size")
-    store = np.memmap(folder / "pixels.bin", np.uint8, "r") if size else np.empty(0, np.uint8)
-    return store, index
+def _read(folder: Path) -> tuple[np.ndarray, _Index] | None:
+    """Map a cache into memory; None if it is not there, or damaged and so made again."""
+    try:
+        offsets, shapes = (
+            np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            for name in _Index._fields
+        )
+        size = (folder / _PIXELS).stat().st_size
+        if size != int(shapes.prod(axis=1, dtype=np.int64).sum()):
+            return None
+        os.utime(folder)  # so that caches that are not used go first
+        pixels = np.memmap(folder / _PIXELS, np.uint8, "r") if size else np.empty(0, np.uint8)
+        return np.asarray(pixels), _Index(offsets, shapes)
+    except (OSError, EOFError, ValueError):
+        return None
+
+
+def _evict(parent: Path, newest: Path, limit: int) -> None:
+    """Remove the caches that were not used for longest, until all are within the limit together."""
+    caches = {path: path.stat() for path in parent.iterdir() if (path / _PIXELS).is_file()}
+    used = sum((path / _PIXELS).stat().st_size for path in caches)
+    for path in sorted(caches, key=lambda path: caches[path].st_mtime_ns):
+        if used > limit and path != newest:
+            used -= (path / _PIXELS).stat().st_size
+            shutil.rmtree(path, ignore_errors=True)  # who has mapped it keeps it until its end
 
 
 def _decode_all(
@@ -184,13 +214,6 @@ def _decode(
     return None
 
 
-def _fill(images: Iterator[np.ndarray | None], count: int, limit: int) -> tuple[np.ndarray, _Index]:
-    """Copy images into memory one after the other, up to a limit."""
-    index = _empty_index(count)
-    kept = [image.reshape(-1) for image in _admit(images, index, limit)]
-    return np.concatenate(kept) if kept else np.empty(0, np.uint8), index
-
-
 def _empty_index(count: int) -> _Index:
     return _Index(np.zeros(count, np.int64), np.zeros((count, 3), np.int32))
 
@@ -211,18 +234,17 @@ def _write(folder: Path, images: Iterator[np.ndarray | None], count: int, limit:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(".vitrail-", folder.parent) as new:
         index = _empty_index(count)
-        with (new / "pixels.bin").open("wb") as file:
+        with (new / _PIXELS).open("wb") as file:
             for image in _admit(images, index, limit):
                 file.write(image.data)
             file.flush()
             os.fsync(file.fileno())
-        np.savez(new / "index.npz", offsets=index.offsets, shapes=index.shapes)
-        sync(new / "index.npz")
-        try:
-            os.rename(new, folder)
-        except OSError:
-            if not folder.exists():  # else another process was sooner
-                raise
+        for name, array in index._asdict().items():
+            np.save(new / f"{name}.npy", array)
+            sync(new / f"{name}.npy")
+        if folder.exists():  # damaged
+            shutil.rmtree(folder)
+        os.rename(new, folder)
 
 
 def _key(dataset: ImageDataset, preprocess: Preprocess, config: CacheConfig) -> str:
