@@ -8,7 +8,7 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, ImageStream
-from vitrail.data.rng import shuffled
+from vitrail.data.rng import Permutation, shuffled
 from vitrail.data.split import members
 from vitrail.text import quoted
 
@@ -106,7 +106,8 @@ class BalancedOrder:
         draws = np.empty_like(positions)
         for epoch in np.unique(epochs):
             here = epochs == epoch
-            draws[here] = epoch * self._count + self._order(-1, int(epoch))[within[here]]
+            order = Permutation(self._count, self._seed, "order", int(epoch))
+            draws[here] = epoch * self._count + order[within[here]]
         turns, owners = np.divmod(draws, len(self._groups))
         rounds, indices = np.empty_like(positions), np.empty_like(positions)
         for place, (owner, turn) in enumerate(zip(owners.tolist(), turns.tolist(), strict=True)):
@@ -116,14 +117,11 @@ class BalancedOrder:
         return rounds, indices
 
     def _order(self, owner: int, number: int) -> np.ndarray:
-        """Shuffle a class for the `number`-th time, or with owner -1 an epoch; two are kept."""
+        """Shuffle a class for the `number`-th time; two are kept."""
         slot = (owner, number % 2)
         known, order = self._recent.get(slot, (-1, np.empty(0, np.int64)))
         if known != number:
-            if owner < 0:
-                order = shuffled(self._count, self._seed, "order", number)
-            else:
-                turn = number * len(self._groups) + owner
-                order = shuffled(len(self._groups[owner]), self._seed, "balance", turn)
+            turn = number * len(self._groups) + owner
+            order = shuffled(len(self._groups[owner]), self._seed, "balance", turn)
             self._recent[slot] = number, order
         return order

@@ -90,6 +90,17 @@ def test_a_folder_is_scanned_once(
         assert isinstance(again.labels, np.memmap)
 
 
+def test_a_small_part_of_a_large_dataset_is_kept_too(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or each start would look at every name to choose it."""
+    monkeypatch.setattr(index_files, "WORTH_KEEPING", 5)
+    root = make_folder(tmp_path / "photos")
+    age(root)
+    assert len(open_folder(root, "train")) < 5
+    assert len(list(cache.iterdir())) == 2
+
+
 def test_the_index_of_a_split_is_mapped_not_read(tmp_path: Path) -> None:
     for split in ("train", "val"):
         make_folder(tmp_path / "photos" / split)

@@ -59,8 +59,10 @@ def changed_at(path: str | bytes | os.PathLike[str]) -> int:
         return -1
 
 
-def keep_index(root: Path, key: str, build: Callable[[], DatasetIndex]) -> DatasetIndex:
-    """Load the index of a dataset, or build it and, if it is large, keep it.
+def keep_index(
+    root: Path, key: str, build: Callable[[], DatasetIndex], *, always: bool = False
+) -> DatasetIndex:
+    """Load the index of a dataset, or build it and, if it is large or `always`, keep it.
 
     Processes that start together build it one after the other, so that all but the first load it.
     """
@@ -74,7 +76,7 @@ def keep_index(root: Path, key: str, build: Callable[[], DatasetIndex]) -> Datas
         found = _load(place, key)
         if found is None:
             found = build()
-            if len(found.names) >= WORTH_KEEPING:
+            if always or len(found.names) >= WORTH_KEEPING:
                 with suppress(OSError):  # a full or read-only disk costs time, not the run
                     _save(place, key, found)
                     found = _load(place, key) or found  # mapped, as in the other processes
@@ -90,7 +92,7 @@ def keep_part(
     """
     if len(whole.names) < WORTH_KEEPING:
         return whole.part(choose())
-    return keep_index(root, key, lambda: whole.part(choose()))
+    return keep_index(root, key, lambda: whole.part(choose()), always=True)
 
 
 def _arrays(index: DatasetIndex) -> dict[str, np.ndarray]:
