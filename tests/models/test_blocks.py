@@ -168,6 +168,7 @@ def test_attention_pooling_is_one_query_and_an_mlp() -> None:
         weights = (query[..., part] @ key[..., part].transpose(1, 2) / 2).softmax(-1)
         heads.append(weights @ value[..., part])
     mixed = pool.output(torch.cat(heads, dim=-1))[:, 0]
+    assert pool.mlp is not None
     torch.testing.assert_close(pool(x), mixed + pool.mlp(mixed))
 
 

@@ -17,6 +17,9 @@ OPTIONS = [
     "pool=map,activation=swiglu",
     "pool=token-gap,registers=2,representation=12",
     "activation=swiglu",
+    "activation=geglu",
+    "pool=probe",
+    "pool=probe,qkv_bias=false,pool_heads=2,position=sincos-2d-mae",
     "layer_scale=0.1",
     "dropout=0.1",
     "attention_dropout=0.1",
@@ -70,6 +73,7 @@ OPTIONS = [
 OTHERS = [
     "AxialViT/8@64x96,depth=2,width=64,heads=4,mlp=128",
     "Hybrid/1@64,stages=1-2-1,stem_width=32,depth=2,width=64,heads=4,mlp=128",
+    "Hybrid/2@64x96,stem=mobileclip,stem_width=32,depth=2,width=64,heads=4,mlp=128",
     "R+ViT/16@64,depth=2,width=64,heads=4,mlp=128",
     "BiT@64x96,stages=1-2-1,width=32,classes=10",
     "BiT@64x96,stages=1-2-1,width=32,heads=4,classes=10",

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.forks import Ended, in_processes
+from tests.vit_kinds import KINDS
 from vitrail.distributed import process_group
 from vitrail.models import Model, build
 from vitrail.training.checkpoints.dtensor import gather, is_sharded
@@ -78,6 +79,29 @@ def test_gradients_are_those_of_the_whole(name: str, lora: bool, checkpointing: 
     for error in values(in_processes(compute)):
         assert isinstance(error, float)
         assert error < 1e-12
+
+
+def test_every_kind_of_vit_has_the_gradients_of_the_whole() -> None:
+    def compute() -> dict[str, float]:
+        errors: dict[str, float] = {}
+        with process_group("cpu") as processes:
+            for number, name in enumerate(KINDS):
+                model, images = make(name)
+                whole = deepcopy(model)
+                model.checkpointing = number % 2 == 0
+                whole(images).square().mean().backward()
+                shard_model(model, processes)
+                model(images[processes.rank :: processes.count]).square().mean().backward()
+                theirs, ours = gradients(whole), gradients(model)
+                assert theirs.keys() == ours.keys() == dict(whole.named_parameters()).keys()
+                largest = max(each.abs().max() for each in theirs.values())
+                gaps = [(theirs[key] - ours[key]).abs().max() for key in theirs]
+                errors[name] = float(max(gaps) / largest)
+        return errors
+
+    for errors in values(in_processes(compute)):
+        assert isinstance(errors, dict)
+        assert max(errors.values()) < 1e-8, errors  # rotary angles are computed in float32
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
