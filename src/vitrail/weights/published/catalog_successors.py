@@ -1,6 +1,7 @@
 """Published checkpoints of the ViT's successors, as timm and transformers hold them.
 
-DINOv3, SigLIP 2, EVA-02, Perception Encoder, timm's small ViTs with registers, NaFlex.
+DINOv3, SigLIP 2, CLIP, EVA-02, Perception Encoder, timm's small ViTs with registers, NaFlex, BEiT
+v2, DeiT III, AIMv2, MobileCLIP.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ def successors() -> Iterator[PublishedWeights]:
     yield from _small()
     yield from _eva02()
     yield from _perception()
+    yield from _clip()
+    yield from _classifiers()
+    yield from _apple()
 
 
 def _preprocess(
@@ -172,3 +176,58 @@ def _perception() -> Iterator[PublishedWeights]:
         source = f"timm:vit_pe_core_{name}.fb"
         full = f"{model},{options}"
         yield published(source, full, data, image, top1, cited, use="features")
+
+
+def _clip() -> Iterator[PublishedWeights]:
+    """List OpenAI's CLIP; its code's license, as its model cards state none."""
+    options = "position_resize=huggingface,patch_bias=false,pre_norm=true,activation=quick-gelu"
+    options += ",norm_eps=1e-05,head_bias=false"
+    rows = (
+        ("base-patch32", "ViT-B/32,classes=512", 63.2),
+        ("base-patch16", "ViT-B/16,classes=512", 68.6),
+        ("large-patch14", "ViT-L/14,classes=768", 75.3),
+        ("large-patch14-336", "ViT-L/14@336,classes=768", 76.2),
+    )
+    for name, model, top1 in rows:
+        image = _preprocess(336 if name.endswith("336") else 224, _CLIP)
+        full, source = f"{model},{options}", f"hf:openai/clip-vit-{name}"
+        told, data = "CLIP paper, Table 11, zero-shot", "web images with text"
+        yield published(source, full, data, image, top1, told, license="MIT", use="zero-shot")
+
+
+def _classifiers() -> Iterator[PublishedWeights]:
+    """List BEiT v2 and DeiT III."""
+    beit = "pool=gap,unpooled_class_token=true,position=relative-2d,position_at=every-layer"
+    beit += ",position_resize=timm,activation=gelu,key_bias=false,last_norm=pooled"
+    deit = "position_resize=timm,class_position=false,activation=gelu"
+    first, second = "beitv2_{}.in1k_ft_in22k_in1k", "deit3_{}.fb_in22k_ft_in1k"
+    rows = (
+        (first.format("base_patch16_224"), f"ViT-B/16,{beit}", 0.9, 86.474),
+        (first.format("large_patch16_224"), f"ViT-L/16,{beit}", 0.95, 88.394),
+        (second.format("base_patch16_224"), f"ViT-B/16,{deit}", 1.0, 85.700),
+        (second.format("base_patch16_384"), f"ViT-B/16@384,{deit}", 1.0, 86.738),
+        (second.format("large_patch16_384"), f"ViT-L/16@384,{deit}", 1.0, 87.720),
+    )
+    for name, model, crop, top1 in rows:
+        image = _preprocess(384 if "_384" in name else 224, _IMAGENET, crop)
+        own = "ImageNet-1k, ImageNet-22k, ImageNet-1k"
+        data = own if name.startswith("beit") else "ImageNet-22k, ImageNet-1k"
+        full = f"{model},layer_scale=1e-05"
+        yield published(f"timm:{name}", full, data, image, top1, "timm's results-imagenet.csv")
+
+
+def _apple() -> Iterator[PublishedWeights]:
+    """List Apple's AIMv2 and MobileCLIP, which have licenses of Apple's own."""
+    aim = "pool=gap,position_resize=timm,patch_norm=true,activation=swiglu,qkv_bias=false"
+    aim = f"ViT/14,depth=24,width=1024,heads=8,mlp=2816,classes=0,{aim},dense_bias=false"
+    aim += ",norm=rms,norm_eps=1e-05"
+    clip = "Hybrid-B/2,classes=512,position_resize=timm,class_position=false,activation=gelu"
+    clip += ",stem=mobileclip,stem_width=192"
+    zeros_ones = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    rows = (
+        ("aimv2_large_patch14_224.apple_pt", aim, _preprocess(224, _CLIP), "Apple ASCL"),
+        ("vit_base_mci_224.apple_mclip", clip, _preprocess(224, zeros_ones, 0.9), "Apple AMLR"),
+    )
+    for name, model, image, license in rows:
+        data = "web images with text"
+        yield published(f"timm:{name}", model, data, image, use="features", license=license)
