@@ -4,6 +4,7 @@ Each is saved by transformers and read from its folder. A model that is read and
 than transformers' is the one outcome that must not be.
 """
 
+import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +24,13 @@ from tests.parity.transformers_tiny import (
     TINY,
     TOKEN,
     TOWERS,
+    hf,
     make,
     patchify,
 )
 from vitrail.config import InputError
 from vitrail.models import ViT
+from vitrail.weights.convert import convert
 from vitrail.weights.load import read_checkpoint
 
 DECODER = {f"decoder_{key}": value for key, value in TEXT.items()}
@@ -231,6 +234,29 @@ def test_equal(name: str, tmp_path: Path) -> None:
     x = peers.images(checkpoint.spec, torch.float32)
     with torch.no_grad():
         peers.assert_near(run_ours(kind, ours, x), run_theirs(kind, theirs, x), 1e-5, name)
+
+
+WRITTEN = [
+    *("ViT", "DeiT, one head", "DeiT, two heads", "DeiT, encoder", "I-JEPA, classifier", "YOLOS"),
+    *("DINOv2, gated, classifier", "registers, classifier", "DINOv3", "DINOv3, gated by GELU"),
+    *("BEiT, classifier", "BEiT, shared", "CLIP, projection", "CLIP, classifier", "SigLIP"),
+    *("SigLIP 2", "SigLIP 2, classifier", "AIMv2, pooling, biases", "AIMv2, native resolution"),
+]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_written_for_transformers_again(name: str, tmp_path: Path) -> None:
+    """What is read is written back, and transformers computes the same with it."""
+    kind, options = EQUAL[name]
+    theirs = make(kind, options, seed=1 + zlib.crc32(name.encode()))
+    theirs.save_pretrained(tmp_path / "theirs")
+    convert(str(tmp_path / "theirs"), tmp_path / "again", "hf")
+    (named,) = json.loads((tmp_path / "again" / "config.json").read_text())["architectures"]
+    assert named == kind
+    again = getattr(hf, named).from_pretrained(tmp_path / "again").eval()
+    x = peers.images(read_checkpoint(str(tmp_path / "theirs")).spec, torch.float32)
+    with torch.no_grad():
+        assert torch.equal(run_theirs(kind, again, x), run_theirs(kind, theirs, x))
 
 
 @pytest.mark.parametrize("name", REFUSED)
