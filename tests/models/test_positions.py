@@ -260,3 +260,20 @@ def test_a_relative_bias_is_resized_to_other_grids() -> None:
     torch.testing.assert_close(found[-3:], table[-3:])
     torch.testing.assert_close(found[4, 0], torch.tensor(2.0))  # offset 0
     assert (found[:9, 0].diff() > 0).all()
+
+
+@pytest.mark.parametrize("new", [(16, 16), (16, 27), (40, 37)])
+def test_dinov2_resizes_by_a_tenth_of_a_cell_more(new: tuple[int, int]) -> None:
+    """As interpolate_pos_encoding of facebookresearch/dinov2, with its interpolate_offset."""
+    table = torch.randn(1 + 37 * 37, 8, generator=torch.Generator().manual_seed(0))
+    found = resize_positions(table, (37, 37), new, "dinov2", 1)
+    grid = table[1:].reshape(1, 37, 37, 8).permute(0, 3, 1, 2)
+    scale = (float(new[0] + 0.1) / 37, float(new[1] + 0.1) / 37)
+    theirs = torch.nn.functional.interpolate(
+        grid, mode="bicubic", antialias=False, scale_factor=scale
+    )
+    assert theirs.shape[2:] == new
+    assert torch.equal(found[0], table[0])
+    torch.testing.assert_close(found[1:], theirs[0].flatten(1).T)
+    plain = resize_positions(table, (37, 37), new, "huggingface", 1)
+    assert (found - plain).abs().max() > 1e-2

@@ -19,7 +19,9 @@ Position = Literal[
     "relative", "relative-2d", "relative-mlp",
 ]  # fmt: skip
 PositionAt = Literal["input", "every-layer", "shared"]
-ResizeRule = Literal["google", "timm", "timm-square", "huggingface", "torchvision", "siglip2"]
+ResizeRule = Literal[
+    "google", "timm", "timm-square", "huggingface", "torchvision", "dinov2", "siglip2"
+]
 Activation = Literal["gelu-tanh", "gelu", "quick-gelu", "swiglu", "geglu"]
 Rotary = Literal["none", "axial", "axial-xy", "centered", "mixed"]
 Norm = Literal["layer", "rms"]

@@ -157,7 +157,7 @@ def test_every_family_is_traced_for_any_batch(name: str) -> None:
         "position=relative-mlp,position_at=every-layer,norm_place=post,pool=gap",
         "position=factorized,position_resize=timm-square,block=parallel,attention=differential",
         "pool=probe,position=sincos-2d-mae,activation=geglu,patch_norm=true",
-        "branches=2,pool=token-gap,registers=2",
+        "branches=2,pool=token-gap,registers=2,position_resize=dinov2",
     ],
 )
 def test_kinds_of_vit_run_at_any_size(tmp_path: Path, options: str) -> None:

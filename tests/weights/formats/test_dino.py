@@ -52,8 +52,8 @@ def shapes_of(state: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("spec", "resize"),
     [
-        (V2, "huggingface"),
-        (GATED, "huggingface"),
+        (V2, "dinov2"),
+        (GATED, "dinov2"),
         (replace(V2, registers=4), "timm"),
         (replace(GATED, registers=4), "timm"),
     ],
@@ -89,7 +89,7 @@ def test_training_checkpoint_of_dino_gives_the_teacher() -> None:
     state |= {f"student.{key}": torch.zeros_like(v) for key, v in dino_state(peer).items()}
     state["teacher.module.head.last_layer.weight_v"] = torch.ones(3, 3)
     ours = convert(DINO, state, HEADS)
-    assert ours.spec == replace(PLAIN, position_resize="huggingface")
+    assert ours.spec == replace(PLAIN, position_resize="dinov2")
     assert_same_outputs(ours, peer)
 
 
@@ -131,7 +131,7 @@ def test_published_dinov2_giant_has_its_spec() -> None:
         parse("ViT/14@518,depth=40,width=1536,heads=24,mlp=4096,activation=swiglu"),
         classes=0,
         layer_scale=1e-5,
-        position_resize="huggingface",
+        position_resize="dinov2",
     )
     table = DINO.table(spec)
     wanted = {part.key: part.shape for entry in table for part in entry.parts}

@@ -63,9 +63,9 @@ def _infer_dino(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     """Read a backbone's spec; the projection head of pre-training is not a classifier."""
     named = {_timm_name(key): shape for key, shape in shapes.items()}
     spec = infer_encoder({k: v for k, v in named.items() if not re.match("head", k)}, config)
-    # DINOv2 with registers resizes positions with antialiasing, as timm does. Without them it does
-    # so without, and scales by a tenth of a cell more than the grid, which transformers leaves out.
-    return replace(spec, position_resize="timm" if spec.registers else "huggingface")
+    # DINOv2 with registers resizes positions with antialiasing, as timm does; without them
+    # otherwise, and so does DINO.
+    return replace(spec, position_resize="timm" if spec.registers else "dinov2")
 
 
 def _timm_name(key: str) -> str:
