@@ -12,7 +12,7 @@ RUN python -m venv /opt/vitrail \
 FROM python:3.11-slim
 COPY --from=build /opt/vitrail /opt/vitrail
 RUN useradd --create-home --uid 10001 vitrail
-USER vitrail
+USER 10001
 ENV PATH=/opt/vitrail/bin:$PATH
 EXPOSE 8000
 HEALTHCHECK --start-period=60s CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/health', timeout=5)"]

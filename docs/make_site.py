@@ -1,7 +1,7 @@
 """Assemble the pages of the site in build/pages: the repository's Markdown and what the code says.
 
 `make docs` runs it, and Zensical after it. Commands come from their own help, Python's names and
-the settings from their docstrings, the zoo from the catalog.
+the settings from their docstrings, the zoo from the catalog and docs/zoo-speed.csv.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import get_type_hints
 from unittest.mock import patch
+
+from make_diagram import draw_flowcharts
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "build" / "pages"
@@ -35,8 +37,8 @@ def main(pages: Path = PAGES) -> None:
     shutil.rmtree(pages, ignore_errors=True)
     shutil.copytree(ROOT / "docs", pages, ignore=shutil.ignore_patterns("*.py", "*.ipynb", "__*"))
     for name, page in OF_THE_ROOT.items():
-        text = (ROOT / name).read_text(encoding="utf-8")
-        (pages / page).write_text(adapt_links(text), encoding="utf-8")
+        text = adapt_links((ROOT / name).read_text(encoding="utf-8"))
+        (pages / page).write_text(draw_flowcharts(text), encoding="utf-8")
     (pages / "reference").mkdir()
     written = {
         "reference/commands.md": command_page(),
@@ -114,14 +116,18 @@ def _zoo_rows() -> Iterator[dict[str, str]]:
     from vitrail.models.cost.total import cost_of
     from vitrail.weights.published.catalog import CATALOG
 
+    with (ROOT / "docs" / "zoo-speed.csv").open(encoding="utf-8") as file:
+        speeds = {(row["model"], row["pixels"]): row["images/s"] for row in csv.DictReader(file)}
     for entry in CATALOG:
         cost = cost_of(entry.spec)
+        model, pixels = entry.model.partition(",classes=")[0], "x".join(map(str, entry.resolution))
         yield {
             "source": entry.source,
-            "model": entry.model.partition(",classes=")[0],
-            "pixels": "x".join(map(str, entry.resolution)),
+            "model": model,
+            "pixels": pixels,
             "parameters": f"{cost.parameters:,}",
             "GMACs": f"{cost.macs / 1e9:.2f}",
+            "images/s": speeds.get((model, pixels), ""),
             "trained on": entry.data,
             "ImageNet top-1": "" if entry.top1 is None else f"{entry.top1:.2f}",
             "published by": entry.cited,
@@ -130,18 +136,37 @@ def _zoo_rows() -> Iterator[dict[str, str]]:
         }
 
 
+ZOO = """\
+# Published weights
+
+What `vitrail weights list` knows. [As CSV](zoo.csv), with models in full and who published each
+accuracy. How to load them: [Weights](weights.md).
+
+- **ImageNet top-1** is as published. It was not measured again here: ImageNet is not at hand.
+- **images/s** was measured here: random weights, float32, one core of an AMD processor with
+  AVX-512, batches in memory (`benchmarks/zoo.py`). Empty: not measured.
+- **GMACs** are billions of multiply-adds per image, from the spec.
+"""
+
+
 def zoo_page() -> str:
-    """List the published weights of the catalog."""
+    """List the published weights of the catalog, with what fits on a page."""
     rows = list(_zoo_rows())
+    for row in rows:
+        del row["published by"]
+        row["source"] = row.pop("source")  # the longest, so last
+        row["model"] = row["model"].partition(",")[0]
+        row["pixels"] = re.sub(r"^(\d+)x\1$", r"\1", row["pixels"])
+        row["parameters"] = f"{int(row['parameters'].replace(',', '')) / 1e6:.1f} M"
     lines = [
-        "# Published weights",
-        "",
-        "What `vitrail weights list` knows, with costs from the specs and accuracies as published;",
-        "[as CSV](zoo.csv). How to load them: [Weights](weights.md).",
+        ZOO,
+        '<div class="zoo" markdown="1">',
         "",
         "| " + " | ".join(rows[0]) + " |",
-        "|" + "---|" * len(rows[0]),
+        "|---|" + "--:|" * 4 + "---|--:|---|---|---|",
         *("| " + " | ".join(row.values()) + " |" for row in rows),
+        "",
+        "</div>",
     ]
     return "\n".join(lines) + "\n"
 
@@ -157,9 +182,13 @@ def zoo_table() -> str:
 
 def write_notebook(notebook: Path, folder: Path) -> None:
     """Write a notebook with its outputs as a page, images beside it."""
+    import nbformat
     from nbconvert import MarkdownExporter
+    from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 
-    body, found = MarkdownExporter().from_filename(str(notebook))
+    exporter = MarkdownExporter()
+    exporter.register_preprocessor(CoalesceStreamsPreprocessor, enabled=True)
+    body, found = exporter.from_notebook_node(nbformat.read(notebook, 4))
     folder.mkdir(exist_ok=True)
     for name, data in found["outputs"].items():
         body = body.replace(f"({name})", f"({notebook.stem}-{name})")

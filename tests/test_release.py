@@ -72,6 +72,21 @@ def test_the_wheel_works_in_an_environment_of_its_own(built: Path, tmp_path: Pat
     words = ["--model", model, "--steps", "2", "--batch", "8", "--device", "cpu", "--out", "run"]
     run(*module, "train", "digits", *words, cwd=tmp_path)
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+    said = run(python, "-c", SHORT_DEMO, cwd=tmp_path)
+    assert "digits, fine-tuned" in said
+    assert (tmp_path / "runs/demo/finetune-0/report.html").exists()
+
+
+SHORT_DEMO = """
+from vitrail import demonstration
+from vitrail.cli import main
+from vitrail.config import Duration
+
+demonstration._STEPS = demonstration._FEW = Duration(2, "steps")
+demonstration._CHARACTERS, demonstration._SEEDS = 640, 1
+main(["demo"])
+"""
+"""`vitrail demo` as it is, cut short."""
 
 
 def test_the_papers_agree_with_the_package() -> None:
@@ -99,6 +114,19 @@ def test_workflows_run_targets_that_there_are() -> None:
                 used |= set(re.findall(r"\bmake ([\w-]+)", step.get("run", "")))
     assert used == {"demo", "test", "docs", "wheel"}
     assert used <= targets
+
+
+def test_the_dockerfile_is_clean_and_serves_as_nobody() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    if not hadolint.exists():
+        pytest.skip("there is no hadolint to read the Dockerfile with")
+    run(hadolint, ROOT / "Dockerfile", cwd=ROOT)
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    assert "USER 10001" in lines
+    assert any(line.startswith("HEALTHCHECK") for line in lines)
+    pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    (torch,) = re.findall(r"\btorch==[\d.]+", "\n".join(lines))
+    assert torch in pinned
 
 
 def test_extras_ask_for_versions_that_the_constraints_have() -> None:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -23,13 +24,15 @@ CONFIG = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["pr
 
 
 @pytest.fixture(scope="module")
-def site() -> ModuleType:
+def site() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(ROOT / "docs"))  # as for a script that is run
     spec = spec_from_file_location("make_site", ROOT / "docs" / "make_site.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module
+    yield module
+    sys.path.remove(str(ROOT / "docs"))
 
 
 def pages_of(nav: Any) -> set[str]:
@@ -58,6 +61,9 @@ def test_the_site_builds_without_a_warning_and_shows_every_page(
     assert done.returncode == 0, done.stdout + done.stderr
     home = (tmp_path / "build/site/index.html").read_text(encoding="utf-8")
     assert "fonts.googleapis" not in home
+    rooms = (tmp_path / "build/site/architecture.html").read_text(encoding="utf-8")
+    assert "mermaid" not in rooms  # which a script from the network would draw
+    assert all(f">{name}</text>" in rooms for name in ("models/", "vitrail/__init__.py", "cli/"))
     python = (tmp_path / "build/site/reference/python.html").read_text(encoding="utf-8")
     for name in import_module("vitrail")._LAZY:
         assert re.search(rf'id="[\w.]*\.{name}"', python), name
@@ -76,6 +82,23 @@ def test_the_zoo_has_every_known_checkpoint(site: ModuleType) -> None:
     assert row["model"] == "ViT-B/16@384"
     assert row["parameters"] == "86,859,496"  # torchvision's count of B/16 at 384
     assert row["GMACs"] == "55.48"  # and its
+    assert all(float(row["images/s"]) > 0 for row in rows.values() if small(row))
+
+
+def small(row: dict[str, str]) -> bool:
+    return float(row["GMACs"]) < 30
+
+
+def test_a_flowchart_stands_on_its_roots() -> None:
+    sys.path.insert(0, str(ROOT / "docs"))
+    chart = import_module("make_diagram").draw('a["A & B<br>more"] --> b\n  b --> c\n  a --> c\n')
+    sys.path.remove(str(ROOT / "docs"))
+    boxes = re.findall(r'<rect x="(.+?)" y="(.+?)" width="(.+?)" height="(.+?)"', chart)
+    tops = [float(box[1]) for box in boxes]
+    assert tops == sorted(tops, reverse=True)  # a is lowest, c stands on b
+    assert len(set(tops)) == 3
+    assert "A &amp; B is used by b; b is used by c; A &amp; B is used by c" in chart
+    assert chart.count("<path") == 3
 
 
 def test_the_paper_map_has_no_dead_row() -> None:
