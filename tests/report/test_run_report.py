@@ -73,9 +73,8 @@ def test_the_first_screen_reads_the_curves(losses: list[float], said: str) -> No
     steps = 10 * np.arange(1, len(losses) + 1)
     result = {"images": 4, "steps": 30, "top1": 0.5, "top1_interval": [0.15, 0.85], "skipped": 2}
     curves = {"val/loss": (steps, np.array(losses))}
-    confusion = [[1, 2], [0, 1]]
-    mistakes = ReportSection("Mistakes", "2 of 4.", data={"mistakes": [1], "confusion": confusion})
-    section = show_verdict(result, mistakes, curves, ("<a>", "b"))
+    found = {"mistakes": [1], "confused": [("<a>", "b", 2)]}
+    section = show_verdict(result, ReportSection("Mistakes", "2 of 4.", data=found), curves)
     look = str(section.cards[-1])
     assert said in look
     assert ("The curves" in look) == bool(said)

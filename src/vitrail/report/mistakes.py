@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
 
 import numpy as np
 from PIL import Image
@@ -19,7 +18,6 @@ from vitrail.evaluation.dataset_predictions import (
 )
 from vitrail.evaluation.metrics.scores import (
     DRAWN,
-    Confusion,
     confusion_matrix,
     count_confusion,
     most_confused,
@@ -81,7 +79,11 @@ def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
         return section
     cells = count_confusion(found.labels, found.top[:, 0], len(inputs.classes))
     if mistakes:
-        section.cards.append(_list_pairs(cells, inputs.classes))
+        names, pairs = inputs.classes, most_confused(cells)[:PAIRS]
+        section.data["confused"] = [
+            (names[each.label], names[each.predicted], each.images) for each in pairs
+        ]
+        section.cards.append(_list_pairs(section.data["confused"]))
     if len(inputs.classes) <= DRAWN:
         counts = confusion_matrix(cells, len(inputs.classes))
         section.draw(draw_confusion(counts, inputs.classes), confusion=counts.tolist())
@@ -158,10 +160,7 @@ def _list_labels(labels: np.ndarray, predicted: np.ndarray, classes: tuple[str, 
     return table_card("Labels by mistakes", rows)
 
 
-def _list_pairs(cells: Sequence[Confusion], classes: tuple[str, ...]) -> str:
+def _list_pairs(pairs: list[tuple[str, str, int]]) -> str:
     """List the pairs of classes that are confused most often."""
-    rows = {
-        f"{classes[each.label]} → {classes[each.predicted]}": format_image_count(each.images)
-        for each in most_confused(cells)[:PAIRS]
-    }
+    rows = {f"{true} → {predicted}": format_image_count(count) for true, predicted, count in pairs}
     return table_card("Most often confused (true → predicted)", rows)

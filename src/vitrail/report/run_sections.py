@@ -72,7 +72,7 @@ def show_run(
     training = show_training(run.folder)
     if run.result is not None:
         curves = read_curves(run.folder)
-        yield show_verdict(run.result, mistakes, curves, inputs.classes)
+        yield show_verdict(run.result, mistakes, curves)
         training.cards.append(_result_card(run, run.result, inputs))
     yield from (mistakes, training)
 

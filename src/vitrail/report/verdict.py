@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from vitrail.evaluation.metrics.scores import most_confused
 from vitrail.plotting.inspection_plots import Curves
 from vitrail.report.html_page import ReportSection, escape, format_image_count
 
@@ -16,7 +15,7 @@ WIDE = 0.05
 
 
 def show_verdict(
-    result: Mapping[str, Any], mistakes: ReportSection, curves: Curves, classes: Sequence[str]
+    result: Mapping[str, Any], mistakes: ReportSection, curves: Curves
 ) -> ReportSection:
     """Show a run's result in three cards."""
     section = ReportSection("Result", data=dict(result), narrow=True)
@@ -24,7 +23,7 @@ def show_verdict(
     if worst := result.get("worst_classes"):
         section.cards.append(_weakest(worst))
     points = [
-        *_look_at_mistakes(mistakes, classes),
+        *_look_at_mistakes(mistakes),
         *_look_at_curves(curves),
         *_look_at_data(result),
     ]
@@ -73,15 +72,13 @@ def _weakest(worst: list[tuple[str, int, int]]) -> str:
     return f'<div class="card">\n<h3>Weakest classes</h3>\n<table>\n{rows}\n</table>\n</div>'
 
 
-def _look_at_mistakes(mistakes: ReportSection, classes: Sequence[str]) -> Iterator[str]:
+def _look_at_mistakes(mistakes: ReportSection) -> Iterator[str]:
     if mistakes.data.get("mistakes"):
         yield f'<a href="#mistakes">The mistakes</a>: {escape(mistakes.note)}'
-    counts = np.array(mistakes.data.get("confusion") or [[0]])
-    pairs = most_confused(counts)
-    if pairs and pairs[0].images > 1:
-        first = pairs[0]
-        pair = f"{classes[first.label]} as {classes[first.predicted]}"
-        yield f"Most often confused: {escape(pair)}, {format_image_count(first.images)}."
+    for true, predicted, count in mistakes.data.get("confused", ())[:1]:
+        if count > 1:
+            pair = escape(f"{true} as {predicted}")
+            yield f"Most often confused: {pair}, {format_image_count(count)}."
 
 
 def _look_at_curves(curves: Curves) -> Iterator[str]:
