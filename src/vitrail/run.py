@@ -303,12 +303,24 @@ class TrainingRun:
             raise InputError("metrics need validation images; give val_split, val_data or hold_out")
         self.task.metrics = self.parts.metrics
 
+    @property
+    def _sharded(self) -> bool:
+        own = self.parts.task is not None or self.parts.model is not None  # their losses are tried
+        return self.config.sharding == "full" and self.processes.count > 1 and not own
+
+    def _weightless(self) -> AbstractContextManager[Any]:
+        """Spare all processes but the first a model of their own, where it will be sharded."""
+        fresh = self.config.weights is None and self.config.tune.mode == "all"
+        spared = self._sharded and fresh and not self.processes.is_main
+        return torch.device("meta") if spared else nullcontext()
+
     def _build_model(self) -> None:
         config, task = self.config, self.task
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.seed)
-            start = task.start(self.parts.checkpoint)
-            model = task.build(start)
+            with self._weightless():
+                start = task.start(self.parts.checkpoint)
+                model = task.build(start)
             if self.parts.model is not None:
                 model = self.parts.model(model)
                 if not isinstance(model, Model):
@@ -322,7 +334,8 @@ class TrainingRun:
         for module in model.modules():  # a model may have another in it
             if isinstance(module, Model):
                 module.checkpointing = config.checkpointing
-        self.model = model.to(self.processes.device)
+        # Sharding brings each process its part of the weights.
+        self.model = model if self._sharded else model.to(self.processes.device)
         task.setup(start.preprocess, self.processes.device)
         if self.parts.task is not None or self.parts.model is not None:
             check_losses(self.model, task)

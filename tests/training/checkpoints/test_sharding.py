@@ -129,6 +129,20 @@ def test_products_in_bfloat16_are_those_of_autocast(checkpointing: bool) -> None
         assert error < 1e-6
 
 
+@pytest.mark.parametrize("name", [VIT, HYBRID, BIT])
+def test_only_the_first_process_needs_the_weights(name: str) -> None:
+    def compute() -> bool:
+        model, _ = make(name)
+        expected = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+        with process_group("cpu") as processes:
+            if not processes.is_main:
+                model = build(name, device="meta").double()
+            shard_model(model, processes)
+            return all(torch.equal(gather(t), expected[n]) for n, t in model.state_dict().items())
+
+    assert values(in_processes(compute, 3)) == [True] * 3
+
+
 def test_processes_run_a_gathered_model_each_for_itself() -> None:
     def compute() -> bool:
         model, images = make(VIT)

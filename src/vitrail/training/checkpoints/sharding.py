@@ -23,18 +23,45 @@ from vitrail.training.checkpoints.dtensor import is_sharded, reshard
 def shard_model(model: Model, processes: Processes) -> None:
     """Shard the first process's weights over all processes, each block as a unit.
 
-    They keep their dtype, so that autocast computes what it computes for an unsharded model.
+    Only the first one needs them: elsewhere the model may be on the meta device, and no process
+    holds more than its shards and one whole tensor at a time. They keep their dtype, so that
+    autocast computes what it computes for an unsharded model.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    for tensor in model.state_dict().values():
-        broadcast(tensor, src=0)
+    given = dict(_all_tensors(model)) if processes.is_main else {}
+    model.to("meta")
     mesh = init_device_mesh(processes.device.type, (processes.count,))
     for module in list(model.modules()):
         for block in getattr(module, "blocks", ()):  # of the model, and of a hybrid's stem
             fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
+    model.to_empty(device=processes.device)
+    for name, tensor in _all_tensors(model):
+        _fill(tensor, given.pop(name, None), processes.device)
+
+
+def _all_tensors(model: Model) -> Iterator[tuple[str, Tensor]]:
+    """Give weights and buffers, also those that no file has."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        yield name, tensor.detach()
+
+
+def _fill(tensor: Tensor, given: Tensor | None, device: torch.device) -> None:
+    """Fill a tensor of all processes, sharded or not, with what the first one has."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if given is None:
+        whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    else:
+        whole = given.to(device).contiguous()
+    if isinstance(tensor, DTensor):
+        parts = distribute_tensor(whole, tensor.device_mesh, tensor.placements)
+        tensor.to_local().copy_(parts.to_local())
+    else:
+        broadcast(whole, src=0)
+        tensor.copy_(whole)
 
 
 def full_state_dict(model: Model) -> dict[str, Tensor]:
