@@ -22,7 +22,7 @@ from tests.forks import in_processes
 from vitrail import distributed
 from vitrail.config import InputError
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.distributed import LostError, Processes, Shard, choose_device, process_group
+from vitrail.distributed import LostError, Processes, Shard, choose_device, process_group, send
 
 
 def test_one_process_agrees_with_itself() -> None:
@@ -297,3 +297,17 @@ def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="shape") as caught, process_group("cpu"):
         raise RuntimeError("shape mismatch")
     assert not isinstance(caught.value, LostError)
+
+
+def test_tensors_go_to_a_gpu_through_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, object]] = []
+    tensor = torch.arange(3)
+    assert send(tensor, None) is tensor
+    assert send(tensor, "cpu") is tensor
+    assert send(tensor, "meta").is_meta
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: told.append(("pin", self)) or self)
+    monkeypatch.setattr(
+        torch.Tensor, "to", lambda self, *place, **how: told.append(("to", (*place, how))) or self
+    )
+    send(tensor, "cuda")
+    assert told == [("pin", tensor), ("to", (torch.device("cuda"), {"non_blocking": True}))]

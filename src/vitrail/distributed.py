@@ -94,7 +94,7 @@ class Processes:
         place = self._meeting if self.count > 1 else self.device
         dtype = torch.float32 if place.type == "mps" else torch.float64
         scalars = torch.stack([tensor.detach().to(dtype) for tensor in tensors]).to(place)
-        given = torch.tensor(numbers, dtype=dtype).to(place, non_blocking=True)
+        given = send(torch.tensor(numbers, dtype=dtype), place)
         summed = torch.cat([scalars, given])
         if self.count > 1:
             dist.all_reduce(summed)
@@ -247,6 +247,14 @@ def choose_device(device: str | torch.device | None = None) -> torch.device:
 
 
 @cache
+def send(tensor: Tensor, device: torch.device | str | None) -> Tensor:
+    """Copy a tensor to a device without waiting: a GPU takes it from pinned memory by itself."""
+    place = tensor.device if device is None else torch.device(device)
+    if place.type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(place, non_blocking=True)
+
+
 def _open_store(rank: int) -> Store:
     """Open what the processes find each other with, in the first of them, for as long as it lives.
 

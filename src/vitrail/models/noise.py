@@ -13,6 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from vitrail.distributed import send
+
 _LEVELS = 2**16  # of a random number; a word of 64 bits has four
 
 
@@ -81,7 +83,7 @@ def keyed_noise(model: nn.Module, keys: Tensor) -> Iterator[None]:
     With activation checkpointing the backward pass, which draws again, must be inside too.
     """
     noisy = [m for m in model.modules() if isinstance(m, Dropout | StochasticDepth | UniformNoise)]
-    words = draw_words(keys.to(next(model.parameters()).device), len(noisy))
+    words = draw_words(send(keys, next(model.parameters()).device), len(noisy))
     try:
         for module, own in zip(noisy, words.unbind(1), strict=True):
             module.keys = own

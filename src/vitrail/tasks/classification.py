@@ -15,7 +15,7 @@ from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.mixing import mix_images, mix_targets, soft_targets
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.distributed import Processes
+from vitrail.distributed import Processes, send
 from vitrail.evaluation.accuracy import Accuracy, measure_accuracy
 from vitrail.evaluation.metrics.intervals import wilson
 from vitrail.models import parse
@@ -51,9 +51,9 @@ class Classification(Task):
     def prepare(self, batch: Batch) -> DeviceBatch:
         """Normalize on the device, then mix images and labels with their neighbors'."""
         inputs = normalize(batch.images, self.preprocess, device=self.device)
-        labels = batch.labels.to(self.device, non_blocking=True)
+        labels = send(batch.labels, self.device)
         targets = soft_targets(labels, len(self.classes), self.config.loss.smoothing)
-        weights, keys = batch.weights.to(self.device), batch.keys
+        weights, keys = send(batch.weights, self.device), batch.keys
         if batch.mix is not None:
             inputs, targets = mix_images(inputs, batch.mix), mix_targets(targets, batch.mix)
             weights, keys = weights[1:] * weights[:-1], keys[1:]  # a mixture needs both

@@ -14,6 +14,7 @@ from vitrail.data.batches import Batch, EvalBatches
 from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.rng import keys
 from vitrail.data.transforms.apply import normalize
+from vitrail.distributed import send
 from vitrail.models import parse
 from vitrail.models.model import Model
 from vitrail.models.pretraining.masked import MaskedAutoencoder, MaskedImageModel, MaskedViT
@@ -94,7 +95,7 @@ class MaskedImageModeling(Task):
         """Normalize on the device; the target is the image itself, as it was."""
         assert batch.mix is None, "a mixture of images has no patches to predict"
         inputs = normalize(batch.images, self.preprocess, device=self.device)
-        images, weights = batch.images.to(self.device), batch.weights.to(self.device)
+        images, weights = (send(each, self.device) for each in (batch.images, batch.weights))
         return DeviceBatch(inputs, images, weights, batch.keys)
 
     def losses(self, model: nn.Module, batch: DeviceBatch) -> Tensor:

@@ -19,7 +19,7 @@ from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.rng import keys
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.distributed import Processes
+from vitrail.distributed import Processes, send
 from vitrail.models.model import Model
 from vitrail.training.best_tracker import EvalResult
 from vitrail.training.peft import plain_state
@@ -104,8 +104,8 @@ class Task(ABC):
     def prepare(self, batch: Batch) -> DeviceBatch:
         """Bring a batch to the device, normalized there, with its labels as targets."""
         inputs = normalize(batch.images, self.preprocess, device=self.device)
-        labels = batch.labels.to(self.device, non_blocking=True)
-        return DeviceBatch(inputs, labels, batch.weights.to(self.device), batch.keys)
+        labels = send(batch.labels, self.device)
+        return DeviceBatch(inputs, labels, send(batch.weights, self.device), batch.keys)
 
     @abstractmethod
     def losses(self, model: nn.Module, batch: DeviceBatch) -> Tensor:

@@ -35,6 +35,7 @@ from vitrail.data.transforms.patch_layout import (
 )
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.data.transforms.resizing import has_kernel, resize, resize_boxes, resize_quickly
+from vitrail.distributed import send
 
 _SMALL = 8 / 7
 """`small` resizes the short side to this multiple of the size: 256 for 224."""
@@ -149,7 +150,7 @@ def normalize(
 
     Images of different sizes come as patches (B, budget, …), as patch_layout.py says.
     """
-    batch = batch.to(device, non_blocking=True)
+    batch = send(batch, device)
     exact = torch.promote_types(dtype, torch.float32)
     scale, shift = _constants(preprocess.mean, preprocess.std, batch.device, exact)
     if batch.ndim == 3:
