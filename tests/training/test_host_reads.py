@@ -31,7 +31,7 @@ class GatedOptimizer(torch.optim.SGD):
     _step_supports_amp_scaling = True
     found_inf: torch.Tensor
 
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         assert closure is None
         assert self.found_inf.device == META
         for group in self.param_groups:
