@@ -51,6 +51,7 @@ bench: .venv/installed-dev
 	$(BIN)/python benchmarks/evaluate.py
 	$(BIN)/python benchmarks/inspection.py
 	$(BIN)/python benchmarks/predict.py
+	$(BIN)/python benchmarks/compressed.py
 	$(BIN)/python benchmarks/serve.py
 
 clean:

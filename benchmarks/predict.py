@@ -7,8 +7,8 @@ Both read, decode, resize, normalize, run the same ViT-Ti/16 and rank five class
 what its inference.py does: create_dataset, create_loader (2 worker processes, batches of 256, its
 defaults) and the model; `timm, batch 8` is the same with our micro-batch. In a round every
 contestant has one turn; ratios are taken within a round. Processor time, of all processes, does
-not mind a busy machine; images a second do. Predictions must be the same: every top-1 equal,
-logits within 1e-4.
+not mind a busy machine; images a second do. Predictions must be the same in float32: every top-1
+equal, logits within 1e-4.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from rich.table import Table
 from torch import Tensor
 
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.deploy.backends.selection import select_backend
+from vitrail.deploy.backends.selection import select_backend, select_precision
 from vitrail.models import build, parse
 from vitrail.predictor import Predictor
+from vitrail.predictor.fused import InferencePrecision
 from vitrail.predictor.images import find_images
 from vitrail.weights.checkpoint import Checkpoint, save_folder
 from vitrail.weights.convert import convert
@@ -69,6 +70,8 @@ def main(
     rounds: int = 5,
     threads: int | None = None,
     backend: str = "pytorch",
+    precision: InferencePrecision = "float32",
+    data: str | None = None,
     json: Path | None = None,
 ) -> None:
     """Compare how fast vitrail and timm predict a folder of JPEGs.
@@ -82,6 +85,8 @@ def main(
         threads: Threads of both sides' models; one a core unless given. On a busy machine take
             one: torch's threads spin while they wait for each other, which costs timm's side.
         backend: What computes at ours, as `vitrail predict --backend` says.
+        precision: The precision of ours, as `vitrail predict --precision` says.
+        data: What calibrates int8.
         json: Write the figures here.
     """
     mend_torchvision()
@@ -91,7 +96,7 @@ def main(
         folder = Path(temporary)
         model = weights or random_weights(folder)
         place = _link(photos, folder / "images", images)
-        steps = prepare(model, place, threads, backend)
+        steps = prepare(model, place, threads, backend, precision, data)
         logits = {name: step() for name, step in steps.items()}  # warm, and compared
         same = {name: _compare(logits[OURS], other) for name, other in logits.items()}
         timings = measure(steps, len(logits[OURS]), rounds)
@@ -101,9 +106,9 @@ def main(
         json.write_text(json_format.dumps({**figures, "cores": os.cpu_count()}, indent=1) + "\n")
 
 
-def random_weights(folder: Path) -> Path:
-    """Write a ViT-Ti/16 of random weights as timm does."""
-    model = build(parse("ViT-Ti/16,activation=gelu,position_resize=timm"))
+def random_weights(folder: Path, name: str = "ViT-Ti/16") -> Path:
+    """Write a model of random weights as timm does."""
+    model = build(parse(f"{name},activation=gelu,position_resize=timm"))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.02)
     half = (0.5,) * 3
@@ -132,12 +137,19 @@ def _link(photos: Path | None, folder: Path, count: int) -> Path:
     return folder
 
 
-def prepare(weights: Path, folder: Path, threads: int | None, backend: str) -> dict[str, Step]:
+def prepare(
+    weights: Path,
+    folder: Path,
+    threads: int | None,
+    backend: str,
+    precision: InferencePrecision,
+    data: str | None,
+) -> dict[str, Step]:
     """Build the contestants; a turn gives the logits of all images."""
     predictor = Predictor.load(weights)
     if threads:
         predictor.batching = replace(predictor.batching, workers=threads, threads=1)
-    predictor = select_backend(predictor, backend)
+    predictor = select_precision(select_backend(predictor, backend), precision, data)
     files = find_images([folder])
 
     def ours() -> Tensor:

@@ -8,8 +8,8 @@ other, for the latency of a single client, then some clients at once, each on a 
 keeps. Whoever is not on turn is stopped, for LitServe computes while it waits. In a round every
 contestant has one turn; ratios are taken within a round. Processor time is that of all of a
 server's processes; it does not mind a busy machine, and images a second do: there, whoever has
-more threads gets more of it. The peers are in servers.py. All must name the same most likely class
-for every image.
+more threads gets more of it. The peers are in servers.py. In float32 all must name the same most
+likely class for every image.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def main(
     single: int = 12,
     rounds: int = 4,
     backend: str = "pytorch",
+    precision: str = "float32",
     json: Path | None = None,
 ) -> None:
     """Compare servers of the same model.
@@ -90,6 +91,7 @@ def main(
         single: Requests of a turn with one client.
         rounds: Turns that each contestant has.
         backend: What computes at ours, as `vitrail serve --backend` says.
+        precision: float32 or bfloat16 at ours, as `vitrail serve --precision` says.
         json: Write the figures here.
     """
     bodies = [_form(data) for data in _read(photos)]
@@ -103,6 +105,8 @@ def main(
             str(model),
             "--backend",
             backend,
+            "--precision",
+            precision,
             "--port",
         ]
         peer = [sys.executable, str(Path(__file__).with_name("servers.py"))]

@@ -9,6 +9,7 @@ from torch import Tensor
 from tests.predictors import make
 from tests.shelf import refusal
 from vitrail.deploy.backends.token_merging import MergedViT, merge_tokens
+from vitrail.predictor.fused import fuse, has_bfloat16
 
 SMALL = "ViT/8@32,depth=3,width=32,heads=2,mlp=64,classes=7"
 
@@ -85,3 +86,16 @@ def test_what_can_not_be_merged() -> None:
     assert "merge must be in [0, 0.5], got 0.7" in refusal(MergedViT, model, 0.7)
     for name in ("BiT-R50x1@32,classes=7", f"{SMALL},pool=map"):
         assert "token merging needs" in refusal(MergedViT, make(name).model, 0.1)
+
+
+@pytest.mark.skipif(not has_bfloat16(), reason="this CPU has no bfloat16")
+def test_merging_runs_in_bfloat16() -> None:
+    torch.manual_seed(0)
+    model, x = make(SMALL).model.eval(), torch.randn(2, 3, 32, 32)
+    exact, rounded = (
+        MergedViT(fuse(model, prune=False, precision=precision), 0.1)
+        for precision in ("float32", "bfloat16")
+    )
+    with torch.inference_mode():
+        expected = exact(x)
+        assert 0 < float((rounded(x) - expected).norm() / expected.norm()) < 0.05

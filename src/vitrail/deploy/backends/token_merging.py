@@ -64,8 +64,8 @@ def _run_block(
     """Run a block, merging between attention and MLP."""
     attention = block.attention
     query, key, value = attention.project(x)
-    bias = sizes.log().transpose(1, 2)[:, None]  # (batch, 1, 1, tokens)
-    mixed = F.scaled_dot_product_attention(query, key, value, bias)
+    bias = sizes.log().transpose(1, 2)[:, None].to(query.dtype)  # (batch, 1, 1, tokens)
+    mixed = attention.mix(query, key, value, bias)
     mixed = attention.sub_norm(mixed.transpose(1, 2).reshape(x.shape))
     x = x + block.after1(attention.output(mixed))
     x, sizes = merge_tokens(x, sizes, key.mean(1), count, prefix)
