@@ -200,7 +200,7 @@ def _train(
     """Train in all processes; calibrate the model, and leave the report in the folder."""
     if config.folds and not config.fold:
         ends = {"restart": restart, "report": report, "calibrate": calibrate}
-        return run_folds(config, lambda each: _train(each, parts, **ends))
+        return run_folds(config, lambda each: _train(each, parts, time.monotonic(), **ends))
     with process_group(config.device) as processes:
         run = train_among(processes, config, parts, restart=restart, started=started)
         if calibrate and processes.is_main:

@@ -18,7 +18,7 @@ from vitrail.config import (
     suggest,
     to_dict,
 )
-from vitrail.data.datasets.open import Data, open_data
+from vitrail.data.datasets.open import Data, names_targets, open_data
 from vitrail.data.transforms.augment import parse_augment
 from vitrail.distributed import choose_device
 from vitrail.models import BiT, ViT
@@ -106,6 +106,8 @@ def resolve_settings(
 ) -> Configured:
     """Gather settings as `configure` does; keep the weights that had to be read for it."""
     words = continue_settings(words)
+    if task is None and names_targets(data):
+        task = "regression"
     given = (_daily_settings(task, words), _more_settings(words))
     given_out, path = words.get("out"), words.get("config_file")
     out = Path("runs/run" if given_out is None else given_out)

@@ -60,6 +60,8 @@ def make_world(folder: Path) -> None:
     for number in range(36):
         name = CLASSES[number % 3]
         save_image(rng, folder / "photos" / name / f"{number:02}.jpg", number % 3)
+    rows = [f"photos/{CLASSES[n % 3]}/{n:02}.jpg,{n},{n % 5}" for n in range(36)]
+    (folder / "ages.csv").write_text("\n".join(["path,age,weight", *rows]) + "\n")
     for number, place in enumerate(
         ["cat.jpg", "dog.jpg", "dog.png", "new/1.jpg", "holiday/1.jpg", "images/cat/1.jpg"]
     ):

@@ -16,7 +16,7 @@ from vitrail.plotting import inspection_plots as plots
 from vitrail.plotting.canvas import INK, Plot
 from vitrail.plotting.captions import CAPTIONS
 from vitrail.plotting.choosing_plots import draw_pareto
-from vitrail.plotting.evaluation_plots import draw_confusion, draw_reliability
+from vitrail.plotting.evaluation_plots import draw_confusion, draw_reliability, draw_scatter
 from vitrail.plotting.inspection_plots import Curves
 from vitrail.plotting.study_plots import draw_lines
 from vitrail.plotting.tiles import by_row, hide_missing, light, middles, mosaic
@@ -64,6 +64,7 @@ EXAMPLES: dict[str, Callable[[], Plot]] = {
     "curves": lambda: plots.draw_curves(curves()),
     "predictions": lambda: plots.draw_predictions(np.tile(image(), (2, 3, 1))),
     "confusion": lambda: draw_confusion(np.eye(4, dtype=int), WILD),
+    "scatter": lambda: draw_scatter(np.eye(4)[:, :3], np.ones((4, 3)), WILD[:3], "$x$\nset"),
     "reliability": lambda: draw_reliability(BINS, (0.1, 0.05, 0.2), "$x$\nset"),
     "study": lambda: draw_lines({WILD[0]: [(1, 0.2, 0.1, 0.3), (8, 0.5, 0.4, 0.6)]}, x="x", y="y"),
     "pareto": lambda: draw_pareto(WILD[:2], [10, 90], [(0.9, 0.8, 0.95)] * 2, [True, False], 0),

@@ -93,8 +93,8 @@ def train(
 
     Args:
         model: The model's name, such as ViT-S/16 or ViT-B/16@384.
-        task: What is learned: classification (unless --config says otherwise), masked-patches, mae,
-            or the import path of a task of your own. Each has its own recipe.
+        task: What is learned: classification, regression (where DATA has targets), masked-patches,
+            mae, or the import path of a task of your own. Each has its own recipe.
     """
     words = {**_words(flags, settings), "model": model, "task": task}
     if flags.dry_run:

@@ -30,6 +30,8 @@ def resolve_balance(kind: Balance, dataset: ImageDataset | ImageStream) -> Balan
             return "none"
         raise InputError(f"balance {kind} counts the classes before training, and "
                          f"{dataset.name} is a stream; leave it out")  # fmt: skip
+    if dataset.regression:
+        raise InputError(f"balance counts classes, and {dataset.name} has numbers; leave it out")
     if kind == "sampling" and dataset.multilabel:
         raise InputError(f"balance sampling needs one label per image, and images of "
                          f"{dataset.name} have several; use balance weights")  # fmt: skip

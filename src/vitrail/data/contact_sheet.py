@@ -69,7 +69,7 @@ def _images(
     dataset: ImageDataset, preprocess: Preprocess, level: str | None, seed: int
 ) -> np.ndarray:
     if level is None:
-        if not dataset.multilabel:
+        if dataset.labels.ndim == 1:
             dataset = select(dataset, np.argsort(dataset.labels, kind="stable"))
         return EvalBatches(dataset, preprocess, batch=len(dataset))[0].images.numpy()
     augment = parse_augment(level)

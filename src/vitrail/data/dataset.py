@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitrail.config import InputError
 from vitrail.data.datasets.sparse_labels import SparseLabels, sparse
 
 _SIZES = 200_000  # images whose sizes a fingerprint counts
@@ -47,13 +48,14 @@ class ImageDataset(ABC):
         self.name = name
         """Its name in messages, such as `photos/train`."""
         self.classes = tuple(classes)
-        dense = isinstance(labels, np.ndarray) and labels.ndim == 2
+        dense = isinstance(labels, np.ndarray) and labels.ndim == 2 and labels.dtype == np.uint8
         self.labels = sparse(labels) if dense else labels
         """Class indices (int64, N); with several labels per image, 0 / 1 (uint8, N x classes), held
-        as SparseLabels and made dense where rows are taken out."""
+        as SparseLabels and made dense where rows are taken out; for regression, the numbers
+        themselves (float32, N x targets), whose names are `classes`."""
         self.root = root
         """The dataset's folder, where the list of unreadable files is kept."""
-        assert labels.dtype == (np.int64 if labels.ndim == 1 else np.uint8), labels.dtype
+        assert labels.dtype in ((np.int64,) if labels.ndim == 1 else (np.uint8, np.float32))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -61,10 +63,17 @@ class ImageDataset(ABC):
     @property
     def multilabel(self) -> bool:
         """Tell whether an image may have several labels or none."""
-        return self.labels.ndim == 2
+        return self.labels.dtype == np.uint8
+
+    @property
+    def regression(self) -> bool:
+        """Tell whether an image has numbers to predict, not classes."""
+        return self.labels.dtype == np.float32
 
     def class_counts(self) -> np.ndarray:
-        """Count the images of each class."""
+        """Count the images of each class; each has a number for each target of a regression."""
+        if self.regression:
+            return np.full(len(self.classes), len(self))
         if isinstance(self.labels, SparseLabels):
             return self.labels.count_images()
         return np.bincount(self.labels, minlength=len(self.classes))
@@ -128,6 +137,14 @@ class ImageDataset(ABC):
                 update(repr(content.shape).encode())
                 content = content.tobytes()
             update(hashlib.blake2b(content, digest_size=16).digest())
+
+
+def check_one_class(dataset: ImageDataset, why: str = "expected one class each") -> None:
+    """Refuse a dataset whose images have several labels, or numbers instead of a class."""
+    if dataset.regression:
+        raise InputError(f"{dataset.name} has numbers to predict; {why}")
+    if dataset.multilabel:
+        raise InputError(f"{dataset.name} has several labels per image; {why}")
 
 
 def stat_files(files: Iterable[Path]) -> str:
@@ -212,7 +229,10 @@ class Selection(ImageDataset):
 
     def __init__(self, dataset: ImageDataset, indices: np.ndarray, name: str | None) -> None:
         super().__init__(
-            name or dataset.name, dataset.classes, dataset.labels.take(indices), dataset.root
+            name or dataset.name,
+            dataset.classes,
+            dataset.labels.take(indices, axis=0),
+            dataset.root,
         )
         self.dataset = dataset
         self.indices = indices
@@ -283,7 +303,7 @@ class ImageStream(ABC):
         self.classes = tuple(classes)
         self.shards = shards
         """How many shards there are."""
-        self.multilabel = multilabel
+        self.multilabel, self.regression = multilabel, False
         self.length = length
         """Images per epoch, if known."""
         self.buffer = buffer

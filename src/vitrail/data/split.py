@@ -75,7 +75,7 @@ def _held_out(dataset: ImageDataset, fraction: float, seed: int) -> np.ndarray:
     """Mark the images to hold out: in each class, those with the smallest hashes."""
     hashes, chosen = _hashes(dataset, seed), np.zeros(len(dataset), bool)
     everything = [np.arange(len(dataset))]
-    several = dataset.multilabel
+    several = dataset.labels.ndim == 2
     for group in everything if several else members(dataset.labels, len(dataset.classes)):
         count = round_half_up(fraction, len(group))
         count = min(max(count, 1), len(group) - 1) if len(group) > 1 else 0

@@ -120,5 +120,6 @@ def _first(dataset: ImageDataset, order: np.ndarray, count: int | float) -> Imag
 
 
 def _check_one_label(dataset: ImageDataset, what: str) -> None:
-    if dataset.multilabel:
-        raise InputError(f"{what} needs one label per image; {dataset.name} has several")
+    if dataset.labels.ndim == 2:
+        has = "numbers" if dataset.regression else "several"
+        raise InputError(f"{what} needs one label per image; {dataset.name} has {has}")

@@ -40,7 +40,13 @@ class PredictionResult(Result):
     """Those that could not be read, with the reason."""
 
     def summary(self) -> Iterable[ResultTable | str]:
-        """Give a table of classes, and the images that could not be read."""
+        """Give a table of classes, or numbers, and the images that could not be read."""
+        if numbers := [each for each in self.predictions if each.values is not None]:
+            cells = [
+                (each.path, *(f"{value:.6g}" for value in (each.values or {}).values()))
+                for each in numbers
+            ]
+            yield ResultTable(("image", *(numbers[0].values or {})), cells)
         doubted = any(each.doubts() for each in self.predictions)
         rows = [
             (
@@ -117,8 +123,9 @@ def predict(
     unreadable: list[Prediction] = []
     with ExitStack() as stack:
         report = stack.enter_context(show_progress("predicting", len(files)))
-        writers = [stack.enter_context(csv_writer(Path(csv)))] if csv else []
-        writers += [stack.enter_context(parquet_writer(Path(parquet)))] if parquet else []
+        writers = [stack.enter_context(csv_writer(Path(csv), predictor.targets))] if csv else []
+        if parquet:
+            writers.append(stack.enter_context(parquet_writer(Path(parquet), predictor.targets)))
         for done, prediction in enumerate(predictor.predictions(files, top=top), 1):
             if prediction.error is not None:
                 unreadable.append(prediction)

@@ -50,15 +50,17 @@ class Predictions:
     indices: np.ndarray
     """(n) each image's number in the dataset."""
     labels: np.ndarray
-    """(n) its class; (n, classes) of 0 and 1 where images have several labels."""
+    """(n) its class; (n, classes) of 0 and 1 where images have several labels; (n, targets) of
+    numbers."""
     top: np.ndarray
     """(n, 5 or fewer) the most likely classes, best first; -1 for outputs that stand for none."""
     confidence: np.ndarray
     """(n) the probability of the most likely output."""
     losses: np.ndarray
-    """(n) cross-entropy; for a sigmoid model or several labels, binary and summed over classes."""
+    """(n) cross-entropy; for a sigmoid model or several labels, binary and summed over classes; for
+    numbers, the squared error, averaged over targets."""
     logits: np.ndarray | None
-    """(n, classes), kept only where images have several labels."""
+    """(n, classes), kept only where images have several labels, or numbers to predict."""
     unreadable: tuple[UnreadableImage, ...]
 
     def correct(self, k: int = 1) -> np.ndarray:
@@ -90,7 +92,10 @@ def read_predictions(
     if multilabel:
         logits = logits[:, torch.from_numpy(matching.outputs(labels.shape[1]))]
         targets = labels.float()
-        losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
+        if labels.is_floating_point():  # numbers to predict
+            losses = (logits - targets).square().mean(-1)
+        else:
+            losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)
         none, unknown = np.empty((len(rows), 0), np.int64), np.full(len(rows), np.nan)
         kept = logits.numpy()
         return Predictions(

@@ -131,6 +131,8 @@ def open_matched(
         notes = ()
     else:
         dataset, notes = open_images(data, split, models)
+        if dataset.regression != (loaded.activation == "none"):
+            raise InputError(_mismatch(dataset, loaded))
         matching = match_classes(dataset, loaded.classes, outputs, classes)
     notes += (*notes_of(dataset), *matching.notes)
     if dataset.multilabel and loaded.activation == "softmax":
@@ -140,7 +142,7 @@ def open_matched(
         if loaded.thresholds is not None:
             own = "a label is predicted where its probability reaches the model's threshold"
         notes += (own,)
-    if loaded.temperature != 1 and not dataset.multilabel:
+    if loaded.temperature != 1 and dataset.labels.ndim == 1:
         notes += (f"probabilities are calibrated: temperature {loaded.temperature:.3f}",)
     if loaded.preprocess is not None and loaded.preprocess.patches:
         budget = loaded.preprocess.patches
@@ -148,6 +150,14 @@ def open_matched(
     if loaded.preprocess is None:
         notes += ("the weights do not say how images are preprocessed: the paper's way is used",)
     return dataset, matching, notes
+
+
+def _mismatch(dataset: ImageDataset, loaded: LoadedModel) -> str:
+    """Say that one of data and model has numbers, the other classes."""
+    if dataset.regression:
+        return f"{dataset.name} has numbers to predict, but the model predicts classes"
+    names = "+".join(loaded.classes or ("COLUMN",))
+    return f"the model predicts numbers; name them in the data: csv:FILE,targets={names}"
 
 
 def map_thresholds(

@@ -13,6 +13,7 @@ import numpy as np
 from vitrail.data.dataset import ImageDataset
 from vitrail.evaluation.evaluation_result import EvaluationResult
 from vitrail.evaluation.metrics.scores import DRAWN, confusion_matrix, predict_labels
+from vitrail.evaluation.regression_result import RegressionResult
 from vitrail.files import make_folder, write_whole
 from vitrail.result import write_json
 from vitrail.text import encodable
@@ -26,7 +27,13 @@ def image_rows(result: EvaluationResult, dataset: ImageDataset) -> list[dict[str
     found = result.predictions
     assert found is not None
     rows: list[dict[str, Any]] = []
-    if found.logits is None:
+    if isinstance(result, RegressionResult) and found.logits is not None:
+        for true, predicted in zip(found.labels.tolist(), found.logits.tolist(), strict=True):
+            row: dict[str, Any] = {}
+            for name, own, guess in zip(result.names, true, predicted, strict=True):
+                row |= {name: own, f"{name} predicted": guess}
+            rows.append(row)
+    elif found.logits is None:
         names = [*dataset.classes, ""]  # the last for an output that stands for no class
         for label, best, confidence in zip(
             found.labels, found.top[:, 0], found.confidence.tolist(), strict=True
@@ -68,9 +75,10 @@ def write_csv_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def write_class_table(result: EvaluationResult, path: Path) -> None:
-    """Write one row per class."""
+    """Write one row per class, or per target."""
     make_folder(path.parent)
-    write_csv_rows(path, [each.row() for each in result.classes])
+    listed = result.targets if isinstance(result, RegressionResult) else result.classes
+    write_csv_rows(path, [each.row() for each in listed])
 
 
 def write_evaluation(result: EvaluationResult, dataset: ImageDataset, out: Path) -> None:
@@ -78,11 +86,17 @@ def write_evaluation(result: EvaluationResult, dataset: ImageDataset, out: Path)
     from vitrail.plotting.evaluation_plots import (
         draw_confusion,
         draw_reliability,
+        draw_scatter,
         make_title,
         save_plot,
     )
 
-    write_class_table(result, out / "classes.csv")
+    write_class_table(result, out / result.table)
+    if isinstance(result, RegressionResult) and result.predictions is not None:
+        true, predicted = result.predictions.labels, result.predictions.logits
+        assert predicted is not None
+        title = make_title(dataset.name, result.evaluated_on())
+        save_plot(draw_scatter(true, predicted, result.names, title), out, "scatter")
     write_csv_rows(out / "images.csv", image_rows(result, dataset))
     if result.confusion is not None and result.calibration is not None:
         assert result.top1 is not None

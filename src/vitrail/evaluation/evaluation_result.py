@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from vitrail.evaluation.dataset_predictions import Predictions
 from vitrail.evaluation.metrics.calibration import Calibration
@@ -94,6 +94,8 @@ class EvaluationResult(Result):
     out: Path | None = None
     """The folder with files and plots."""
     predictions: Predictions | None = field(default=None, repr=False, compare=False)
+    table: ClassVar[str] = "classes.csv"
+    """The file of `out` with a row for each class."""
 
     def evaluated_on(self) -> str:
         """Say on how many images it was evaluated."""

@@ -11,6 +11,7 @@ from vitrail.data.dataset import ImageDataset
 from vitrail.evaluation.dataset_predictions import TOP_K, Predictions
 from vitrail.evaluation.evaluation_result import ClassResult, EvaluationResult
 from vitrail.evaluation.metrics.calibration import measure_calibration
+from vitrail.evaluation.metrics.errors import score_targets
 from vitrail.evaluation.metrics.intervals import Estimate, bootstrap, mean, wilson
 from vitrail.evaluation.metrics.scores import (
     MacroScores,
@@ -23,6 +24,7 @@ from vitrail.evaluation.metrics.scores import (
     predict_labels,
     rank_images,
 )
+from vitrail.evaluation.regression_result import RegressionResult
 
 _FEWER = 200
 """Resamples of the mean average precision and F1, each of which goes over all scores."""
@@ -41,6 +43,8 @@ def score_predictions(
     `real` has the correct classes of each image of the dataset, `thresholds` the probability from
     which on an image has each label (0.5 unless given).
     """
+    if dataset.regression:
+        return _score_regression(predictions, dataset, resamples)
     if predictions.logits is not None:
         return _score_multilabel(predictions, dataset, thresholds, resamples)
     count = len(predictions.indices)
@@ -73,6 +77,24 @@ def score_predictions(
         classes=_score_classes(predictions.labels, first, in_top, predicted, dataset.classes),
         confusion=count_confusion(predictions.labels, predictions.top[:, 0], len(dataset.classes)),
         names=dataset.classes,
+        predictions=predictions,
+    )
+
+
+def _score_regression(
+    predictions: Predictions, dataset: ImageDataset, resamples: int
+) -> RegressionResult:
+    """Compute the errors of predicted numbers."""
+    assert predictions.logits is not None
+    names = dataset.classes
+    return RegressionResult(
+        dataset=dataset.name,
+        images=len(predictions.indices),
+        skipped=len(predictions.unreadable),
+        loss=mean(predictions.losses, resamples=resamples),
+        classes=(),
+        names=names,
+        targets=score_targets(predictions.logits, predictions.labels, names, resamples=resamples),
         predictions=predictions,
     )
 

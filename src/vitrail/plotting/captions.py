@@ -110,6 +110,12 @@ CAPTIONS = {
         "Held-out images, the same with the masked patches in gray, and with the model's "
         "predictions for these patches, at the last evaluation.",
     ),
+    "scatter": Caption(
+        "Predicted over true numbers",
+        "Dots far from the dashed line are large errors; a cloud flatter than the line means that "
+        "the model stays near the mean.",
+        "One dot per image; on the line, both are the same.",
+    ),
     "confusion": Caption(
         "Confusion matrix",
         "Everything off the diagonal is a mistake: a dark cell there is a pair of classes "

@@ -67,6 +67,30 @@ def make_title(name: str, said: str) -> str:
 
 
 @styled
+def draw_scatter(
+    true: np.ndarray, predicted: np.ndarray, names: Sequence[str], title: str = ""
+) -> Plot:
+    """Draw predicted numbers over true ones (images, targets), a panel for each target."""
+    count = len(names)
+    alt = f"Predicted over true {', '.join(names)} of {len(true):,} images; exact ones on the line"
+    columns = min(count, 2)
+    rows = -(-count // columns)
+    plot = Plot("scatter", alt, 4.2 * rows)
+    panels = plot.subplots(rows, columns, squeeze=False).flatten()
+    for number, axes in enumerate(panels):
+        axes.set_visible(number < count)
+        if number >= count:
+            continue
+        x, y = true[:, number], predicted[:, number]
+        low, high = float(min(x.min(), y.min())), float(max(x.max(), y.max()))
+        axes.plot([low, high], [low, high], "--", color=INK, linewidth=1)
+        axes.scatter(x, y, s=9, color=COLORS[0], alpha=0.6, linewidths=0)
+        axes.set(xlabel=f"true {shorten(names[number])}", ylabel="predicted")
+    set_title(panels[0], title)
+    return plot
+
+
+@styled
 def draw_reliability(
     bins: Sequence[tuple[float, int, float | None, float | None]],
     ece: tuple[float, float, float],

@@ -46,7 +46,8 @@ def doubts_of(loaded: LoadedModel, name: str, rate: float | None) -> Doubts:
     found, threshold = loaded.uncertainty, None
     if rate is not None:
         if loaded.activation != "softmax":
-            raise InputError(f"--unsure: {name} predicts several labels per image, not one class")
+            what = "numbers" if loaded.activation == "none" else "several labels per image"
+            raise InputError(f"--unsure: {name} predicts {what}, not one class")
         if found is None:
             raise InputError(
                 f"--unsure: {name} was not calibrated on held-out images; first run: vitrail "

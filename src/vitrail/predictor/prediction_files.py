@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,14 +19,23 @@ _ROWS_PER_WRITE = 4096
 
 
 @contextmanager
-def csv_writer(path: Path) -> Iterator[Callable[[Prediction], None]]:
-    """Write a CSV file, complete or not at all; an unreadable image gets one row."""
+def csv_writer(
+    path: Path, targets: Sequence[str] | None = None
+) -> Iterator[Callable[[Prediction], None]]:
+    """Write a CSV file, complete or not at all; an unreadable image gets one row.
+
+    With `targets`, the numbers of a regression, an image has one row with a column for each.
+    """
     with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(COLUMNS)
+        writer.writerow(COLUMNS if targets is None else ("path", *targets, "error"))
 
         def add(prediction: Prediction) -> None:
             name = printable(prediction.path)
+            if targets is not None:
+                values = prediction.values or dict.fromkeys(targets, "")
+                writer.writerow((name, *values.values(), prediction.error or ""))
+                return
             if prediction.error is not None:
                 writer.writerow((name, *[""] * 5, prediction.error, "", ""))
             unsure = "" if prediction.unsure is None else str(prediction.unsure).lower()
@@ -42,8 +51,13 @@ def csv_writer(path: Path) -> Iterator[Callable[[Prediction], None]]:
 
 
 @contextmanager
-def parquet_writer(path: Path) -> Iterator[Callable[[Prediction], None]]:
-    """Write a Parquet file, complete or not at all; an image's classes are a list."""
+def parquet_writer(
+    path: Path, targets: Sequence[str] | None = None
+) -> Iterator[Callable[[Prediction], None]]:
+    """Write a Parquet file, complete or not at all; an image's classes are a list.
+
+    With `targets`, the numbers of a regression, each is a column.
+    """
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -59,6 +73,9 @@ def parquet_writer(path: Path) -> Iterator[Callable[[Prediction], None]]:
     )
     fields = [("path", pa.string()), ("top", pa.list_(score)), ("error", pa.string())]
     fields += [("unsure", pa.bool_()), ("ood", pa.float64())]
+    if targets is not None:
+        numbers = [(name, pa.float64()) for name in targets]
+        fields = [("path", pa.string()), *numbers, ("error", pa.string())]
     schema = pa.schema(fields)
     rows: list[dict[str, Any]] = []
     with replacing(path) as part, pq.ParquetWriter(part, schema) as writer:
@@ -71,7 +88,9 @@ def parquet_writer(path: Path) -> Iterator[Callable[[Prediction], None]]:
             failed = prediction.error is not None
             top = None if failed else [asdict(each) for each in prediction.top]
             named = {"path": printable(prediction.path), "top": top, "error": prediction.error}
-            rows.append({**named, "unsure": prediction.unsure, "ood": prediction.ood})
+            doubts = {"unsure": prediction.unsure, "ood": prediction.ood}
+            found = prediction.values or {} if targets is not None else doubts
+            rows.append({key: each for key, each in (named | found).items() if key in schema.names})
             if len(rows) == _ROWS_PER_WRITE:
                 flush()
 

@@ -54,6 +54,8 @@ class Prediction(Result):
     ood: float | None = None
     """How unlike the training images it is: the fraction of held-out images that are nearer to
     them. None for a model that was never calibrated."""
+    values: dict[str, float] | None = None
+    """The numbers that a regression predicts, by the names of its targets; it has no classes."""
 
     @property
     def index(self) -> int:
@@ -91,6 +93,9 @@ class Prediction(Result):
         """Give a table of the classes, or the error."""
         if self.error is not None:
             yield f"{self.path}: {self.error}"
+        elif self.values is not None:
+            rows = [(name, f"{value:.6g}") for name, value in self.values.items()]
+            yield ResultTable((self.path, "value"), rows)
         else:
             more = ("predicted",) if self.multilabel else ()
             yield ResultTable(
@@ -104,9 +109,11 @@ class Prediction(Result):
         return found + (["unlike the training images"] if (self.ood or 0) >= FLAGGED else [])
 
     def to_dict(self) -> dict[str, Any]:
-        """Give plain data: the path, and either `top` or `error`; `labels` if multi-label."""
+        """Give plain data: the path, and `top`, `values` or `error`; `labels` if multi-label."""
         if self.error is not None:
             return {"path": self.path, "error": self.error}
+        if self.values is not None:
+            return {"path": self.path, "values": self.values}
         more: dict[str, Any] = {"labels": list(self.labels)} if self.multilabel else {}
         doubts = {"unsure": self.unsure, "ood": self.ood}
         more |= {name: value for name, value in doubts.items() if value is not None}

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 Engine = Callable[[Tensor], Tensor]
 """Computes logits (n, classes) from normalized images (n, channels, height, width)."""
+_SAME = 0.02  # of the mean size of numbers, up to which they count as the same
 _Item = tuple[str, ImageLike | Callable[[], ImageLike]]
 
 
@@ -242,8 +243,17 @@ class Predictor:
             temperature=self.temperature,
         )
 
+    @property
+    def targets(self) -> tuple[str, ...] | None:
+        """Names of the numbers that a regression predicts; None for a model of classes."""
+        if self.activation != "none":
+            return None
+        return self.classes or tuple(map(str, range(self.model.spec.classes)))
+
     def _answer(self, path: str, scores: Tensor, top: int) -> Prediction:
         """Make a prediction of logits, which the distance follows where it is known."""
+        if self.targets is not None:
+            return Prediction(path, values=dict(zip(self.targets, scores.tolist(), strict=True)))
         logits, distance = scores[: self.model.spec.classes], scores[self.model.spec.classes :]
         return Prediction(
             path,
@@ -253,7 +263,13 @@ class Predictor:
         )
 
     def same_predictions(self, logits: Tensor, others: Tensor) -> Tensor:
-        """Tell for each row of logits whether both give the same class, or the same labels."""
+        """Tell for each row of logits whether both give the same class, or the same labels.
+
+        Numbers of a regression are the same within 2 % of their mean size.
+        """
+        if self.targets is not None:
+            size = logits.abs().mean(0).clamp_min(1e-6)
+            return ((logits - others).abs() <= _SAME * size).all(1)
         if self.activation == "softmax":
             return logits.argmax(1) == others.argmax(1)
         both = (each.double().sigmoid() for each in (logits, others))

@@ -196,9 +196,11 @@ def run_protocol(protocol: Protocol, train: TrainOne, *, restart: bool = False) 
     `restart` begins again.
     """
     with process_group(protocol.config.device) as processes, show_log(), ExitStack() as stack:
-        if open_data(protocol.config.data, split="train").multilabel:
+        opened = open_data(protocol.config.data, split="train")
+        if opened.multilabel or opened.regression:
             data = protocol.config.data
-            raise InputError(f"the protocol compares top-1, {data} has several labels per image")
+            has = "numbers to predict" if opened.regression else "several labels per image"
+            raise InputError(f"the protocol compares top-1, {data} has {has}")
 
         def begin() -> list[Trial]:
             stack.enter_context(run_lock(protocol.config.out))

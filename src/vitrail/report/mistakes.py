@@ -16,6 +16,7 @@ from vitrail.evaluation.dataset_predictions import (
     join_predictions,
     predict_dataset,
 )
+from vitrail.evaluation.metrics.errors import score_targets
 from vitrail.evaluation.metrics.scores import (
     DRAWN,
     confusion_matrix,
@@ -24,7 +25,7 @@ from vitrail.evaluation.metrics.scores import (
     predict_labels,
     sigmoid,
 )
-from vitrail.plotting.evaluation_plots import draw_confusion
+from vitrail.plotting.evaluation_plots import draw_confusion, draw_scatter
 from vitrail.report.html_page import ReportSection, escape, format_image_count, table_card
 from vitrail.report.report_images import ReportImage, even_indices, shrink, take_images
 from vitrail.report.report_inputs import BATCH, ReportInputs
@@ -39,6 +40,11 @@ def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
     """Predict up to `count` images of a dataset that has the model's classes."""
     section, dataset = ReportSection("Mistakes", key="mistakes"), inputs.dataset
     if dataset is None or not inputs.classes:
+        return section
+    if dataset.regression and inputs.loaded.activation == "none":
+        return _show_numbers(inputs, dataset, count)
+    if dataset.regression or inputs.loaded.activation == "none":
+        section.note = "One of model and data has numbers, the other classes."
         return section
     if dataset.multilabel and inputs.loaded.activation == "softmax":
         section.note = "The model gives each image one class, but images have several labels."
@@ -87,6 +93,27 @@ def show_mistakes(inputs: ReportInputs, count: int) -> ReportSection:
     if len(inputs.classes) <= DRAWN:
         counts = confusion_matrix(cells, len(inputs.classes))
         section.draw(draw_confusion(counts, inputs.classes), confusion=counts.tolist())
+    return section
+
+
+def _show_numbers(inputs: ReportInputs, dataset: ImageDataset, count: int) -> ReportSection:
+    """Draw the numbers that a regression predicts over the true ones, with their errors."""
+    section = ReportSection("Predicted numbers")
+    if dataset.classes != inputs.classes:
+        section.note = "The targets of the data are not the model's."
+        return section
+    found = predict_inputs(inputs, select(dataset, even_indices(len(dataset), count)))
+    assert found.logits is not None
+    scored = score_targets(found.logits, found.labels, dataset.classes)
+    rows = {
+        each.name: f"mean absolute error {each.mae.value:.4g} ({each.mae.low:.4g} to "
+        f"{each.mae.high:.4g}), R2 {each.r2.value:.3f} ({each.r2.low:.3f} to {each.r2.high:.3f})"
+        for each in scored
+    }
+    title = f"Errors on {format_image_count(len(found.labels))}, with 95 % intervals"
+    section.cards.append(table_card(title, rows))
+    drawn = draw_scatter(found.labels, found.logits, dataset.classes)
+    section.draw(drawn, true=found.labels.tolist(), predicted=found.logits.tolist())
     return section
 
 

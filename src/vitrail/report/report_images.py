@@ -89,7 +89,9 @@ def take_images(
     found: list[ReportImage] = []
     for index in map(int, indices):
         label = dataset.labels[index]
-        labels = tuple(np.flatnonzero(label).tolist()) if dataset.multilabel else (int(label),)
+        labels = None
+        if not dataset.regression:
+            labels = tuple(np.flatnonzero(label).tolist()) if dataset.multilabel else (int(label),)
         name = dataset.where(index)
         try:
             found.append(prepare_image(dataset.read(index), preprocess, name, labels))

@@ -65,7 +65,12 @@ class ReportInputs:
         return [self.dataset.classes[label] for label in image.labels]
 
     def probabilities(self, logits: Tensor) -> np.ndarray:
-        """Turn logits (…, classes) into the probabilities that predictions have."""
+        """Turn logits (…, classes) into the probabilities that predictions have.
+
+        The numbers of a regression stay what they are.
+        """
+        if self.loaded.activation == "none":
+            return logits.numpy()
         if self.loaded.activation == "sigmoid":
             return logits.sigmoid().numpy()
         return (logits / self.loaded.temperature).softmax(-1).numpy()

@@ -48,6 +48,9 @@ class RunSummary:
         elif (precision := result.get("map")) is not None:
             images = f"{result['images']:,} validation images"
             text += f" mAP {precision:.2%} on {images} after {result['steps']:,} steps."
+        elif (score := result.get("r2")) is not None:
+            images = f"{result['images']:,} validation images"
+            text += f" R2 {score:.3f} on {images} after {result['steps']:,} steps."
         elif (loss := result.get("loss")) is not None:
             text += f" Validation loss {loss:.4g} after {result['steps']:,} steps."
         return text
@@ -91,6 +94,10 @@ def _result_card(run: RunSummary, result: dict[str, Any], inputs: ReportInputs) 
     rows |= {
         name: f"{result[key]:.2%}" for key, name in named.items() if result.get(key) is not None
     }
+    errors = {"r2": "R2", "mae": "mean absolute error", "rmse": "root mean square error"}
+    rows |= {
+        name: f"{result[key]:.4g}" for key, name in errors.items() if result.get(key) is not None
+    }
     for shots, accuracy in (result.get("fewshot") or {}).items():
         rows[f"{shots}-shot accuracy"] = f"{accuracy:.2%} on {run.config.fewshot.data}"
     if result.get("loss") is not None:
@@ -104,7 +111,8 @@ def _result_card(run: RunSummary, result: dict[str, Any], inputs: ReportInputs) 
     rows |= {"steps": f"{result['steps']:,}", "model": run.config.model, "data": run.config.data}
     if run.config.weights:
         rows["fine-tuned from"] = run.config.weights
-    if inputs.dataset is not None and len(inputs.dataset.classes) > 1:
+    labeled = inputs.dataset is not None and not inputs.dataset.regression
+    if labeled and inputs.dataset is not None and len(inputs.dataset.classes) > 1:
         with suppress(InputError):  # what it was trained on may have moved
             images = open_run_data(run.config, "train")
             rows["training classes"] = f"{describe_imbalance(images)}; balance {run.config.balance}"

@@ -55,7 +55,7 @@ def show_images(
     if not inputs.shown:
         return
     if model.spec.classes:
-        predicted = inputs.probabilities(inputs.run(model, inputs.shown))
+        predicted = inputs.probabilities(inputs.run(model, inputs.shown))  # or numbers
     if isinstance(model, ViT):
         batches = inputs.batches(inputs.shown)
         masks = np.concatenate([attention_masks(model, batch).values for batch in batches])
@@ -80,7 +80,13 @@ def show_images(
 def _show_prediction(
     section: ReportSection, inputs: ReportInputs, number: int, predicted: np.ndarray
 ) -> None:
-    """List the most likely classes."""
+    """List the most likely classes, or the numbers of a regression."""
+    if inputs.loaded.activation == "none":
+        values = dict(zip(inputs.classes, predicted.tolist(), strict=True))
+        rows = {name: f"{value:.4g}" for name, value in values.items()}
+        section.cards.append(table_card("Predicted numbers", rows))
+        section.data |= {"values": values}
+        return
     best = np.argsort(-predicted, kind="stable")[:5].tolist()
     top = [(inputs.classes[index], float(predicted[index])) for index in best]
     true = inputs.labels_of(inputs.shown[number])
@@ -104,7 +110,7 @@ def _look_closer(
     maps = head_masks(model, x)[:, 0]
     section.cards.append(explorer_card(number, image.input, maps, image.short_name))
     section.draw(plots.draw_heads(maps[asked], asked), f"heads-{number}", layers=asked)
-    if model.spec.classes:
+    if model.spec.classes and inputs.loaded.activation != "none":
         lens = inputs.probabilities(torch.from_numpy(logit_lens(model, x).logits[:, 0]))
         first = [inputs.classes[index] for index in lens.argmax(-1)]
         section.draw(plots.draw_lens(lens, inputs.classes), f"lens-{number}", by_layer=first)
@@ -213,7 +219,7 @@ def show_card(inputs: ReportInputs) -> ReportSection:
                 "full name": str(spec),
                 "family": spec.family,
                 "parameters": f"{cost.parameters:,}",
-                "classes": f"{spec.classes:,}",
+                "targets" if inputs.loaded.activation == "none" else "classes": f"{spec.classes:,}",
                 "tokens": f"{cost.tokens:,} for images of {height} x {width}",
                 "forward": f"{cost.macs / 1e9:.3g} GMACs per image",
                 "training": f"{cost.training_flops / 1e9:.3g} GFLOPs per image",

@@ -43,6 +43,11 @@ def _headline(result: Mapping[str, Any]) -> str:
         value, name = f"{top1:.1%}", "top-1 accuracy"
     elif (precision := result.get("map")) is not None:
         value, name = f"{precision:.1%}", "mean average precision"
+    elif (score := result.get("r2")) is not None:
+        value, name = f"{score:.3f}", "R2"
+        if interval := result.get("r2_interval"):
+            said = f"95 % interval {interval[0]:.3f} to {interval[1]:.3f}, {said}"
+        said = f"mean absolute error {result['mae']:.4g}; {said}"
     elif (loss := result.get("loss")) is not None:
         value, name = f"{loss:.4g}", "validation loss"
     else:

@@ -22,7 +22,7 @@ from vitrail.models import parse
 from vitrail.models.model import Model
 from vitrail.tasks.teacher import Teacher
 from vitrail.training.best_tracker import EvalResult
-from vitrail.training.losses import DistillConfig, LossKind, label_loss, teacher_loss
+from vitrail.training.losses import ClassLoss, DistillConfig, label_loss, teacher_loss
 from vitrail.training.task import DeviceBatch, Task
 from vitrail.training.train_config import TrainConfig
 from vitrail.weights.checkpoint import Checkpoint, Provenance
@@ -36,7 +36,9 @@ class Classification(Task):
 
     def __init__(self, config: TrainConfig, dataset: ImageDataset | ImageStream) -> None:
         super().__init__(config, dataset)
-        self.loss: LossKind = config.loss.kind or ("sigmoid" if self.multilabel else "softmax")
+        kind = config.loss.kind or ("sigmoid" if self.multilabel else "softmax")
+        assert kind in ("softmax", "sigmoid"), kind  # the settings refuse the others
+        self.loss: ClassLoss = kind
         self.class_weights: Tensor | None = None
         if resolve_balance(config.balance, dataset) == "weights":
             assert isinstance(dataset, ImageDataset)

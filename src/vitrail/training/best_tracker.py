@@ -21,7 +21,7 @@ class EvalResult(NamedTuple):
     thresholds: tuple[float, ...] | None = None
     """Each class's probability from which on an image has the label, where it may have several."""
     interval: tuple[float, float] | None = None
-    """95 % interval of the accuracy, where there is one."""
+    """95 % interval of the accuracy, or of R2, where there is one."""
     worst: tuple[tuple[str, int, int], ...] = ()
     """The three classes with the most mistakes for their size: name, images, correct ones."""
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from vitrail.config import PositiveFloat, Range, UnitFloat, UsedIf, validate
 
-LossKind = Literal["softmax", "sigmoid"]
+ClassLoss = Literal["softmax", "sigmoid"]
+LossKind = Literal["softmax", "sigmoid", "l1", "l2", "huber"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,8 @@ class LossConfig:
 
     kind: LossKind | None = None
     """`softmax` for one label per image, `sigmoid` for several or none (the paper, on JFT); what
-    the data has, unless given."""
+    the data has, unless given. For regression `l2`, unless given `l1` or `huber`, of numbers that
+    are scaled to a std of 1."""
     smoothing: Annotated[float, Range("[0, 1)")] = 0.0
     """Fraction of each label that is spread over all classes."""
 
@@ -47,7 +49,7 @@ class DistillConfig:
 
 
 def label_loss(
-    logits: Tensor, targets: Tensor, kind: LossKind, weights: Tensor | None = None
+    logits: Tensor, targets: Tensor, kind: ClassLoss, weights: Tensor | None = None
 ) -> Tensor:
     """Return each row's cross-entropy with soft targets, in float32, summed over classes.
 

@@ -58,7 +58,7 @@ class Parts:
     def need_labels(self, config: TrainConfig) -> bool:
         """Tell whether the run learns from labels."""
         if self.task is None:
-            return config.task == "classification"
+            return config.task in ("classification", "regression")
         return getattr(self.task, "needs_labels", True)
 
     def notes(self, config: TrainConfig) -> list[str]:

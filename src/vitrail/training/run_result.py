@@ -17,7 +17,8 @@ from vitrail.training.best_tracker import EvalResult
 from vitrail.training.logging.run_facts import MachineFacts
 
 REPORT = "report.html"
-MEASURES = ("top1", "top5", "loss", "map", "macro_accuracy", "macro_f1", "micro_f1")
+MEASURES = ("top1", "top5", "loss", "map", "macro_accuracy", "macro_f1", "micro_f1", "mae")
+MEASURES += ("rmse", "r2")
 """What a run is measured by on its validation images, where it applies."""
 Ending = Literal["finished", "converged", "paused"]
 
@@ -41,6 +42,13 @@ class Run(Result):
     """Where images have one label: the mean of the classes' accuracies."""
     macro_f1: float | None = None
     micro_f1: float | None = None
+    mae: float | None = None
+    """Of a regression: mean absolute error in the targets' own units, their mean where several."""
+    rmse: float | None = None
+    r2: float | None = None
+    """Fraction of the targets' variance that is predicted."""
+    r2_interval: tuple[float, float] | None = None
+    """95 % interval of it, by bootstrap."""
     images: int
     """Validation images that were evaluated."""
     skipped: int
@@ -75,13 +83,15 @@ class Run(Result):
         total = self.images + self.skipped
         on = f"{self.images:,} of {total:,}" if self.skipped else f"{total:,}"
         reached = f"loss {self.loss:.4g}"
-        if self.top1 is not None or self.map is not None:
+        if self.r2 is not None:
+            reached = f"R2 {self.r2:.3f}, mean absolute error {self.mae:.4g}"
+        elif self.top1 is not None or self.map is not None:
             reached = f"mAP {self.map:.2%}" if self.top1 is None else f"top-1 {self.top1:.2%}"
         return f"{said}, {reached} on {on} images"
 
     def score(self) -> tuple[str, float]:
         """Name what the run is measured by on its validation images, and give it."""
-        named = {"top-1": self.top1, "mAP": self.map, "loss": self.loss}
+        named = {"top-1": self.top1, "mAP": self.map, "R2": self.r2, "loss": self.loss}
         return next(((name, each) for name, each in named.items() if each is not None),
                     ("loss", math.nan))  # fmt: skip
 
@@ -91,6 +101,11 @@ class Run(Result):
             low, high = self.top1_interval
             on = f"{self.images:,} validation images, {self.ending} after {self.steps:,} steps"
             yield f"top-1    {self.top1:.2%} (95 % interval {low:.1%} to {high:.1%}) on {on}"
+        elif self.r2 is not None and self.r2_interval is not None:
+            low, high = self.r2_interval
+            on = f"{self.images:,} validation images, {self.ending} after {self.steps:,} steps"
+            yield f"R2       {self.r2:.3f} (95 % interval {low:.3f} to {high:.3f}) on {on}"
+            yield f"error    {self.mae:.4g} mean absolute, {self.rmse:.4g} root mean square"
         else:
             yield f"result   {self}"
         if self.worst_classes:
@@ -108,7 +123,7 @@ class Run(Result):
             return []
         folder = shlex.quote(os.fspath(self.folder))
         data = None if self.data is None or self.data.startswith(OBJECT) else shlex.quote(self.data)
-        if self.top1 is None and self.map is None:  # pre-training without labels
+        if self.score()[0] == "loss":  # pre-training without labels
             return [f"vitrail finetune photos/ --weights run:{folder}"]
         measured = [] if data is None else [f"vitrail evaluate {folder} {data}"]
         return [*measured, f"vitrail predict {folder} new/", f"vitrail serve {folder}"]
@@ -123,10 +138,11 @@ class Run(Result):
         worst = tuple(
             (name, count, right) for name, count, right in values.pop("worst_classes", ())
         )
-        interval = values.pop("top1_interval", None)
-        interval = None if interval is None else (interval[0], interval[1])
+        for name in ("top1_interval", "r2_interval"):
+            if (interval := values.get(name)) is not None:
+                values[name] = interval[0], interval[1]
         found = {"folder": folder, "machine": machine, "worst_classes": worst}
-        return cls(**{**values, **found, "top1_interval": interval})
+        return cls(**{**values, **found})
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data, ready for JSON."""
@@ -155,7 +171,7 @@ def make_run(
         images=kept.images if kept else 0,
         skipped=kept.skipped if kept else 0,
         chosen_on=chosen_on,
-        top1_interval=kept.interval if kept else None,
+        **{"r2_interval" if "r2" in values else "top1_interval": kept.interval if kept else None},
         worst_classes=kept.worst if kept else (),
         fewshot={name.rpartition("/")[2]: each for name, each in (fewshot or {}).items()} or None,
         **{name: values.get(name) for name in MEASURES},

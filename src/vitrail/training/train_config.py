@@ -140,8 +140,8 @@ class TrainConfig:
     """Train so many times, with another part of the training images held out each time; 0: once."""
     fold: NonNegativeInt = 0
     """Which of the folds is held out, from 1; 0: each in turn."""
-    task: Literal["classification", "masked-patches", "mae"] = "classification"
-    """What is learned: labels, or, without any, the patches that the model is not shown."""
+    task: Literal["classification", "regression", "masked-patches", "mae"] = "classification"
+    """What is learned: labels, numbers, or, without any, patches that the model is not shown."""
     mim: Annotated[MIMConfig, UsedIf("task", "masked-patches", "mae")] = field(
         default_factory=MIMConfig
     )
@@ -161,7 +161,7 @@ class TrainConfig:
     repeats: PositiveInt = 1
     """Times that each image is in its batch, each time augmented anew (arXiv 1902.05509)."""
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
-    loss: Annotated[LossConfig, UsedIf("task", "classification")] = field(
+    loss: Annotated[LossConfig, UsedIf("task", "classification", "regression")] = field(
         default_factory=LossConfig
     )
     balance: Annotated[Balance, UsedIf("task", "classification")] = "none"
@@ -170,7 +170,7 @@ class TrainConfig:
     distill: Annotated[DistillConfig | None, UsedIf("task", "classification")] = None
     optim: OptimConfig = field(default_factory=OptimConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    tune: Annotated[TuneConfig, UsedIf("task", "classification")] = field(
+    tune: Annotated[TuneConfig, UsedIf("task", "classification", "regression")] = field(
         default_factory=TuneConfig
     )
     ema: Annotated[float, Range("[0, 1)")] = 0.0
@@ -208,6 +208,12 @@ class TrainConfig:
         validate(self)
         if self.task != "classification" and self.augment.mixes:
             raise InputError(f"{self.task} can't predict mixed images; leave mixup and cutmix 0")
+        regresses, kind = self.task == "regression", self.loss.kind
+        if kind is not None and regresses != (kind in ("l1", "l2", "huber")):
+            fitting = "l1, l2 or huber" if regresses else "softmax or sigmoid"
+            raise InputError(f"loss.kind of {self.task} must be {fitting}, got {kind}")
+        if regresses and self.loss.smoothing:
+            raise InputError("loss.smoothing is for classes; leave it out of a regression")
         if self.hold_out and self.val_data is not None:
             raise InputError("hold_out and val_data both say what is evaluated on; give one")
         if self.val_data is not None and not self.val_split:

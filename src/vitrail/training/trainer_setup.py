@@ -155,7 +155,8 @@ def _blank_batch(model: Model, task: Task) -> DeviceBatch:
     """Make a batch of two blank images, each as often as in a batch of the run."""
     count = 2 * task.config.repeats
     indices = torch.arange(count) % 2
-    shape = (count, len(task.classes)) if task.multilabel else (count,)
+    several = task.multilabel or task.config.task == "regression"
+    shape = (count, len(task.classes)) if several else (count,)
     labels = torch.zeros(shape, dtype=torch.uint8 if task.multilabel else torch.long)
     images = torch.zeros(count, *model.spec.image, model.spec.channels, dtype=torch.uint8)
     blank = Batch(

@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset, select
+from vitrail.data.dataset import ImageDataset, check_one_class, select
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.folder import FolderDataset
 from vitrail.data.datasets.open import open_dataset
@@ -63,8 +63,7 @@ def open_task(task: VTABTask, place: str | Path, *, images: int, seed: int) -> P
         kept = round_half_up(_TRAIN, images)
         return Parts(_first(train, kept), _first(val, images - kept), test)
     train, test = (open_dataset(place, split=split, seed=seed) for split in ("train", "test"))
-    if train.multilabel:
-        raise InputError(f"{train.name} has several labels per image; VTAB's tasks have one")
+    check_one_class(train, "VTAB's tasks have one")
     if len(train) < images:
         raise InputError(f"{train.name} has {len(train):,} images, fewer than {images:,}")
     order = shuffled(len(train), seed, "subset")[:images]

@@ -46,7 +46,7 @@ WEIGHTS, RECORD = "model.safetensors", "model.json"
 _DECODER = "decoder."
 VERSION = 1
 
-Activation = Literal["softmax", "sigmoid"]
+Activation = Literal["softmax", "sigmoid", "none"]
 """What makes probabilities of a model's logits: softmax for one class per image, sigmoid for any
 number of labels per image."""
 
@@ -76,7 +76,7 @@ class Checkpoint:
     """The names of the head's outputs, in their order."""
     preprocess: Preprocess | None = None
     activation: Activation = "softmax"
-    """What the loss that it was trained with makes of its logits."""
+    """What the loss that it was trained with makes of its logits; `none` if they are numbers."""
     thresholds: tuple[float, ...] | None = None
     """For each output of a sigmoid model, the probability from which on an image has the label,
     chosen on held-out images; 0.5 where there are none."""
@@ -352,6 +352,8 @@ def _check_outputs(checkpoint: Checkpoint) -> None:
     if (thresholds := checkpoint.thresholds) is None:
         return
     if checkpoint.activation != "sigmoid":
-        raise InputError("thresholds require the activation sigmoid; this model has softmax")
+        raise InputError(
+            f"thresholds require the activation sigmoid; this model has {checkpoint.activation}"
+        )
     if len(thresholds) != outputs or not all(0 <= each <= 1 for each in thresholds):
         raise InputError(f"expected {outputs} thresholds in [0, 1], got {[*thresholds][:10]}")

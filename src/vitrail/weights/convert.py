@@ -39,7 +39,7 @@ from vitrail.weights.formats.timm.timm_config import write_timm_config
 from vitrail.weights.formats.torchvision import TORCHVISION
 from vitrail.weights.load import SPEC_KEY, read_resolved
 from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint
-from vitrail.weights.multilabel import MULTI_LABEL, list_lost, multilabel_metadata
+from vitrail.weights.multilabel import MULTI_LABEL, REGRESSION, list_lost, multilabel_metadata
 from vitrail.weights.reference import NoReferenceError, run_reference
 from vitrail.weights.sources import Resolved, resolve
 
@@ -280,6 +280,8 @@ def _write_hf(checkpoint: Checkpoint, out: Path) -> tuple[Path, ...]:
     config = write_hf_config(checkpoint.spec, checkpoint.classes)
     if checkpoint.activation == "sigmoid":
         config |= MULTI_LABEL
+    elif checkpoint.activation == "none":
+        config |= REGRESSION
     spec, tensors = checkpoint.spec, _tensors(checkpoint, format_for(checkpoint.spec))
     if checkpoint.decoder is not None and isinstance(spec, ViTSpec):
         tensors, said = write_decoder(checkpoint.decoder, spec, tensors)

@@ -27,7 +27,7 @@ class LoadedModel:
     preprocess: Preprocess | None
     provenance: Provenance | None
     activation: Activation = "softmax"
-    """What makes probabilities of the model's logits."""
+    """What makes probabilities of the model's logits; `none` if they are numbers themselves."""
     thresholds: tuple[float, ...] | None = None
     """For each output of a sigmoid model, the probability from which on an image has the label."""
     uncertainty: Uncertainty | None = None

@@ -1,4 +1,4 @@
-"""How other projects' files say that a model is multi-label: sigmoids, and their thresholds."""
+"""How other projects' files say that a model is multi-label, with thresholds, or a regression."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from vitrail.weights.checkpoint import Activation, Checkpoint
 
 MULTI_LABEL = {"problem_type": "multi_label_classification"}
 """In the config.json of transformers."""
-_KEY = "vitrail.thresholds"
+_KEY, _NUMBERS = "vitrail.thresholds", "vitrail.numbers"
+REGRESSION = {"problem_type": "regression"}
 _LONGEST = 40_000  # characters; the comment of an archive has room for 65,535
 
 
 def multilabel_metadata(checkpoint: Checkpoint) -> dict[str, str]:
-    """Give what a file's metadata says of a multi-label model; of another, nothing."""
+    """Give what a file's metadata says of a multi-label model or a regression, if it is one."""
+    if checkpoint.activation == "none":
+        return {_NUMBERS: "true"}
     if checkpoint.activation != "sigmoid":
         return {}
     text = json.dumps(checkpoint.thresholds)
@@ -29,6 +32,8 @@ def read_multilabel(
 
     Anybody may have written them: thresholds that can't be the model's are none.
     """
+    if _NUMBERS in metadata or REGRESSION.items() <= config.items():
+        return "none", None
     if _KEY not in metadata:
         theirs = MULTI_LABEL.items() <= config.items()
         return "sigmoid" if theirs else "softmax", None
@@ -45,7 +50,8 @@ def list_lost(before: Checkpoint, after: Checkpoint) -> tuple[str, ...]:
     lost = {
         "class names": named,
         "preprocessing": before.preprocess is not None and after.preprocess is None,
-        "sigmoid probabilities": after.activation != before.activation,
+        "sigmoid probabilities": before.activation == "sigmoid" != after.activation,
+        "that outputs are numbers": before.activation == "none" != after.activation,
         "thresholds": after.thresholds != before.thresholds,
         "the decoder": before.decoder is not None and after.decoder is None,
         "calibration": before.uncertainty is not None and after.uncertainty is None,

@@ -206,7 +206,8 @@ NO_SPLIT = "expected one of train, val, test, got "
         (
             "path,kind\n1,a\n",
             ": no column is named label or class or labels or target; "
-            "name one of 'path', 'kind', as in l.csv,label=COLUMN",
+            "name one of 'path', 'kind', as in l.csv,label=COLUMN, or columns of numbers with "
+            "targets=COLUMN+COLUMN",
         ),
         (b"\xff\xfep\0a\0", " is UTF-16 text; save it as UTF-8"),
     ],

@@ -56,11 +56,14 @@ class DecidedDataset(ImageDataset):
                     f"{DECISIONS} relabels {dataset.where(index)} as {decision.label!r}, which is "
                     f"not a class of {dataset.name}{near}"
                 )
+            if dataset.regression:
+                raise InputError(f"{DECISIONS} relabels {dataset.where(index)}, but it has numbers")
             changes[index] = numbers[decision.label]
         self.relabeled = len(changes)
         labels = relabel(dataset.labels, changes)
         self.dataset, self._indices = dataset, np.flatnonzero(kept)
-        super().__init__(dataset.name, dataset.classes, labels.take(self._indices), dataset.root)
+        kept_labels = labels.take(self._indices, axis=0)
+        super().__init__(dataset.name, dataset.classes, kept_labels, dataset.root)
         self.dropped = len(dataset) - len(self)
 
     def read(self, index: int) -> Content:

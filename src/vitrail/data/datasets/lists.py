@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,8 @@ class Columns:
     path: str | None = None
     label: str | None = None
     split: str | None = None
+    targets: tuple[str, ...] = ()
+    """Columns of numbers to predict, instead of labels."""
     labels: bool = True
     """Whether images need labels; a list without a column of them is then of one class."""
 
@@ -48,11 +51,16 @@ class Columns:
         path = _find(self.path, _PATHS, header, file)
         label = _find(self.label, _LABELS, header, file)
         split = _find(self.split, _SPLITS, header, file)
-        if path and (label or not self.labels):
+        if path and (label or self.targets or not self.labels):
             return path, label, split
         lacking, names = ("label", _LABELS) if path else ("path", _PATHS)
         hint = f"name one of {quoted(header, 10)}, as in {file.name},{lacking}=COLUMN"
+        hint += ", or columns of numbers with targets=COLUMN+COLUMN" if path else ""
         raise InputError(f"{show(file)}: no column is named {' or '.join(names[:4])}; {hint}")
+
+    def find_targets(self, header: Sequence[str], file: Path) -> list[str]:
+        """Find the columns of numbers to predict in a list's header."""
+        return [name for name in self.targets if _find(name, (), header, file)]
 
 
 def _find(named: str | None, known: Sequence[str], header: Sequence[str], file: Path) -> str | None:
@@ -66,14 +74,24 @@ def _find(named: str | None, known: Sequence[str], header: Sequence[str], file: 
 
 
 def parse_list(text: str) -> tuple[Path, Columns]:
-    """Parse `FILE,path=COLUMN,label=COLUMN,split=COLUMN`; all but FILE is optional."""
+    """Parse `FILE,path=COLUMN,label=COLUMN,split=COLUMN`; all but FILE is optional.
+
+    `targets=COLUMN+COLUMN` names numbers to predict instead of a label.
+    """
     chosen: dict[str, str] = {}
     while True:
         rest, _, option = text.rpartition(",")
         key, equals, column = option.partition("=")
-        if not rest or not equals or key not in ("path", "label", "split"):
+        if not rest or not equals or key not in ("path", "label", "split", "targets"):
+            targets = tuple(chosen["targets"].split("+")) if "targets" in chosen else ()
+            if "label" in chosen and targets:
+                raise InputError(f"{text}: label and targets both say what is learned; give one")
+            if "" in targets or len(set(targets)) < len(targets):
+                written = chosen["targets"]
+                form = "expected columns, each once, as in targets=age+weight"
+                raise InputError(f"{text}: targets={written}: {form}")
             return expand(text), Columns(
-                chosen.get("path"), chosen.get("label"), chosen.get("split")
+                chosen.get("path"), chosen.get("label"), chosen.get("split"), targets
             )
         text, chosen[key] = rest, column
 
@@ -84,6 +102,7 @@ class Row(NamedTuple):
     number: int
     path: Any
     label: Any
+    """Its cell; where there are columns of numbers to predict, a tuple of theirs."""
     split: Any
     unit: str = "line"
 
@@ -97,14 +116,16 @@ def open_csv(
     path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
 ) -> FolderDataset:
     """Open a split of a CSV file; without a header its columns are path and label."""
-    return open_rows(path, _read_csv(path, columns or Columns()), split, seed)
+    columns = columns or Columns()
+    return open_rows(path, _read_csv(path, columns), split, seed, targets=columns.targets)
 
 
 def open_jsonl(
     path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
 ) -> FolderDataset:
     """Open a split of a JSON Lines file."""
-    return open_rows(path, _read_jsonl(path, columns or Columns()), split, seed)
+    columns = columns or Columns()
+    return open_rows(path, _read_jsonl(path, columns), split, seed, targets=columns.targets)
 
 
 def read_column(path: Path, columns: Columns, name: str) -> dict[str, str] | None:
@@ -130,11 +151,14 @@ def _read_csv(path: Path, columns: Columns) -> Iterator[Row]:
     cell = header.index(path_name)
     label = None if label_name is None else header.index(label_name)
     split = None if split_name is None else header.index(split_name)
+    targets = [header.index(name) for name in columns.find_targets(header, path)]
     for line, cells in rows:
         if len(cells) != len(header):
             problem = f"expected {len(header)} columns, got {len(cells)}"
             raise InputError(f"{show(path)} line {line}: {problem}")
-        labels = UNLABELED if label is None else cells[label]
+        labels: Any = UNLABELED if label is None else cells[label]
+        if targets:
+            labels = tuple(cells[column] for column in targets)
         yield Row(line, cells[cell], labels, None if split is None else cells[split])
 
 
@@ -176,6 +200,8 @@ def _read_jsonl(path: Path, columns: Columns) -> Iterator[Row]:
             names = names or columns.find(list(row), path)
             cell, label, split = names
             labels = row.get(label) if label else UNLABELED
+            if columns.targets:
+                labels = tuple(row.get(name) for name in columns.find_targets(list(row), path))
             yield Row(line, row.get(cell), labels, row.get(split) if split else None)
 
 
@@ -193,9 +219,14 @@ def _open_text(path: Path) -> TextIO:
 
 
 def open_rows(
-    path: Path, rows: Iterable[Row], split: str, seed: int, names: Sequence[str] | None = None
+    path: Path,
+    rows: Iterable[Row],
+    split: str,
+    seed: int,
+    names: Sequence[str] | None = None,
+    targets: Sequence[str] = (),
 ) -> FolderDataset:
-    """Open a split of a list's rows; `names` are its classes, if known."""
+    """Open a split of a list's rows; `names` are its classes, if known, `targets` its numbers."""
     kept: dict[bytes, Row] = {}
     repeated = 0
     for row in rows:
@@ -205,7 +236,7 @@ def open_rows(
             if (first.label, first.split) != (row.label, row.split):
                 other = f"with another label or split in {first.place}"
                 raise bad_row(path, row, f"{quoted([row.path])} appears twice, {other}")
-    classes, labels, splits = read_rows(path, list(kept.values()), names)
+    classes, labels, splits = read_rows(path, list(kept.values()), names, targets)
     notes = [f"{show(path)}: {repeated:,} repeated rows left out"] if repeated else []
     files = Names(list(kept))
     whole = FolderDataset(show(path), classes, labels, path.parent, files, notes=notes)
@@ -214,21 +245,26 @@ def open_rows(
 
 
 def read_rows(
-    path: Path, rows: Sequence[Row], names: Sequence[str] | None
+    path: Path, rows: Sequence[Row], names: Sequence[str] | None, targets: Sequence[str] = ()
 ) -> tuple[list[str], np.ndarray, list[str | None]]:
-    """Read a list's classes and each row's label and split; raise InputError at a bad row."""
+    """Read a list's classes and each row's label and split; raise InputError at a bad row.
+
+    With `targets`, the names of columns, labels are numbers (float32, rows x targets).
+    """
     if not rows:
         raise InputError(f"{show(path)} is empty; expected a row for each image")
     found: list[Labels] = []
     splits: list[str | None] = []
     for row in rows:
         try:
-            found.append(read_label(row.label))
+            found.append(None if targets else read_label(row.label))
             splits.append(_read_split(row.split))
         except InputError as error:
             raise bad_row(path, row, str(error)) from None
     if None in splits and set(splits) != {None}:
         raise bad_row(path, rows[splits.index(None)], "no split, where other rows have one")
+    if targets:
+        return list(targets), _read_numbers(path, rows, targets), splits
     if set(map(str, found)) != {UNLABELED}:
         names = names or _read_classes(path.parent)
     classes, named = name_labels(found, names)
@@ -237,6 +273,20 @@ def read_rows(
         named, classes, lambda number: f"{show(path)} {rows[number].place}", several=several
     )
     return classes, labels, splits
+
+
+def _read_numbers(path: Path, rows: Sequence[Row], targets: Sequence[str]) -> np.ndarray:
+    """Read each row's numbers (float32, rows x targets); none may be missing."""
+    numbers = np.empty((len(rows), len(targets)), np.float32)
+    for place, row in enumerate(rows):
+        for column, (name, cell) in enumerate(zip(targets, row.label, strict=True)):
+            try:
+                numbers[place, column] = float(cell)
+            except (TypeError, ValueError):
+                numbers[place, column] = math.nan
+            if not np.isfinite(numbers[place, column]):
+                raise bad_row(path, row, f"{name}: expected a number, got {shorten(cell)}")
+    return numbers
 
 
 def bad_row(path: Path, row: Row, problem: str) -> InputError:

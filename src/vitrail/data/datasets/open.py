@@ -1,7 +1,8 @@
 """Open a dataset from DATA, as it is written on the command line.
 
 PATH, folder:PATH                        a folder: PATH/CLASS/…, or PATH/{train,val,test}/CLASS/…
-csv:FILE, jsonl:FILE, parquet:FILE       a list; FILE,path=COLUMN,label=COLUMN,split=COLUMN
+csv:FILE, jsonl:FILE, parquet:FILE       a list; FILE,path=COLUMN,label=COLUMN,split=COLUMN; or
+                                         FILE,targets=COLUMN+COLUMN: numbers to predict
 cifar10:DIR, cifar100:DIR, mnist:DIR, fashion-mnist:DIR, pets:DIR, flowers102:DIR, caltech101:DIR,
 imagenet:DIR                             a public dataset, as published
 cifar10, cifar100, mnist, …              the same, as `vitrail data fetch` left it
@@ -179,6 +180,18 @@ def is_divided(data: Data) -> bool:
     return [whole.where(i) for i in held_out] != [val.where(i) for i in range(len(val))]
 
 
+def names_targets(data: Data) -> bool:
+    """Tell whether DATA has numbers to predict: a list with `targets`, or such a dataset."""
+    if isinstance(data, ImageDataset):
+        return data.regression
+    if isinstance(data, Mapping):
+        return any(map(names_targets, data.values()))
+    if not isinstance(data, str | os.PathLike):
+        return False
+    text = re.sub(r"^(csv|jsonl|parquet):", "", _split_data(os.fspath(data))[0])
+    return bool(parse_list(text)[1].targets)
+
+
 def group_column(data: Data, name: str) -> dict[str, str] | None:
     """Read a column of the list that DATA names, by the images' names; None if there is none."""
     if not isinstance(data, str | os.PathLike):
@@ -212,7 +225,10 @@ def check_trainable(
         raise InputError(f"{train.name} has no images to train on")
     if not labels:
         return ()
-    if len(train.classes) < 2 and not train.multilabel:
+    if train.regression:
+        if val is not None and not val.regression:
+            raise InputError(f"{val.name} has no numbers to predict; name them: targets=COLUMN")
+    elif len(train.classes) < 2 and not train.multilabel:
         only = f"{train.name} has only the class {quoted(train.classes)}"
         raise InputError(f"{only}; a classifier needs two or more")
     found: list[str] = []

@@ -47,8 +47,9 @@ class SparseLabels:
         """How many labels each image has."""
         return np.diff(self.ends, prepend=0)
 
-    def take(self, index: Any) -> SparseLabels:
-        """Select images, in a given order; they stay sparse."""
+    def take(self, index: Any, axis: int = 0) -> SparseLabels:
+        """Select images, in a given order; they stay sparse. The axis is that of images."""
+        assert axis == 0
         if isinstance(index, slice):
             index = np.arange(*index.indices(len(self)))
         chosen = np.flatnonzero(index) if index.dtype == bool else np.asarray(index, np.int64)

@@ -59,6 +59,8 @@ class ExportResult(Result):
     """Size of all files."""
     address: str | None = None
     """Where it was pushed to, if it was."""
+    compared: str = "top-1"
+    """What the agreement is of."""
 
     def summary(self) -> Iterable[ResultTable | str]:
         """Give the files, and how they compare with PyTorch."""
@@ -71,7 +73,7 @@ class ExportResult(Result):
             yield self.address or f"to publish it: hf upload ORG/{Path(folder).name} {folder}"
             return
         yield (
-            f"same top-1 as PyTorch for {self.agreement:.1%} of {self.checked} images of "
+            f"same {self.compared} as PyTorch for {self.agreement:.1%} of {self.checked} images of "
             f"{self.images} at {' and '.join(self.sizes)}; largest difference of the logits: "
             f"{self.max_difference:.1e}"
         )
@@ -169,6 +171,7 @@ def export(
         images=samples.name,
         checked=len(samples),
         agreement=found.agreement,
+        compared="top-1" if predictor.targets is None else "numbers, within 2 %,",
         quantize=chosen,
         bytes=sum(file.stat().st_size for file in written),
     )

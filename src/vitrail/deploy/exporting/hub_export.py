@@ -95,6 +95,10 @@ def make_card(checkpoint: Checkpoint, name: str, written: str, run: Path | None)
         else "image-feature-extraction",
         "tags": ["vision-transformer", "vitrail"],
     }
+    numbers = checkpoint.activation == "none"
+    if numbers:  # for which the hub has no task
+        del front["pipeline_tag"]
+        front["tags"].append("image-regression")
     license = _license_of(base)
     front["license"] = license.lower() if license else "other"
     if hub := hub_repository(base):
@@ -117,8 +121,9 @@ def make_card(checkpoint: Checkpoint, name: str, written: str, run: Path | None)
     if checkpoint.classes:
         shown = ", ".join(checkpoint.classes[:50])
         more = f" and {len(checkpoint.classes) - 50:,} more" if len(checkpoint.classes) > 50 else ""
-        lines += ["", "## Classes", "", f"{shown}{more}"]
-    lines += ["", "## Use", "", "```python", *_usage(name, written), "```", ""]
+        lines += ["", "## Targets" if numbers else "## Classes", "", f"{shown}{more}"]
+    used = _usage(name, written, numbers=numbers)
+    lines += ["", "## Use", "", "```python", *used, "```", ""]
     if not license:
         lines += ["The license of the weights it began with is not known; see there.", ""]
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
@@ -137,7 +142,8 @@ def _describe(checkpoint: Checkpoint, base: str, result: dict[str, Any], data: s
     spec = checkpoint.spec
     height, width = spec.image
     said = f"{spec.name.partition(',')[0]}, images of {width} x {height} pixels"
-    said += f", {len(checkpoint.classes):,} classes." if checkpoint.classes else "."
+    what = "numbers predicted" if checkpoint.activation == "none" else "classes"
+    said += f", {len(checkpoint.classes):,} {what}." if checkpoint.classes else "."
     if data:
         # Of what is on this machine, only its name.
         known = Path(base).name if base.startswith(("file:", "run:")) else base
@@ -148,15 +154,19 @@ def _describe(checkpoint: Checkpoint, base: str, result: dict[str, Any], data: s
         if interval := result.get("top1_interval"):
             said += f" (95 % interval {interval[0]:.1%} to {interval[1]:.1%})"
         said += f" on {result['images']:,} validation images."
+    if result.get("r2") is not None:
+        said += f" R2 {result['r2']:.3f}, mean absolute error {result['mae']:.4g}"
+        said += f" on {result['images']:,} validation images."
     return said
 
 
-def _usage(name: str, written: str) -> list[str]:
+def _usage(name: str, written: str, *, numbers: bool) -> list[str]:
     if written == "hf":
+        more = ', function_to_apply="none"' if numbers else ""
         return [
             "from transformers import pipeline",
             "",
-            f'pipeline("image-classification", "ORG/{name}")("cat.jpg")',
+            f'pipeline("image-classification", "ORG/{name}")("cat.jpg"{more})',
         ]
     if written == "timm":
         return ["import timm", "", f'timm.create_model("hf-hub:ORG/{name}", pretrained=True)']

@@ -63,10 +63,10 @@ def take_samples(
         except (ImageError, OSError):
             continue
         contents.append(content)
-        labels.append(-1 if dataset.multilabel else int(dataset.labels[index]))
+        labels.append(int(dataset.labels[index]) if dataset.labels.ndim == 1 else -1)
     if not contents:
         raise InputError(f"{dataset.name} has no readable images")
-    known = None if dataset.multilabel else tuple(labels)
+    known = tuple(labels) if dataset.labels.ndim == 1 else None
     return Samples(dataset.name, tuple(contents), known, dataset.classes, preprocess)
 
 

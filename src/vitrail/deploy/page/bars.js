@@ -2,6 +2,20 @@
 
 export const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
+// A number that a regression predicts has no bar.
+function makeValue({ label, value }) {
+  const row = document.createElement("li");
+  const [name, number] = ["span", "span"].map((tag) => document.createElement(tag));
+  name.textContent = label;
+  number.textContent = showNumber(value);
+  row.append(name, number);
+  return row;
+}
+
+export const showNumber = (value) => String(Number(value.toPrecision(4)));
+
+export const asRows = (values) => Object.entries(values).map(([label, value]) => ({ label, value }));
+
 function makeBar({ label, probability, predicted }) {
   const row = document.createElement("li");
   const [name, value, track, fill] = ["span", "span", "div", "div"].map((tag) => document.createElement(tag));
@@ -30,5 +44,5 @@ export function showBars(panel, top, doubts = {}) {
   const multilabel = top.some(({ predicted }) => predicted !== undefined);
   const line = labels.length ? `Labels: ${labels.join(" · ")}` : "No class reaches its threshold.";
   panel.querySelector(".labels").textContent = multilabel ? line : sayDoubts(doubts);
-  panel.querySelector(".bars").replaceChildren(...top.map(makeBar));
+  panel.querySelector(".bars").replaceChildren(...top.map((each) => (each.value === undefined ? makeBar(each) : makeValue(each))));
 }

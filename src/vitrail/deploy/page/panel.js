@@ -1,7 +1,7 @@
 // One model's column: its classes as bars, and what it attends to.
 
 import { fetchJSON } from "./api.js";
-import { percent, showBars } from "./bars.js";
+import { asRows, percent, showBars, showNumber } from "./bars.js";
 import { decodeView, drawDistances, drawView, drawWhole } from "./drawing.js";
 import { showSimilar } from "./similar.js";
 
@@ -30,10 +30,10 @@ export class Panel {
   }
 
   choose() {
-    const { name, model, classes, image, attention } = this.model;
+    const { name, model, classes, targets, image, attention } = this.model;
     this.root.querySelector("h2").textContent = name;
     this.root.setAttribute("aria-label", name);
-    const kinds = classes ? `${classes} classes` : "no classes";
+    const kinds = targets ? `predicts ${targets.join(", ")}` : classes ? `${classes} classes` : "no classes";
     const [short] = model.split(",");
     const what = short.startsWith("BiT") ? "ResNet" : short.includes("+") || short.startsWith("Hybrid") ? "Hybrid of ResNet and Vision Transformer" : "Vision Transformer";
     this.find("about").textContent = `${what} ${short}, ${kinds}, sees ${image[1]} x ${image[0]} pixels`;
@@ -86,9 +86,9 @@ export class Panel {
     try {
       const { classes, attention, index } = this.model;
       if (classes) {
-        const { top, unsure, ood } = await this.request(this.address("predict"));
+        const { top, values, unsure, ood } = await this.request(this.address("predict"));
         if (signal.aborted) return false;
-        showBars(this.root, top, { unsure, ood });
+        showBars(this.root, top ?? asRows(values), { unsure, ood });
       }
       if (attention) await this.explain();
       if (index && !signal.aborted) await this.compare(signal);
@@ -105,7 +105,9 @@ export class Panel {
   async label(image, signal) {
     if (!this.model.classes) return "";
     const { images } = await fetchJSON(this.address("predict", { top: 1 }), { image, signal, onWait: () => {} });
-    const [{ label, probability }] = images[0].top;
+    const { top, values } = images[0];
+    if (values) return asRows(values).map(({ label, value }) => `${label} ${showNumber(value)}`).join(", ");
+    const [{ label, probability }] = top;
     return `${label} ${percent(probability)}`;
   }
 

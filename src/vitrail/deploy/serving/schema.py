@@ -34,6 +34,8 @@ class ImagePrediction(ImageResult):
     ood: float | None = None
     """How unlike the training images it is, from 0 to 1; only for a calibrated model."""
     top: list[ClassScore] | None = None
+    values: dict[str, float] | None = None
+    """The numbers that a regression predicts, by their names; it has no classes."""
 
 
 class PredictResponse(BaseModel):
@@ -126,6 +128,8 @@ class ModelInfo(BaseModel):
     name: str
     model: str
     classes: int
+    targets: list[str] | None
+    """Names of the numbers that a regression predicts; none for a model of classes."""
     features: int
     image: list[int]
     fit: str

@@ -122,6 +122,7 @@ def describe_model(served: ServedModel) -> dict[str, Any]:
     return {
         "model": spec.name,
         "classes": spec.classes,
+        "targets": None if predictor.targets is None else list(predictor.targets),
         "features": len(features),
         "image": list(predictor.preprocess.size),
         "fit": predictor.preprocess.fit,

@@ -26,6 +26,9 @@ export function doubt(outputs, about) {
 
 // The most likely classes; of a multi-label model all that reach their thresholds, and those first.
 export function rank(logits, { classes, activation, thresholds, temperature = 1 }, most) {
+  if (activation === "none") { // numbers of a regression
+    return Array.from(logits, (value, place) => ({ label: classes ? classes[place] : String(place), value }));
+  }
   const multilabel = activation === "sigmoid";
   const values = multilabel ? sigmoid(logits) : softmax(logits.map((value) => value / temperature));
   const predicted = values.map((value, place) => multilabel && value >= (thresholds ? thresholds[place] : 0.5));

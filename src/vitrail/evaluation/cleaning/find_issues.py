@@ -205,6 +205,8 @@ def _unusable(checked: DatasetCheck, splits: Mapping[str, ImageDataset]) -> Iter
 
 
 def _label(dataset: ImageDataset, index: int) -> str:
+    if dataset.regression:
+        return ", ".join(f"{each:g}" for each in dataset.labels[index])
     if dataset.multilabel:
         return ", ".join(dataset.classes[n] for n in np.flatnonzero(dataset.labels[index]))
     return dataset.classes[int(dataset.labels[index])]

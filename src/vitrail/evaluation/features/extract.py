@@ -111,7 +111,8 @@ def check_pair(train: Features, test: Features) -> None:
     """Refuse two datasets whose labels mean different things, or with several labels per image."""
     for each in (train, test):
         if each.labels.ndim == 2:
-            raise InputError(f"{each.name} has several labels per image; expected one class each")
+            has = "numbers" if each.labels.dtype.kind == "f" else "several labels"
+            raise InputError(f"{each.name} has {has} per image; expected one class each")
     if train.classes != test.classes:
         here, there = (set(each.classes) for each in (train, test))
         lone = [f"{quoted(sorted(here - there))} only in {train.name}"] if here - there else []

@@ -80,7 +80,7 @@ def cross_validate(
         raise InputError(f"--folds {folds}: expected 2 or more")
     dataset = open_dataset(data, split=split)
     groups = None if group is None else group_images(dataset, group, group_column(data, group))
-    if dataset.multilabel or len(dataset.classes) < 2:
+    if dataset.labels.ndim == 2 or len(dataset.classes) < 2:
         raise InputError(f"{dataset.name}: expected two classes or more, and one per image")
     (features,) = features_of(as_loaded(model), [dataset], **options)
     if groups is not None and len(features) < len(dataset):  # some could not be read

@@ -229,7 +229,8 @@ def check_shots(
     if not l2 or not all(0 < value < float("inf") for value in l2):
         raise InputError(f"expected l2 above 0, got {[*l2]}")
     if train.labels.ndim == 2:
-        raise InputError(f"{train.name} has several labels per image; expected one class each")
+        has = "numbers" if train.labels.dtype.kind == "f" else "several labels"
+        raise InputError(f"{train.name} has {has} per image; expected one class each")
     counts = np.bincount(train.labels, minlength=len(train.classes))
     if counts.min() < max(shots):
         least = int(counts.argmin())

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.console import log_line, show_progress
 from vitrail.data.batches import EvalBatches
-from vitrail.data.dataset import ImageDataset, select
+from vitrail.data.dataset import ImageDataset, check_one_class, select
 from vitrail.data.datasets.open import Data
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.split import sample_order
@@ -158,8 +158,7 @@ def measure_uncertainty(
     workers: int | None = None,
 ) -> Uncertainty:
     """Run a model over held-out images, and over training images for its class means."""
-    if held.multilabel:
-        raise InputError(f"{held.name} has several labels per image; expected one class each")
+    check_one_class(held)
     outputs = loaded.model.spec.classes
     options = {"batch": batch, "device": device, "workers": workers}
     means = distances = None
@@ -231,7 +230,9 @@ def _check_calibrated(name: str, loaded: LoadedModel) -> None:
     check_head(name, loaded)
     if loaded.activation != "softmax":
         raise InputError(
-            f"{name} predicts several labels per image; only a model of one class per image has a "
+            f"{name} predicts "
+            f"{'numbers' if loaded.activation == 'none' else 'several labels per image'}; only a "
+            "model of one class per image has a "
             "temperature"
         )
 

@@ -22,7 +22,7 @@ from vitrail.models.pretraining.mim import (
 )
 from vitrail.models.spec import Spec
 
-TaskName = Literal["classification", "masked-patches", "mae"]
+TaskName = Literal["classification", "regression", "masked-patches", "mae"]
 
 
 class Tuning(Protocol):
@@ -65,7 +65,8 @@ def training_cost(
     `mim` is for `masked-patches` and `mae`; `tune` says what is trained, all weights unless given;
     a `teacher` answers for each image of the spec's size, without gradients.
     """
-    rows = model_rows(spec) if task == "classification" else _mim_rows(spec, task, mim)
+    labeled = task in ("classification", "regression")
+    rows = model_rows(spec) if labeled else _mim_rows(spec, task, mim)
     macs = flops = 0
     kept: list[Row] = []
     flows = False  # whether the layer's input has a gradient

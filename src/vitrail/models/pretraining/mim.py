@@ -75,7 +75,7 @@ class MIMConfig:
 def check_mim(mim: MIMConfig, task: str) -> None:
     """Refuse settings that a task (`classification`, `masked-patches`, `mae`) does not read."""
     plain = MIMConfig()
-    if task == "classification":
+    if task in ("classification", "regression"):
         if mim != plain:
             raise InputError("mim.* requires --task masked-patches or --task mae")
     elif task == "mae":

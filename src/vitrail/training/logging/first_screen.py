@@ -85,7 +85,10 @@ def describe_data(
         said = f"{length} training images (a stream)"
     else:
         said = f"{len(train):,} training images"
-    if classes > 1:
+    if train.regression and isinstance(train, ImageDataset):
+        ranges = zip(train.classes, train.labels.min(0), train.labels.max(0), strict=True)
+        said += ", " + ", ".join(f"{name} {low:.4g} to {high:.4g}" for name, low, high in ranges)
+    elif classes > 1:
         said += f" of {classes:,} classes"
         if isinstance(train, ImageDataset) and not train.multilabel:
             counts = train.class_counts()

@@ -62,20 +62,23 @@ def open_parquet(
     path: Path, split: str = "train", *, columns: Columns | None = None, seed: int = 0
 ) -> ImageDataset:
     """Open a split of a Parquet file."""
-    table, image, label, part = _read(path, columns or Columns())
+    columns = columns or Columns()
+    table, image, label, part = _read(path, columns)
+    targets = [table[name].to_pylist() for name in columns.targets]
+    labels = list(zip(*targets, strict=True)) if targets else [UNLABELED] * len(table)
     names = _class_names(table.schema.metadata, label) if label else None
     images, held = _images(table[image])
     nothing = [None] * len(table)
     cells = (
         nothing if held else images.to_pylist(),
-        table[label].to_pylist() if label else [UNLABELED] * len(table),
+        table[label].to_pylist() if label and not targets else labels,
         table[part].to_pylist() if part else nothing,
     )
     rows = [Row(n, *row, unit="row") for n, row in enumerate(zip(*cells, strict=True), 1)]
     if not held:
-        return open_rows(path, rows, split, seed, names)
-    classes, labels, splits = read_rows(path, rows, names)
-    whole = ParquetDataset(show(path), classes, labels, path, images)
+        return open_rows(path, rows, split, seed, names, columns.targets)
+    classes, numbers, splits = read_rows(path, rows, names, columns.targets)
+    whole = ParquetDataset(show(path), classes, numbers, path, images)
     indices, chosen = choose_rows(whole, splits, split, seed)
     return select(whole, indices, f"{whole.name} ({chosen})")
 
@@ -91,7 +94,8 @@ def _read(path: Path, columns: Columns) -> tuple[Any, str, str | None, str | Non
         with utf8_path(path) as place, parquet.ParquetFile(place) as file:
             names = columns.find(file.schema_arrow.names, path)
             # One thread, because threads that Arrow keeps do not survive a fork.
-            return file.read([name for name in names if name], use_threads=False), *names
+            wanted = {*filter(None, names), *columns.find_targets(file.schema_arrow.names, path)}
+            return file.read(sorted(wanted), use_threads=False), *names
     except FileNotFoundError:
         raise InputError(f"no file {show(path)}{neighbors(path)}") from None
     except (pa.ArrowException, OSError) as error:
