@@ -27,6 +27,7 @@ from vitrail.models import ViT
 from vitrail.models.spec import Size
 from vitrail.weights.load import read_checkpoint
 
+BIASES = {"qkv_bias": True, "mlp_bias": True}
 CASES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "DINOv3": ("DINOv3ViTModel", {**TINY, "num_register_tokens": 3}, False),
     "DINOv3, gated": (
@@ -47,13 +48,16 @@ CASES: dict[str, tuple[str, dict[str, Any], bool]] = {
     "CLIP, classifier": ("CLIPForImageClassification", TOWERS, True),
     "SigLIP 2": ("Siglip2VisionModel", {**TINY, "num_patches": 16}, False),
     "AIMv2": (
-        *("Aimv2VisionModel", {**TINY, "use_head": False, "qkv_bias": True, "mlp_bias": True}),
+        *("Aimv2VisionModel", {**TINY, **BIASES, "use_head": False}),
         False,
     ),
+    "AIMv2, pooling": ("Aimv2VisionModel", {**TINY, **BIASES}, False),
+    "AIMv2, native": ("Aimv2VisionModel", {**TINY, **BIASES, "is_native": True}, False),
+    "DINOv3, gated by GELU": ("DINOv3ViTModel", {**TINY, "use_gated_mlp": True}, False),
     "MetaCLIP 2": ("MetaClip2VisionModelWithProjection", TINY, True),
 }
 """The class, its config, and whether it must be asked to resize its positions."""
-ONE_SIZE = ("CLIP, classifier", "AIMv2")
+ONE_SIZE = ("CLIP, classifier", "AIMv2", "AIMv2, pooling")
 """Those that transformers runs at their own size alone."""
 FLOAT32_NORMS = 1e-6
 """transformers computes AIMv2's norms in float32, whatever the model's type."""
