@@ -358,7 +358,8 @@ def test_catalogue(entry: Any) -> None:
     assert (entry.top1 is None) == (entry.cited == "")
     assert 20 < entry.megabytes < 30_000
     half = entry.preprocess.mean == (0.5, 0.5, 0.5)
-    assert half != any(word in entry.source for word in ("deit", "mae", "dinov", "eva02"))
+    others = ("deit", "mae", "dinov", "eva02", "openai", "beitv2", "apple")
+    assert half != any(word in entry.source for word in others)
     assert (entry.use == "classify") == (spec.classes == 1000)
     gated = entry.source.startswith("hf:facebook/dinov3-")
     assert ("gated" in entry.access) == gated
