@@ -15,7 +15,7 @@ from tests.predictors import FUSED, NAMES, make
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.data.decoding.decode import Limits
-from vitrail.deploy.backends.selection import select_precision
+from vitrail.deploy.backends.selection import select_backend, select_precision
 from vitrail.deploy.serving.worker import load_model, run_batch
 from vitrail.machine import has_bfloat16
 from vitrail.models import ViT
@@ -176,7 +176,8 @@ def test_the_commands_take_a_precision(tmp_path: Path, capsys: pytest.CaptureFix
     [
         (["--precision", "int8"], "--precision int8 requires --data"),
         (["--precision", "bfloat16", "--data", "x"], "--data calibrates --precision int8 only"),
-        (["--precision", "bfloat16", "--backend", "openvino"], "by PyTorch; omit --backend"),
+        (["--precision", "bfloat16", "--backend", "onnxruntime"], "PyTorch or --backend openvino"),
+        (["--precision", "int8", "--data", "x", "--backend", "openvino"], "omit --backend"),
     ],
 )
 def test_commands_refuse_in_one_line(
@@ -205,3 +206,14 @@ def test_what_a_processor_or_model_lacks_is_said(monkeypatch: pytest.MonkeyPatch
         assert "images of the model's size" in refusal(predictor.with_precision, "int8")
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     assert "no VNNI" in refusal(select_precision, predictor, "int8", "digits")
+
+
+@with_both
+def test_openvino_computes_in_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino")
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path))
+    torch.manual_seed(0)
+    exact, images = Predictor(make(), device="cpu"), [photo(30, 30 + n) for n in range(4)]
+    expected = exact.logits(images)
+    found = select_backend(exact, "openvino", precision="bfloat16").logits(images)
+    assert 1e-4 < float((found - expected).norm() / expected.norm()) < 0.05

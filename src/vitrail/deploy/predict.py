@@ -117,8 +117,9 @@ def predict(
         predictor = predictor.with_unsure(rate)
         if answers_nothing(predictor.doubts):
             log_line(f"no answer of {predictor.name} is sure enough for {rate:.4g}: all are unsure")
-    predictor = select_backend(predictor, backend, log=log_line)
-    predictor = select_precision(predictor, precision, data)
+    predictor = select_backend(predictor, backend, precision=precision, log=log_line)
+    if backend == REFERENCE:
+        predictor = select_precision(predictor, precision, data)
     kept: list[Prediction] = []
     unreadable: list[Prediction] = []
     with ExitStack() as stack:

@@ -24,7 +24,7 @@ from vitrail.deploy.exporting.samples import take_samples
 from vitrail.files import replacing
 from vitrail.machine import available_cores
 from vitrail.predictor import BatchingConfig, Predictor
-from vitrail.predictor.fused import fuse
+from vitrail.predictor.fused import InferencePrecision, fuse
 from vitrail.predictor.int8 import measure_ranges
 from vitrail.predictor.last_block import prune_last_block
 from vitrail.predictor.predictor import Engine
@@ -45,6 +45,8 @@ class BackendContext:
     data: Data | None
     """The dataset whose training split calibrates int8; generated shapes if None."""
     merge: float = MERGE_RATIO
+    precision: InferencePrecision = "float32"
+    """Of OpenVINO's products: float32 or bfloat16."""
 
     @cached_property
     def module(self) -> ExportModule:
@@ -122,7 +124,10 @@ def _onnxruntime(context: BackendContext, batching: BatchingConfig) -> Engine:
 
 def _openvino(context: BackendContext, batching: BatchingConfig) -> Engine:
     require_package("openvino", "'vitrail[openvino]'")
-    return _by_threads(batching, lambda threads: open_openvino(context.onnx, threads=threads))
+    return _by_threads(
+        batching,
+        lambda threads: open_openvino(context.onnx, threads=threads, precision=context.precision),
+    )
 
 
 def _bfloat16(context: BackendContext, batching: BatchingConfig) -> Engine:

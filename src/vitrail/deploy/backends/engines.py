@@ -94,8 +94,8 @@ def _tensors(graph: Any) -> Iterator[Any]:
                     yield from _tensors(inner)
 
 
-def open_openvino(path: Path, *, threads: int = 1) -> Engine:
-    """Open an ONNX or OpenVINO file in OpenVINO, in float32; it runs one batch at a time."""
+def open_openvino(path: Path, *, threads: int = 1, precision: str = "float32") -> Engine:
+    """Open an ONNX or OpenVINO file in OpenVINO; it runs one batch at a time."""
     require_package("openvino", "'vitrail[openvino]'")
     import openvino
 
@@ -103,7 +103,7 @@ def open_openvino(path: Path, *, threads: int = 1) -> Engine:
         _check_alone(path)
     settings = {
         "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision],
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,  # several processes would share the first core
     }

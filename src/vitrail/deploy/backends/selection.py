@@ -31,7 +31,7 @@ from vitrail.files import lock_folder, write_whole
 from vitrail.machine import available_cores
 from vitrail.models.weight_hash import hash_weights
 from vitrail.predictor import BatchingConfig, Predictor
-from vitrail.predictor.fused import InferencePrecision
+from vitrail.predictor.fused import InferencePrecision, check_precision
 
 AUTO = "auto"
 """The fastest of the exact backends that start within seconds."""
@@ -64,11 +64,13 @@ def select_backend(
     backend: str,
     *,
     batching: BatchingConfig | None = None,
+    precision: InferencePrecision = "float32",
     log: Callable[[str], None] = lambda text: None,
 ) -> Predictor:
     """Give a predictor that uses a backend; `log` gets a line about what takes long.
 
-    `batching` defaults to the predictor's; `auto` changes its batch size only.
+    OpenVINO's `precision` may be bfloat16; `select_precision` is for PyTorch's. `batching` defaults
+    to the predictor's; `auto` changes its batch size only.
     """
     check_backend(backend)
     batching = batching or predictor.batching
@@ -77,6 +79,7 @@ def select_backend(
         return predictor
     if not on_cpu:
         raise InputError(f"--backend {backend} runs on the CPU, not on {predictor.device}")
+    check_precision(predictor.model, precision)
     folder = cache_folder() / "backends" / _digest(predictor)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,17 +92,19 @@ def select_backend(
             backend, batching = choice.backend, replace(batching, batch_size=choice.batch_size)
         make = BACKENDS[backend].make
         try:
-            engine = make(BackendContext(predictor, folder, None), batching)
+            engine = make(BackendContext(predictor, folder, None, precision=precision), batching)
         except InputError:
             (folder / "model.onnx").unlink(missing_ok=True)  # it may be damaged
-            engine = make(BackendContext(predictor, folder, None), batching)
+            engine = make(BackendContext(predictor, folder, None, precision=precision), batching)
     return predictor.with_engine(engine, batching)
 
 
 def check_calibration(precision: str, backend: str, data: Data | None) -> None:
-    """Refuse a precision with another backend, or without images to calibrate it on."""
-    if precision != "float32" and backend != REFERENCE:
-        raise InputError(f"--precision {precision} is computed by PyTorch; omit --backend")
+    """Refuse a precision that a backend doesn't have, or without images to calibrate it on."""
+    if precision == "int8" and backend != REFERENCE:
+        raise InputError("--precision int8 is computed by PyTorch; omit --backend")
+    if precision == "bfloat16" and backend not in (REFERENCE, "openvino"):
+        raise InputError("--precision bfloat16 is computed by PyTorch or --backend openvino")
     if precision == "int8" and data is None:
         raise InputError("--precision int8 requires --data, whose training images calibrate it")
     if precision != "int8" and data is not None:
@@ -109,7 +114,7 @@ def check_calibration(precision: str, backend: str, data: Data | None) -> None:
 def select_precision(
     predictor: Predictor, precision: InferencePrecision, data: Data | None
 ) -> Predictor:
-    """Give a predictor that computes in a precision; training images of `data` calibrate int8."""
+    """Let PyTorch compute in a precision; training images of `data` calibrate int8."""
     if precision == "float32":
         return predictor
     images = calibration_images(predictor, data) if precision == "int8" else None

@@ -24,6 +24,7 @@ import torch
 from vitrail.config import InputError
 from vitrail.console import log_line
 from vitrail.data.decoding.decode import ImageError, Limits, read_header
+from vitrail.deploy.backends.backends import REFERENCE
 from vitrail.deploy.backends.selection import (
     check_backend,
     check_calibration,
@@ -95,8 +96,12 @@ def load_model(
     similar = None if index is None else SimilarityIndex(index, predictor)
     predictor.name = name  # clients need not know where it is
     batching = replace(predictor.batching, workers=1, threads=torch.get_num_threads())
-    predictor = select_backend(predictor, backend, batching=batching, log=log_line)
-    return ServedModel(select_precision(predictor, precision, data), similar)
+    predictor = select_backend(
+        predictor, backend, batching=batching, precision=precision, log=log_line
+    )
+    if backend == REFERENCE:
+        predictor = select_precision(predictor, precision, data)
+    return ServedModel(predictor, similar)
 
 
 def describe_model(served: ServedModel) -> dict[str, Any]:
