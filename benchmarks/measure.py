@@ -169,11 +169,15 @@ def excuse(contestant: str, error: Exception, *, compiled: bool) -> str:
 
 
 def measure_time(
-    name: CaseName, steps: dict[str, Step], rounds: Iterable[int], precision: Precision
+    name: CaseName,
+    steps: dict[str, Step],
+    rounds: Iterable[int],
+    precision: Precision,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> list[Timing]:
     """Time warm contestants and the bound in turns; the bound comes last."""
     case, contestants = CASES[name], list(steps)
-    calls = max(1, round(TURN / min(_time(steps[OURS], 1) for _ in range(3))))
+    calls = max(1, round(TURN / min(_time(steps[OURS], 1, clock) for _ in range(3))))
     product = _matrix_product(precision)
     product()
     seconds: dict[str, list[float]] = {contestant: [] for contestant in (*contestants, BOUND)}
@@ -182,8 +186,8 @@ def measure_time(
         gc.disable()
         for place in turn_order(len(contestants), turn):
             contestant = contestants[place]
-            seconds[contestant].append(_time(steps[contestant], calls))
-        seconds[BOUND].append(_time(product, 1))
+            seconds[contestant].append(_time(steps[contestant], calls, clock))
+        seconds[BOUND].append(_time(product, 1, clock))
         gc.enable()
     bound = 2 * BOUND_SIDE**3 / np.median(seconds[BOUND])
     timings = []
@@ -225,11 +229,11 @@ def seconds_of_others() -> float:
     return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
-def _time(step: Step, calls: int) -> float:
-    start = time.perf_counter()
+def _time(step: Step, calls: int, clock: Callable[[], float]) -> float:
+    start = clock()
     for _ in range(calls):
         step()
-    return (time.perf_counter() - start) / calls
+    return (clock() - start) / calls
 
 
 def _matrix_product(precision: Precision) -> Step:

@@ -20,7 +20,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -82,6 +82,7 @@ def main(
     threads: int | None = None,
     compiled: bool = False,
     precision: Precision = "float32",
+    processor_time: bool = False,
     memory: bool = False,
     quick: bool = False,
     json: Path | None = None,
@@ -95,18 +96,19 @@ def main(
         threads: Threads that torch may use; its own choice unless given.
         compiled: Compile every contestant with torch.compile's default mode.
         precision: What products are computed in; bfloat16 by autocast.
+        processor_time: Count seconds of the processor, for a machine that is busy; one thread.
         memory: Measure peak memory too.
         quick: Two rounds, and only the small model's cases unless they are given.
         json: Write the figures here.
         markdown: Write the tables here.
     """
-    torch.set_num_threads(threads or torch.get_num_threads())
+    torch.set_num_threads(1 if processor_time else threads or torch.get_num_threads())
     if quick:
         rounds, case = min(rounds, 2), case or tuple(c for c in CASES if c.startswith("ti4"))
     report = Report({**_machine(), "rounds": rounds, "compiled": compiled, "precision": precision})
     names = case or get_args(CaseName)
     for name in names if rounds > 0 else ():
-        _run_times(name, report)
+        _run_times(name, report, time.process_time if processor_time else time.perf_counter)
     if memory:
         _run_memories(names, report)
     grids = list(tabulate(report))
@@ -120,7 +122,7 @@ def main(
         print(f"{contestant} stayed out: {reason}", file=sys.stderr)
 
 
-def _run_times(name: CaseName, report: Report) -> None:
+def _run_times(name: CaseName, report: Report, clock: Callable[[], float]) -> None:
     stderr = Console(stderr=True)
     stderr.print(f"{name}: building and warming up")
     how = {key: report.settings[key] for key in ("compiled", "precision")}
@@ -128,7 +130,7 @@ def _run_times(name: CaseName, report: Report) -> None:
     report.skipped.update(skipped)
     rounds = track(range(report.settings["rounds"]), description=name, console=stderr)
     start, others = time.monotonic(), seconds_of_others()
-    report.timings.extend(measure_time(name, steps, rounds, how["precision"]))
+    report.timings.extend(measure_time(name, steps, rounds, how["precision"], clock))
     whole = (time.monotonic() - start) * (os.cpu_count() or 1)
     share = report.disturbed[name] = (seconds_of_others() - others) / whole
     if share > 0.05:
