@@ -227,6 +227,7 @@ def train_among(
     started = time.monotonic() if started is None else started
     parts = parts or gather_parts(config)[1]
     config = hold_out_for_choosing(config, parts.data, thresholds=parts.task is None)
+    processes.check_same({"settings": to_dict(config)})  # before they get the main one's
     with ExitStack() as stack:
 
         def look(config: TrainConfig) -> tuple[TrainConfig, dict[str, Any] | None]:
@@ -292,7 +293,7 @@ class TrainingRun:
             for split, each in (("train", self.train_set), ("val", self.val_set))
             if each is not None
         }
-        self.processes.check_same({"settings": to_dict(config), "data": self.identity})
+        self.processes.check_same({"data": self.identity})
         self.images = count_images(self.train_set)
         """Images of an epoch; None where a stream does not say."""
         self.unreadable = UnreadableImages(self.train_set.name, self.images, config.max_unreadable)
