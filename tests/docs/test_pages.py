@@ -91,7 +91,8 @@ class Reader:
 
     def call(self, words: list[str], output: str) -> None:
         """Call the command in this process, as from a shell; what is shown is what it prints."""
-        if words[0] in ("train", "finetune", "vtab") and "--out" in words:
+        begins = words[0] in ("train", "finetune", "vtab") and "--more" not in words
+        if begins and "--out" in words:
             shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
         expanded = [file for word in words for file in (sorted(glob.glob(word)) or [word])]
         with redirect_stdout(io.StringIO()) as printed:
