@@ -7,9 +7,9 @@ The data is made: a folder of tiny JPEGs (links to a few files, in 1,000 class f
 images in tar shards, and an index of 14 million names without files. Each measurement is a new
 process. It times, after all imports: from opening the training images to the first batch; the
 images a second of the loader alone (decoding, no augmentation, two workers); and from opening to
-the batch in the middle of an epoch, as a resumed run does. Memory is what a process holds beyond
-its imports, alone and as the mean of four at once: its private pages, not the mapped ones that
-processes share.
+the batch in the middle of an epoch, as a resumed run does. Memory is the peak beyond the imports of
+one process, without its loader's children, alone and as the mean of four at once. It counts mapped
+pages, which the four share; what each has for itself at the end is counted apart.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import importlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -51,6 +52,8 @@ class Scale:
     """Batches of 256 that the loader's speed is taken from."""
     before: Path | None = None
     """A checkout of an older version of ours, to be measured beside."""
+    only: str = ""
+    """Measure the rows whose names match this regular expression."""
     folder: Path | None = None
     """Where the data is made and kept. Default: a folder that is removed."""
 
@@ -99,11 +102,10 @@ def make_index(root: Path, count: int) -> None:
 
     from vitrail.data.datasets import index_files
     from vitrail.data.datasets.filenames import Names
-    from vitrail.data.datasets.open import open_data
 
     place = root / "names"
     folders = [place / "train" / f"n{number:08}" for number in range(CLASSES)]
-    for folder in folders:
+    for folder in (*folders, place / "val" / folders[0].name):
         folder.mkdir(parents=True)
     then = time.time() - 60
     read = [place, place / "train", *folders]
@@ -122,7 +124,6 @@ def make_index(root: Path, count: int) -> None:
     )
     key = repr(("folder", os.path.abspath(place), [b"train"], b"train", False))
     index_files.keep_index(place, key, lambda: index)
-    open_data(os.fspath(place), split="train")  # holds a tenth out, which is kept too
 
 
 def our_batches(data: str, start: int, stop: int) -> Generator[Any, None, None]:
@@ -208,7 +209,7 @@ def be_child(side: str, data: str, start: int, stop: int) -> None:
     mend_torchvision()
     for name in ("numpy", "torch", "PIL.Image", *warm[side]):
         importlib.import_module(name)
-    held, begin = private(), time.perf_counter()
+    held, own, begin = memory("VmRSS"), private(), time.perf_counter()
     if data.endswith("/names"):
         seconds, rate = open_names(data, start), 0.0
     else:
@@ -217,7 +218,8 @@ def be_child(side: str, data: str, start: int, stop: int) -> None:
             seconds = time.perf_counter() - begin
             count = sum(1 for _ in batches)
             rate = count * BATCH / (time.perf_counter() - begin - seconds) if count else 0.0
-    print(json.dumps({"seconds": seconds, "rate": rate, "memory": private() - held}))
+    peak, left = memory("VmHWM") - held, private() - own
+    print(json.dumps({"seconds": seconds, "rate": rate, "peak": peak, "own": left}))
 
 
 def open_names(data: str, start: int) -> float:
@@ -237,10 +239,15 @@ def open_names(data: str, start: int) -> float:
 
 
 def private() -> float:
-    """Megabytes of this process alone, without pages that are shared or can be."""
-    text = Path("/proc/self/smaps_rollup").read_text()
-    lines = [line.split() for line in text.splitlines() if line.startswith("Private_")]
-    return sum(int(line[1]) for line in lines) / 1024
+    """Give megabytes of this process alone, without mapped pages that others share."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+
+
+def memory(what: str) -> float:
+    """Give megabytes that this process holds (VmRSS), or held at most (VmHWM)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1024
 
 
 class Bench:
@@ -252,6 +259,8 @@ class Bench:
 
     def measure(self, title: str, side: str, data: str, middle: int, *, old: bool = False) -> None:
         """Measure start, loader, resume and four processes at once."""
+        if not re.search(self._scale.only, title):
+            return
         stop = self._scale.batches
         first = self._run(side, data, 0, 1, old)[0]
         loop = self._run(side, data, 0, stop, old)[0] if "/names" not in data else first
@@ -263,8 +272,9 @@ class Bench:
                 "start s": round(first["seconds"], 2),
                 "images / s": round(loop["rate"]),
                 "resume s": round(again["seconds"], 2),
-                "MB": round(first["memory"]),
-                "MB of each of 4": round(sum(each["memory"] for each in four) / 4),
+                "peak MB": round(first["peak"]),
+                "peak MB of 4": round(sum(each["peak"] for each in four) / 4),
+                "own MB of 4": round(sum(each["own"] for each in four) / 4),
             }
         )
         print(json.dumps(self.rows[-1]), flush=True)

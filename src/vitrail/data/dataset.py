@@ -105,7 +105,8 @@ class ImageDataset(ABC):
         """
         digest = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogateescape"))
         self._hash_names(digest.update)
-        digest.update(self.labels.tobytes())
+        several = isinstance(self.labels, SparseLabels)
+        digest.update(self.labels.tobytes() if several else np.ascontiguousarray(self.labels).data)
         for index in _spread(len(self), _SIZES):
             digest.update(b"%d;" % self.size(index))
         self._hash_contents(digest.update)
