@@ -237,7 +237,7 @@ def test_equal(name: str, tmp_path: Path) -> None:
 
 
 WRITTEN = [
-    *("ViT", "DeiT, one head", "DeiT, two heads", "DeiT, encoder", "I-JEPA, classifier", "YOLOS"),
+    *("ViT", "DeiT, one head", "DeiT, two heads", "I-JEPA, classifier", "YOLOS"),
     *("DINOv2, gated, classifier", "registers, classifier", "DINOv3", "DINOv3, gated by GELU"),
     *("BEiT, classifier", "BEiT, shared", "CLIP, projection", "CLIP, classifier", "SigLIP"),
     *("SigLIP 2", "SigLIP 2, classifier", "AIMv2, pooling, biases", "AIMv2, native resolution"),

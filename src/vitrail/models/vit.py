@@ -89,7 +89,7 @@ class ViT(Model[ViTSpec]):
 
     def classify(self, encoded: Tensor, valid: Tensor | None = None) -> Tensor:
         """Return the logits of a block's output, averaged over DeiT's two heads."""
-        if self.distillation_head is None or not self.spec.classes:
+        if self.distillation_head is None:
             return self.head(self.represent(encoded, valid))
         return self.classify_each(encoded).mean(1)
 
