@@ -54,13 +54,8 @@ def suits_onednn(x: Tensor, weight: Tensor) -> bool:
     return (
         products >= _LEAST_PRODUCTS
         and products >= _LEAST_ROWS * weight.numel()
-        and all(
-            type(t) in _PLAIN
-            and t.is_cpu
-            and t.dtype == torch.float32
-            and t.layout is torch.strided
-            for t in (x, weight)
-        )
+        and _is_plain(x)
+        and _is_plain(weight)
         and not torch.is_autocast_enabled("cpu")
         and torch._C._get_mkldnn_enabled()  # as torch.backends.mkldnn.flags sets it
         and torch.autograd.forward_ad._current_level < 0
