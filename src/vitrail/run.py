@@ -66,6 +66,7 @@ from vitrail.training.logging.metrics_logger import MetricsLogger
 from vitrail.training.logging.run_facts import CostMeter
 from vitrail.training.loop import StepResult, fit
 from vitrail.training.optimization.deadline import Deadline
+from vitrail.training.optimization.ema import EMA
 from vitrail.training.optimization.time_plan import make_deadline
 from vitrail.training.parts import (
     ModelChange,
@@ -377,6 +378,8 @@ class TrainingRun:
                 self.metrics.note(note)
             if saved:
                 self._resume(saved)
+            elif isinstance(self.train_set, ImageDataset):
+                self._fit_head(self.train_set)
             self._call("on_start", start)
             most = total if deadline is None else deadline.most
             self.loader = self.iterator.open(most, self.processes.shard)
@@ -409,6 +412,14 @@ class TrainingRun:
         """Tell the callbacks."""
         for callback in self.parts.callbacks:
             getattr(callback, event)(self, *arguments)
+
+    def _fit_head(self, images: ImageDataset) -> None:
+        """Begin with a head that is fitted to frozen features, where the settings ask for it."""
+        said = self.task.fit_head(self.model, images)
+        if said is not None:
+            self.metrics.note(said)
+            if self.trainer.ema is not None:
+                self.trainer.ema = EMA(self.model, self.config.ema)
 
     def _resume(self, saved: SavedCheckpoint) -> None:
         load_checkpoint(saved, self.trainer, micro_batch=self.config.micro_batch)

@@ -121,6 +121,8 @@ def resolve_settings(
     config = TrainConfig(data=text, model=name, out=out, weights=weights)
     recipe = words.get("recipe") or (task if task in ("masked-patches", "mae") else None)
     if recipe is not None:
+        if task == "regression":
+            config = replace(config, task="regression")
         config = apply_recipe(config, recipe, file, *given)
     planned = config.schedule.warmup
     file |= {"data": text, "model": config.model, "out": str(out), "weights": weights}

@@ -24,16 +24,20 @@ _OPTIMIZERS = {
 def finetune_default(config: TrainConfig) -> TrainConfig:
     """Fine-tune on your own images at the resolution of the weights.
 
-    The optimizer depends on what is trained (`config.tune`).
+    The optimizer depends on what is trained (`config.tune`). Where all weights are, the head begins
+    as a linear probe, so that few epochs suffice.
     """
+    whole = config.tune.mode == "all" and config.task == "classification"
+    probed = whole and config.weights is not None and config.tune.head == "replace"
     return replace(
         config,
-        length=Duration(10, "epochs"),
-        batch=64,
-        augment=Augment(area=(0.25, 1.0)),
+        length=Duration(3 if probed else 10, "epochs"),
+        batch=32 if probed else 64,
+        augment=Augment(area=(0.5 if probed else 0.25, 1.0)),
         loss=LossConfig(),
         optim=_OPTIMIZERS[config.tune.mode],
         schedule=ScheduleConfig(warmup=Duration(10, "%")),
+        tune=replace(config.tune, head="probe") if probed else config.tune,
     )
 
 

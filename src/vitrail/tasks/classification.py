@@ -18,10 +18,12 @@ from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import Processes, send
 from vitrail.evaluation.accuracy import Accuracy, measure_accuracy
 from vitrail.evaluation.metrics.intervals import wilson
+from vitrail.evaluation.probes.head_start import start_head
 from vitrail.models import parse
 from vitrail.models.model import Model
 from vitrail.tasks.teacher import Teacher
 from vitrail.training.best_tracker import EvalResult
+from vitrail.training.checkpoints.dtensor import gather
 from vitrail.training.losses import ClassLoss, DistillConfig, label_loss, teacher_loss
 from vitrail.training.task import DeviceBatch, Task
 from vitrail.training.train_config import TrainConfig
@@ -49,6 +51,21 @@ class Classification(Task):
         super().setup(preprocess, device)
         if self.class_weights is not None:
             self.class_weights = self.class_weights.to(device)
+
+    def fit_head(self, model: Model, dataset: ImageDataset) -> str | None:
+        """Fit a linear probe, unless the head has learned of these classes already."""
+        head, asked = model.head.output, self.config.tune.head == "probe"
+        if not asked or not isinstance(head, nn.Linear) or gather(head.weight).any():
+            return None
+        images = start_head(
+            model,
+            dataset,
+            self.preprocess,
+            loss=self.loss,
+            device=self.device,
+            loader=self.config.loader,
+        )
+        return f"head     a linear probe of the frozen features of {images:,} training images"
 
     def prepare(self, batch: Batch) -> DeviceBatch:
         """Normalize on the device, then mix images and labels with their neighbors'."""

@@ -32,9 +32,10 @@ class TuneConfig:
     """Scale of the updates: alpha / rank."""
     targets: Annotated[tuple[Role, ...], UsedIf("mode", "lora")] = ("query", "value")
     """Matrices that are updated (arXiv 2106.09685, section 7.1)."""
-    head: Literal["replace", "keep-hidden"] = "replace"
-    """Put a zero linear layer in the place of the pre-training head (section 3.2), or of its last
-    layer alone, which the paper found a little less robust."""
+    head: Literal["replace", "probe", "keep-hidden"] = "replace"
+    """Put a zero linear layer in the place of the pre-training head (section 3.2), a linear probe
+    of the frozen features (arXiv 2202.10054), or a zero layer in the place of its last layer alone,
+    which the paper found a little less robust."""
 
     def __post_init__(self) -> None:
         validate(self, "tune")

@@ -29,7 +29,8 @@ def start_weights(
         start = Checkpoint(spec=model.spec, tensors=dict(model.state_dict()))
     else:
         read = checkpoint or read_checkpoint(config.weights)
-        start = adapt_to_model(read, spec, classes=classes or 0, head=config.tune.head)
+        head = "replace" if config.tune.head == "probe" else config.tune.head
+        start = adapt_to_model(read, spec, classes=classes or 0, head=head)
         made = start.provenance or made
     made = replace(made, changes=(*made.changes, f"trained on {config.data}"))
     plain = default_preprocess(start.spec.image, start.spec.channels)

@@ -101,6 +101,10 @@ class Task(ABC):
             )
         self.preprocess, self.device = preprocess, device
 
+    def fit_head(self, model: Model, dataset: ImageDataset) -> str | None:
+        """Fit the head before the first step, where the settings ask for it; say what it is."""
+        return None
+
     def prepare(self, batch: Batch) -> DeviceBatch:
         """Bring a batch to the device, normalized there, with its labels as targets."""
         inputs = normalize(batch.images, self.preprocess, device=self.device)

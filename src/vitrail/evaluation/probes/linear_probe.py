@@ -240,6 +240,13 @@ def _probe(
     )
 
 
+def fit_head_to(features: Tensor, labels: Tensor, classes: int, decay: float) -> LinearHead:
+    """Fit one head by L-BFGS to features (n, width) as they are."""
+    x = StandardizedRows(features)
+    heads = fit_lbfgs(x, labels, classes, (decay,))
+    return unstandardize(heads.weight[0], heads.bias[0], x.mean, x.std)
+
+
 def fit_lbfgs(
     x: Rows,
     y: Tensor,

@@ -61,6 +61,7 @@ def adopt_time_plan(config: TrainConfig) -> TrainConfig | None:
     if config.minutes is None or begun.minutes != config.minutes:
         return None
     planned = replace(config, length=begun.length, model=begun.model)
-    if begun.tune != config.tune:
+    if begun.tune != config.tune:  # and so what the recipe chooses by it
         planned = replace(planned, tune=begun.tune, optim=begun.optim)
+        planned = replace(planned, batch=begun.batch, augment=begun.augment)
     return planned
