@@ -163,3 +163,15 @@ def test_examples_of_own_parts_are_short() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_results_are_those_of_the_pages_that_they_link_to() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = text.partition("## Results\n")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if "](docs/" in line]
+    assert len(rows) >= 6
+    for row in rows:
+        (page,) = re.findall(r"\]\((docs/[^)]+)\)", row[2])
+        there = (ROOT / page).read_text(encoding="utf-8")
+        for number in re.findall(r"\d+(?:\.\d+)?", row[2].partition("(")[0]):
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.]\d)", there), (page, number)
