@@ -216,7 +216,7 @@ def test_models_and_openapi(server: Server) -> None:
     assert first == {
         "name": "first", "model": "ViT/8@32,depth=2,width=32,heads=2,mlp=64", "classes": 7,
         "features": 32, "image": [32, 32], "fit": "crop", "crop": 1.0,
-        "attention": {"layers": 2, "heads": 2}, "index": None,
+        "attention": {"layers": 2, "heads": 2}, "index": None, "targets": None,
     }  # fmt: skip
     assert (second["name"], second["classes"], second["attention"]) == ("second", 0, None)
     paths = server.ask("GET", "/openapi.json")[2]["paths"]
