@@ -150,3 +150,16 @@ def test_parameters_keep_their_names_and_hooks_their_layers() -> None:
     layer.register_forward_hook(lambda *told: seen.append(told[2].shape))
     layer(draw(80, 256))
     assert seen == [(80, 128)]
+
+
+@pytest.mark.parametrize("lead", [(32,), (4, 8), (2, 4, 4)], ids=str)
+def test_the_result_may_be_changed_in_place(lead: tuple[int, ...]) -> None:
+    """As LoRA does."""
+    x, weight = draw(*lead, 256), draw(512, 256, seed=1).requires_grad_()
+    assert suits_onednn(x, weight)
+    result = linear(x, weight)
+    result.narrow(-1, 0, 256).add_(1)
+    result.sum().backward()
+    assert torch.allclose(result, F.linear(x, weight) + (torch.arange(512) < 256), atol=1e-3)
+    assert weight.grad is not None
+    assert torch.allclose(weight.grad, x.reshape(-1, 256).sum(0).expand(512, 256), atol=1e-3)

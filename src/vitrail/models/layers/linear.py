@@ -41,11 +41,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if not _ONEDNN or is_traced() or not suits_onednn(x, weight):
         return F.linear(x, weight, bias)
+    rows = x.flatten(0, -2)  # out here, so that the result may be changed in place
     if torch.is_grad_enabled() and any(
         t is not None and t.requires_grad for t in (x, weight, bias)
     ):
-        return _OneDNNLinear.apply(x, weight, bias)
-    return _multiply(x, weight, bias)
+        product = _OneDNNLinear.apply(rows, weight, bias)
+    else:
+        product = _multiply(rows, weight, bias)
+    return product.view(*x.shape[:-1], len(weight))
 
 
 def suits_onednn(x: Tensor, weight: Tensor) -> bool:
@@ -77,7 +80,7 @@ def is_traced() -> bool:
 
 
 def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Run oneDNN's inner product; the weight may have any strides."""
+    """Run oneDNN's inner product of rows; the weight may have any strides."""
     operators: Any = torch.ops.mkldnn
     return operators._linear_pointwise(x, weight, bias, "none", [], "")
 
@@ -95,13 +98,12 @@ class _OneDNNLinear(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         (grad,), (x, weight) = grads, ctx.saved_tensors
         again = torch.is_grad_enabled()  # the gradient's own gradient is wanted: torch's products
-        rows = grad.flatten(0, -2)
         of_input = of_weight = None
         if weight is not None:
             of_input = grad @ weight if again else _multiply(grad, weight.t())
         if x is not None:
-            of_weight = _transposed_product(rows, x.flatten(0, -2), plain=again)
-        return of_input, of_weight, rows.sum(0) if ctx.needs_input_grad[2] else None
+            of_weight = _transposed_product(grad, x, plain=again)
+        return of_input, of_weight, grad.sum(0) if ctx.needs_input_grad[2] else None
 
 
 def _transposed_product(grad: Tensor, x: Tensor, *, plain: bool) -> Tensor:
