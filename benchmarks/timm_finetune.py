@@ -5,8 +5,8 @@ float32, from create_model to create_scheduler_v2, with its defaults (random res
 100 %, flips, color jitter 0.4, smoothing 0.1) and, where it has no default for fine-tuning, what
 its author published for ViT: AdamW, layer decay 0.7, cosine to 0 after a warm-up
 (huggingface.co/timm/vit_base_patch16_224.augreg2_in21k_ft_in1k/discussions/1). Left out, because
-they slow ten epochs down: mixup, CutMix, RandAugment, drop path. The published learning rate, 2e-4, is
-for batches of 512; 1e-3 was taken after it had been seen to learn too slowly here, and is not tuned.
+they slow ten epochs down: mixup, CutMix, RandAugment, drop path. The published learning rate, 2e-4,
+is for batches of 512. 1e-3 was taken after that had learned too slowly here; it is not tuned.
 """
 
 from __future__ import annotations

@@ -246,7 +246,6 @@ def choose_device(device: str | torch.device | None = None) -> torch.device:
     return torch.device("cuda", local)
 
 
-@cache
 def send(tensor: Tensor, device: torch.device | str | None) -> Tensor:
     """Copy a tensor to a device without waiting: a GPU takes it from pinned memory by itself."""
     place = tensor.device if device is None else torch.device(device)
@@ -255,6 +254,7 @@ def send(tensor: Tensor, device: torch.device | str | None) -> Tensor:
     return tensor.to(place, non_blocking=True)
 
 
+@cache
 def _open_store(rank: int) -> Store:
     """Open what the processes find each other with, in the first of them, for as long as it lives.
 
