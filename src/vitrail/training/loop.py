@@ -1,4 +1,4 @@
-"""The one training loop: batches in, steps result, nothing known of what is learned or from where.
+"""The one training loop: batches in, steps out, nothing known of what is learned or from where.
 
 The host never waits for the device before a step is taken: whether loss and gradient are finite is
 decided there, and their numbers are read while the next step is under way.
@@ -175,7 +175,7 @@ class Trainer:
         return LaunchedStep(step, lr, torch.cat([numbers, own]), stop=alone and signals.number > 0)
 
     def _hold(self, bad_loss: Tensor, bad_gradient: Tensor) -> Tensor:
-        """Note whether training failed; return 1 if the step must not be result, all on the device.
+        """Note whether training failed; return 1 if the step must not be taken, all on the device.
 
         A gradient that is too large for float16 only skips the step, until the scale is 1.
         """
@@ -299,7 +299,7 @@ def fit(
             save_due = save_due or intervals.rests(done)
         else:
             save_due = intervals.due(intervals.save, done)
-        # What a pause has measured is saved even where no step was result.
+        # What a pause has measured is saved even where no step was taken.
         if ending == "paused" or (done > start and (early or save_due)):
             timer.time(save, done)
             saved = done
