@@ -181,6 +181,11 @@ def test_minutes_are_planned_once_and_resumed(
     assert json.loads(out)["run"] == "runs/digits"
     assert "resuming runs/digits at step 12 of 12" in err
     assert re.search(r"time     \d\.\d minutes are left of 3 minutes", err)
+    (Path("runs/digits") / "result.json").unlink()
+    for changed in (("--batch", "2"), ("--image", "16"), ("--tune", "head"), ("--lr", "0.5")):
+        code, out, err = run(capsys, *command, *changed, "--out", "runs/digits", *quick)
+        assert (code, out) == (2, ""), changed
+        assert "cannot resume" in err, changed
 
 
 def test_a_run_with_minutes_ends_in_time_and_resumes_with_what_is_left(

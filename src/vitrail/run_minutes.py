@@ -13,7 +13,7 @@ from vitrail.data.datasets.open import Data
 from vitrail.distributed import Processes, process_group
 from vitrail.models import parse
 from vitrail.run_settings import Configured, RunWords
-from vitrail.training.checkpoints.default_folder import adopt_time_plan
+from vitrail.training.checkpoints.default_folder import read_time_plan
 from vitrail.training.optimization.time_plan import (
     ENOUGH,
     FEW,
@@ -40,9 +40,9 @@ def plan_training(
     config: TrainConfig, parts: Parts, open_run: OpenRun, started: float, *, restart: bool
 ) -> TrainConfig:
     """Choose a length for a time; a run that was begun with the same time keeps its plan."""
-    begun = None if restart else adopt_time_plan(config)
+    begun = None if restart else read_time_plan(config)
     if begun is not None:
-        return begun
+        return replace(config, length=begun.length)
     steps, _ = probe_steps(config, parts, open_run, started)
     return replace(config, length=Duration(steps, "steps"))
 
@@ -63,9 +63,12 @@ def plan_finetuning(
     `settle` gathers the settings again for other ones. A run that was begun with the same time
     keeps its plan.
     """
-    begun = None if restart else adopt_time_plan(found.config)
+    begun = None if restart else read_time_plan(found.config)
     if begun is not None:
-        return replace(found, config=begun)
+        if begun.model != found.config.model and words.get("image") is None:
+            words = {**words, "image": "x".join(map(str, parse(begun.model).image))}
+        found = settle(tune or begun.tune.mode, words)
+        return replace(found, config=replace(found.config, length=begun.length))
 
     def probe(found: Configured) -> tuple[int, float]:
         config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)

@@ -46,22 +46,20 @@ def _is_begun(folder: Path, config: TrainConfig) -> bool:
     try:
         begun = from_dict(TrainConfig, read_file(folder / CONFIG))
         config = replace(config, out=folder)
-        adopted = adopt_time_plan(config) or config
-        check_settings(to_dict(begun), to_dict(adopted), free_settings(config))
+        if read_time_plan(config) is not None:
+            config = replace(config, length=begun.length, model=begun.model)
+            if begun.tune != config.tune:  # and so what the recipe chooses by it
+                config = replace(config, tune=begun.tune, optim=begun.optim)
+                config = replace(config, batch=begun.batch, augment=begun.augment)
+        check_settings(to_dict(begun), to_dict(config), free_settings(config))
     except InputError:
         return False
     return True
 
 
-def adopt_time_plan(config: TrainConfig) -> TrainConfig | None:
-    """Take over what the folder's run was planned to; None unless it has the same `minutes`."""
-    if not (config.out / CONFIG).exists():
+def read_time_plan(config: TrainConfig) -> TrainConfig | None:
+    """Read what the folder's run was planned to; None unless it has the same `minutes`."""
+    if config.minutes is None or not (config.out / CONFIG).exists():
         return None
     begun = from_dict(TrainConfig, read_file(config.out / CONFIG))
-    if config.minutes is None or begun.minutes != config.minutes:
-        return None
-    planned = replace(config, length=begun.length, model=begun.model)
-    if begun.tune != config.tune:  # and so what the recipe chooses by it
-        planned = replace(planned, tune=begun.tune, optim=begun.optim)
-        planned = replace(planned, batch=begun.batch, augment=begun.augment)
-    return planned
+    return begun if begun.minutes == config.minutes else None
