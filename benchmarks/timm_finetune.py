@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--opt", choices=("adamw", "sgd"), default="adamw")
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--amp", action="store_true", help="train and evaluate in bfloat16")
     args = parser.parse_args()
     random.seed(args.seed)
     np.random.seed(args.seed)
@@ -67,7 +70,11 @@ def main() -> None:
     train = create_loader(sets[0], is_training=True, color_jitter=0.4, **shared)
     test = create_loader(sets[1], is_training=False, crop_pct=config["crop_pct"], **shared)
     optimizer = create_optimizer_v2(
-        model, opt="adamw", lr=args.lr, weight_decay=0.05, layer_decay=0.7
+        model,
+        opt=args.opt,
+        lr=args.lr,
+        weight_decay=0.05 if args.opt == "adamw" else 0.0,
+        layer_decay=0.7 if args.opt == "adamw" else None,
     )
     scheduler, epochs = create_scheduler_v2(
         optimizer,
@@ -80,17 +87,23 @@ def main() -> None:
         updates_per_epoch=len(train),
     )
     assert scheduler is not None
-    loss_of, updates = LabelSmoothingCrossEntropy(0.1), 0
+    loss_of, updates, evaluated = LabelSmoothingCrossEntropy(0.1), 0, 0.0
     for epoch in range(epochs):
         model.train()
         for images, labels in train:
-            loss_of(model(images), labels).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=args.amp):
+                loss = loss_of(model(images), labels)
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
             updates += 1
             scheduler.step_update(num_updates=updates)
-        print(f"epoch {epoch + 1} top-1 {_evaluate(model, test):.2f}%", flush=True)
+        began = time.monotonic()
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.amp):
+            top1 = _evaluate(model, test)
+        evaluated += time.monotonic() - began
+        print(f"epoch {epoch + 1} top-1 {top1:.2f}%, {evaluated:.1f} s evaluated", flush=True)
         scheduler.step(epoch + 1)
 
 
