@@ -51,9 +51,10 @@ from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import process_group
 from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.models import parse
-from vitrail.run import TrainConfig, TrainingRun, train
+from vitrail.run import TrainConfig, train
 from vitrail.signals import Signals
 from vitrail.training.optimization.schedule import LRSchedule, rate_at
+from vitrail.training_run import TrainingRun
 
 CORES = 2
 MODEL = "Hybrid/1@48,stages=2-2-2,depth=4,width=192,heads=3,mlp=384,pool=gap"

@@ -26,9 +26,10 @@ from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.distributed import process_group
 from vitrail.models import parse
 from vitrail.models.spec import ViTSpec
-from vitrail.run import TrainConfig, TrainingRun
+from vitrail.run import TrainConfig
 from vitrail.signals import Signals
 from vitrail.training.optimization.optim import OptimConfig
+from vitrail.training_run import TrainingRun
 
 Turn = Callable[[], None]
 """Take a turn's steps, and leave nothing behind that runs on."""

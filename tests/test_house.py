@@ -30,7 +30,7 @@ LEVELS = [
     {"training", "inspection"},
     {"evaluation"},
     {"tasks", "predictor", "recipes"},
-    {"report", "run_settings"},
+    {"report", "run_settings", "training_run"},
     {"run_minutes"},
     {"run"},
     {"model_soup", "run_estimate", "deploy"},

@@ -22,7 +22,7 @@ from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
 from vitrail.distributed import Processes
 from vitrail.evaluation.accuracy import Accuracy, measure_accuracy
-from vitrail.run import Run, TrainConfig, TrainingRun, train_among
+from vitrail.run import Run, TrainConfig, train_among
 from vitrail.training.checkpoints.resume import TENSORS
 from vitrail.training.checkpoints.run_folder import prepare_folder
 from vitrail.training.checkpoints.state_dicts import load_tensors
@@ -30,6 +30,7 @@ from vitrail.training.loop import Trainer
 from vitrail.training.optimization.optim import OptimConfig
 from vitrail.training.peft import TuneConfig
 from vitrail.training.train_config import PreprocessConfig
+from vitrail.training_run import TrainingRun
 from vitrail.weights.load import load
 from vitrail.weights.loaded import LoadedModel
 

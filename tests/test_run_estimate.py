@@ -15,12 +15,13 @@ from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
 from vitrail.distributed import process_group
 from vitrail.models.pretraining.mim import DecoderConfig, MaskConfig, MIMConfig
-from vitrail.run import TrainConfig, TrainingRun
+from vitrail.run import TrainConfig
 from vitrail.run_estimate import estimate
 from vitrail.signals import Signals
 from vitrail.training.losses import DistillConfig
 from vitrail.training.optimization.optim import OptimConfig
 from vitrail.training.peft import TuneConfig
+from vitrail.training_run import TrainingRun
 
 MODEL = "ViT/4@16,depth=3,width=32,heads=2,mlp=48"
 MAE = MIMConfig(

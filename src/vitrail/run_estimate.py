@@ -18,7 +18,6 @@ from vitrail.models.cost.total import FLOAT
 from vitrail.recipes import paper_protocol
 from vitrail.recipes.protocol import RUNGS, Protocol
 from vitrail.result import Result, ResultTable
-from vitrail.run import TrainingRun
 from vitrail.run_settings import RunWords, configure_finetuning, prepare_run
 from vitrail.text import show_duration
 from vitrail.training.logging.run_facts import cost_of_training
@@ -27,6 +26,7 @@ from vitrail.training.parts import ModelChange, Parts, gather_parts, split_weigh
 from vitrail.training.run_data import hold_out_for_choosing, open_datasets
 from vitrail.training.task import TaskFactory
 from vitrail.training.train_config import TrainConfig
+from vitrail.training_run import TrainingRun
 from vitrail.weights.loaded import AnyModel, LoadedModel
 
 _WORK = 2e11  # operations of a measured step on a CPU: seconds, where a whole batch takes minutes

@@ -33,7 +33,7 @@ log = logging.getLogger("vitrail")
 _AFTER = 10.0  # seconds that the last evaluation's rest and the report take
 
 OpenRun = Callable[[TrainConfig, Processes, Parts], ProbedRun]
-"""Opens a run to take steps of: `vitrail.run.TrainingRun`, which stands above this module."""
+"""Opens a run to take steps of: `vitrail.training_run.TrainingRun`."""
 
 
 def plan_training(

@@ -23,13 +23,14 @@ from vitrail.data.batches import TrainBatches
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.loader import LoaderConfig
 from vitrail.distributed import Processes
-from vitrail.run import TrainConfig, TrainingRun
+from vitrail.run import TrainConfig
 from vitrail.tasks.classification import Classification
 from vitrail.training.checkpoints import resume
 from vitrail.training.checkpoints.checkpoint_files import SaveError, latest_checkpoint
 from vitrail.training.checkpoints.run_lock import run_lock
 from vitrail.training.loop import DivergedError, LaunchedStep, Trainer
 from vitrail.training.optimization.optim import OptimConfig
+from vitrail.training_run import TrainingRun
 from vitrail.weights.load import read_checkpoint
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

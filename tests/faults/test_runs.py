@@ -13,19 +13,20 @@ from typing import Any
 
 import pytest
 
-import vitrail.run
 import vitrail.tasks.classification
+import vitrail.training_run
 from tests.faults.toy import in_child, leftovers, print_of, steps, toy, train_in_child
 from tests.forks import Ended
 from tests.runs import train
 from vitrail.data.batches import Batch, EvalBatches
 from vitrail.data.loader import LoaderConfig
-from vitrail.run import TrainConfig, TrainingRun
+from vitrail.run import TrainConfig
 from vitrail.signals import Signals
 from vitrail.training.checkpoints import resume
 from vitrail.training.checkpoints.checkpoint_files import latest_checkpoint
 from vitrail.training.loop import LaunchedStep, Trainer
 from vitrail.training.optimization.optim import OptimConfig
+from vitrail.training_run import TrainingRun
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +80,8 @@ MOMENTS: dict[str, tuple[object, str, int]] = {
     "evaluation": (vitrail.tasks.classification, "measure_accuracy", 2),
     "last evaluation": (vitrail.tasks.classification, "measure_accuracy", 3),
     "after the last state": (TrainingRun, "_finish", 1),
-    "model": (vitrail.run, "save_folder", 1),
-    "result": (vitrail.run, "write_whole", 1),
+    "model": (vitrail.training_run, "save_folder", 1),
+    "result": (vitrail.training_run, "write_whole", 1),
 }
 """What is called, and at which call."""
 
@@ -196,7 +197,7 @@ def test_a_signal_after_the_last_step_lets_the_run_finish(
 ) -> None:
     """The model is written with each of the four checkpoints, and once more at the end."""
     out = tmp_path / "run"
-    assert disturb(toy(out), vitrail.run, "save_folder", 5, signal.SIGTERM) == Ended(0)
+    assert disturb(toy(out), vitrail.training_run, "save_folder", 5, signal.SIGTERM) == Ended(0)
     assert print_of(out) == peace
 
 

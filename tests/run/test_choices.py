@@ -18,10 +18,10 @@ from vitrail.data.dataset import ArrayDataset
 from vitrail.data.datasets.open import open_dataset
 from vitrail.data.transforms.apply import normalize
 from vitrail.distributed import Processes
-from vitrail.run import TrainingRun
 from vitrail.training.checkpoints.checkpoint_files import latest_checkpoint
 from vitrail.training.losses import LossConfig
 from vitrail.training.run_data import read_config
+from vitrail.training_run import TrainingRun
 
 CPU = torch.device("cpu")
 

@@ -25,9 +25,10 @@ from vitrail.models import parse
 from vitrail.models.pretraining.masking import sample_masking
 from vitrail.models.pretraining.mim import DecoderConfig, MaskConfig, MIMConfig
 from vitrail.models.pretraining.patch_targets import make_targets, patchify, prediction_loss
-from vitrail.run import TrainConfig, TrainingRun
+from vitrail.run import TrainConfig
 from vitrail.training.loop import Trainer
 from vitrail.training.optimization.optim import OptimConfig
+from vitrail.training_run import TrainingRun
 
 MODEL = "ViT/4@16,depth=2,width=16,heads=2,mlp=24,dropout=0.1"
 LIGHT = DecoderConfig(depth=1, width=8, heads=2)

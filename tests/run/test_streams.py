@@ -27,10 +27,11 @@ from vitrail.data.loader import LoaderConfig
 from vitrail.data.streaming import Cursor, StreamBatches
 from vitrail.data.transforms.augment import Augment
 from vitrail.distributed import Processes
-from vitrail.run import TrainConfig, TrainingRun
+from vitrail.run import TrainConfig
 from vitrail.run_estimate import estimate
 from vitrail.training.loop import DivergedError
 from vitrail.training.optimization.optim import OptimConfig
+from vitrail.training_run import TrainingRun
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from vitrail.result import Result, print_result
 
 MORE = """\
 Every other setting is a flag too, such as --balance auto, --augment medium1 or
---optim.momentum 0.95; docs/training.md lists all. The sections are augment,
+--optim.momentum 0.95; docs/settings.md lists all. The sections are augment,
 preprocess, mim, loss, optim, schedule, tune, fewshot, loader, cache and parts.
 --fewshot DATA measures few-shot accuracy while training. Flags overrule the
 --config file, which overrules the recipe."""

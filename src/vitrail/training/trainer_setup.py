@@ -1,9 +1,10 @@
-"""What takes a run's steps, made from its settings, and when what else happens."""
+"""A run's model and what takes its steps, made from its settings; when what else happens."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -24,12 +25,45 @@ from vitrail.training.optimization.precision import autocast_type
 from vitrail.training.optimization.schedule import rate_at
 from vitrail.training.optimization.step_intervals import Intervals
 from vitrail.training.parts import Parts
+from vitrail.training.peft import adapt
 from vitrail.training.task import DeviceBatch, Task
 from vitrail.training.train_config import TrainConfig
+from vitrail.weights.checkpoint import Checkpoint
 
 _EVALUATIONS = 10  # at most, unless asked for
 _COST = 0.05  # of a run's computation that they may take together
 _PASSES = 3  # what an image costs in training, in passes of an evaluation
+
+
+def build_model(
+    config: TrainConfig, task: Task, parts: Parts, processes: Processes
+) -> tuple[Model, Checkpoint]:
+    """Build a run's model and set up its task; also give the weights that it starts from."""
+    own = parts.task is not None or parts.model is not None  # their losses are tried before
+    sharded = config.sharding == "full" and processes.count > 1 and not own
+    fresh = config.weights is None and config.tune.mode == "all"
+    weightless = sharded and fresh and not processes.is_main  # sharding brings it its weights
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        with torch.device("meta") if weightless else nullcontext():
+            start = task.start(parts.checkpoint)
+            model = task.build(start)
+        if parts.model is not None:
+            model = parts.model(model)
+            if not isinstance(model, Model):
+                kind = type(model).__name__
+                raise InputError(f"the model's function must return the model, got {kind}")
+        adapt(model, config.tune)
+    for module in model.modules():  # a model may have another in it
+        if isinstance(module, Model):
+            module.checkpointing = config.checkpointing
+    assert start.preprocess is not None
+    task.setup(start.preprocess, processes.device)
+    if not sharded:
+        model = model.to(processes.device)
+    if own:
+        check_losses(model, task)
+    return model, start
 
 
 def make_trainer(

@@ -22,7 +22,7 @@ from vitrail.weights.checkpoint import Provenance
 
 
 class OpenedRun(Protocol):
-    """What is told of: `vitrail.run.TrainingRun`, which stands above this module."""
+    """What is told of: `vitrail.training_run.TrainingRun`."""
 
     config: TrainConfig
     processes: Processes

@@ -33,7 +33,7 @@ from vitrail.training.train_config import TrainConfig
 
 
 class _TrainingRun(Protocol):
-    """What is told of: `vitrail.run.TrainingRun`, which stands above this module."""
+    """What is told of: `vitrail.training_run.TrainingRun`."""
 
     config: TrainConfig
     model: Model

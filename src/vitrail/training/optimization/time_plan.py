@@ -31,7 +31,7 @@ LARGER = (288, 384)
 
 
 class ProbedRun(Protocol):
-    """What steps are taken of: `vitrail.run.TrainingRun`, which stands above this module."""
+    """What steps are taken of: `vitrail.training_run.TrainingRun`."""
 
     config: TrainConfig
     processes: Processes
