@@ -137,15 +137,21 @@ def _zoo_rows() -> Iterator[dict[str, str]]:
 
 
 ZOO = """\
+---
+hide:
+  - navigation
+  - toc
+---
+
 # Published weights
 
-What `vitrail weights list` knows. [As CSV](zoo.csv), with models in full and who published each
-accuracy. How to load them: [Weights](weights.md).
+What `vitrail weights list` knows. [The CSV file](zoo.csv) also has full model names and the source
+of each accuracy. How to load them: [Weights](weights.md).
 
-- **ImageNet top-1** is as published. It was not measured again here: ImageNet is not at hand.
+- **ImageNet top-1** is as published, not measured here.
 - **images/s** was measured here: random weights, float32, one core of an AMD processor with
   AVX-512, batches in memory (`benchmarks/zoo.py`). Empty: more than 190 GMACs.
-- **GMACs** are billions of multiply-adds per image, from the spec.
+- **GMACs** are billions of multiply-adds per image.
 """
 
 
@@ -154,7 +160,6 @@ def zoo_page() -> str:
     rows = list(_zoo_rows())
     for row in rows:
         del row["published by"]
-        row["source"] = row.pop("source")  # the longest, so last
         row["model"] = row["model"].partition(",")[0]
         row["pixels"] = re.sub(r"^(\d+)x\1$", r"\1", row["pixels"])
         row["parameters"] = f"{int(row['parameters'].replace(',', '')) / 1e6:.1f} M"
@@ -163,7 +168,7 @@ def zoo_page() -> str:
         '<div class="zoo" markdown="1">',
         "",
         "| " + " | ".join(rows[0]) + " |",
-        "|---|" + "--:|" * 4 + "---|--:|---|---|---|",
+        "|---|---|" + "--:|" * 4 + "---|--:|---|---|",
         *("| " + " | ".join(row.values()) + " |" for row in rows),
         "",
         "</div>",
@@ -202,10 +207,12 @@ def llms_page(pages: Path) -> str:
     for page in sorted(pages.rglob("*.md")):
         text = page.read_text(encoding="utf-8")
         title = re.search(r"^# (.+)$", text, re.M)
-        first = re.search(r"^(?![#|`<\[!]).+", text.partition("\n")[2], re.M)
+        text = re.sub(r"\A---\n.*?\n---\n|^```.*?^```|^<.*?>$", "", text, flags=re.S | re.M)
+        first = re.search(r"^(?![#|:!\s]).+?(?=\.\s|:\n|\n\n|\Z)", text, re.S | re.M)
         place = page.relative_to(pages).with_suffix(".html").as_posix()
         name = title[1] if title else page.stem
-        lines.append(f"- [{name}]({place})" + (f": {first[0].strip()}" if first else ""))
+        said = re.sub(r"\[(.+?)\]\(.+?\)", r"\1", " ".join(first[0].split())) if first else ""
+        lines.append(f"- [{name}]({place})" + (f": {said}" if said else ""))
     return "\n".join(lines) + "\n"
 
 

@@ -50,7 +50,7 @@ def test_what_failed_is_said_first_and_no_folder_is_told(tmp_path: Path) -> None
     assert found.studies[0].claims == result.claims
     index, page = ((tmp_path / name).read_text() for name in ("index.md", "figure8.md"))
     for text in (index, page):
-        places = [text.index(verdict) for verdict in ("🔴 fails", "🟡 undecided", "🟢 holds")]
+        places = [text.index(verdict) for verdict in ("✕ fails", "? undecided", "✓ holds")]
         assert places == sorted(places)
         assert "/home/me" not in text
     assert "vitrail reproduce figure8 --scale desk --data cifar10:DIR,take=5000" in page

@@ -17,7 +17,7 @@ from vitrail.files import write_whole
 from vitrail.result import ResultTable
 from vitrail.studies.claims import Verdict, seeds_of
 from vitrail.studies.curves import group_table
-from vitrail.studies.page import draw_result
+from vitrail.studies.page import SIGNS, draw_result
 from vitrail.studies.study import SCALES, Study
 from vitrail.studies.study_list import NAMES, load_study
 from vitrail.studies.study_result import (
@@ -31,17 +31,15 @@ from vitrail.studies.study_result import (
 from vitrail.text import show_duration
 
 RUNS, INDEX = "runs.json", "index.md"
-MARKS: dict[Verdict, str] = {"fails": "🔴 fails", "undecided": "🟡 undecided", "holds": "🟢 holds"}
-"""Verdicts in color."""
 _VERB: dict[Verdict, str] = {"fails": "fail", "undecided": "undecided", "holds": "hold"}
 _CAUTION = """\
-These are small runs on small images: a verdict is about models and data of this size, and does not
-refute the paper's at its own. A claim holds or fails only if the whole 95 % interval of its effect
-over seeds is on one side, so that each verdict is wrong with a probability of at most 5 %: of 40
-claims up to two may be. Undecided is an honest answer."""
+These are small runs on small images. A verdict is about models and data of this size; it does not
+refute the paper at its own. A claim holds or fails only if the whole 95 % interval of its effect
+over seeds is on one side, otherwise it is undecided. So each verdict is wrong with a probability of
+at most 5 %: of 40 claims, two may be."""
 _READING = """\
 Effects are differences between runs with the same seed. A claim holds or fails only if its whole
-interval does: 95 %, shared out where it makes several comparisons."""
+95 % interval does; several comparisons of one claim share the 5 % (Bonferroni)."""
 
 
 def keep_table(result: StudyResult, folder: Path) -> None:
@@ -87,7 +85,7 @@ def _study_lines(study: Study, result: StudyResult, figure: str | None) -> Itera
     yield f"\n{study.where} of the paper. [All studies]({INDEX}).\n"
     yield f"**{study.question}**\n"
     rows = [
-        (MARKS[each.finding.verdict], each.claim, str(each.finding)) for each in result.failed_first
+        (_mark(each.finding.verdict), each.claim, str(each.finding)) for each in result.failed_first
     ]
     yield from _table_lines(ResultTable(("verdict", "claim", "effect (interval)"), rows))
     yield f"\n{_READING}\n"
@@ -113,17 +111,21 @@ def _study_lines(study: Study, result: StudyResult, figure: str | None) -> Itera
     yield f"\nThe table: [{study.name}.csv]({study.name}.csv)."
 
 
+def _mark(verdict: Verdict) -> str:
+    return f"{SIGNS[verdict][0]} {verdict}"
+
+
 def _index_lines(results: StudyResults) -> Iterator[str]:
     judged = [(each, claim) for each in results.studies for claim in each.claims]
     counts = Counter(claim.finding.verdict for _, claim in judged)
     yield "# The paper's claims, checked\n"
-    said = ", ".join(f"{counts[verdict]} {_VERB[verdict]}" for verdict in MARKS)
+    said = ", ".join(f"{counts[verdict]} {_VERB[verdict]}" for verdict in _VERB)
     yield f"{len(judged)} claims, {len(results.studies)} of {len(NAMES)} studies: {said}."
     yield f"{_CAUTION}\n"
     judged.sort(key=lambda pair: ORDER.index(pair[1].finding.verdict))
     rows = [
         (
-            MARKS[claim.finding.verdict],
+            _mark(claim.finding.verdict),
             claim.claim,
             claim.paper,
             str(claim.finding),
