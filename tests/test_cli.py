@@ -14,9 +14,9 @@ from tests.commands import run
 from tests.material import ROOT
 from vitrail.cli import COMMANDS, main
 from vitrail.config import Duration
-from vitrail.demonstration import DemoResult, DemoRow
 from vitrail.models import NAMES, parse
 from vitrail.models.cost.total import cost_of
+from vitrail.studies.demonstration import DemoResult, DemoRow
 from vitrail.training.train_config import TrainConfig
 
 
@@ -132,10 +132,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_demo_trains_transfers_and_compares(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("vitrail.demonstration._STEPS", Duration(3, "steps"))
-    monkeypatch.setattr("vitrail.demonstration._FEW", Duration(2, "steps"))
-    monkeypatch.setattr("vitrail.demonstration._CHARACTERS", 640)
-    monkeypatch.setattr("vitrail.demonstration._SEEDS", 2)
+    monkeypatch.setattr("vitrail.studies.demonstration._STEPS", Duration(3, "steps"))
+    monkeypatch.setattr("vitrail.studies.demonstration._FEW", Duration(2, "steps"))
+    monkeypatch.setattr("vitrail.studies.demonstration._CHARACTERS", 640)
+    monkeypatch.setattr("vitrail.studies.demonstration._SEEDS", 2)
     code, out, err = run(capsys, "demo", "--out", str(tmp_path), "--json")
     found = json.loads(out)
     ways = [found[name] for name in ("pretrained", "frozen", "finetuned", "scratch")]

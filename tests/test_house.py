@@ -34,7 +34,7 @@ LEVELS = [
     {"run_minutes"},
     {"run"},
     {"model_soup", "run_estimate", "deploy"},
-    {"studies", "vtab1k", "demonstration"},
+    {"studies", "vtab1k"},
     {"cli"},
 ]
 """Rooms from the ground up; a room imports rooms of lower levels only."""

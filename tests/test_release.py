@@ -78,7 +78,7 @@ def test_the_wheel_works_in_an_environment_of_its_own(built: Path, tmp_path: Pat
 
 
 SHORT_DEMO = """
-from vitrail import demonstration
+from vitrail.studies import demonstration
 from vitrail.cli import main
 from vitrail.config import Duration
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from vitrail.data.transforms.apply import normalize as normalize
     from vitrail.data.transforms.preprocess import Preprocess as Preprocess
     from vitrail.data.transforms.preprocess import default_preprocess as default_preprocess
-    from vitrail.demonstration import demo as demo
     from vitrail.deploy.backends.bench import bench as bench
     from vitrail.deploy.exporting.export import export as export
     from vitrail.deploy.installation import doctor as doctor
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from vitrail.run_estimate import estimate as estimate
     from vitrail.run_estimate import estimate_finetuning as estimate_finetuning
     from vitrail.run_settings import configure as configure
+    from vitrail.studies.demonstration import demo as demo
     from vitrail.studies.engine.run_table import show_sweep as show_sweep
     from vitrail.studies.engine.sweep import estimate_sweep as estimate_sweep
     from vitrail.studies.engine.sweep import sweep as sweep
@@ -107,7 +107,7 @@ _LAZY = {
     "configure": "vitrail.run_settings",
     "estimate": "vitrail.run_estimate",
     "estimate_finetuning": "vitrail.run_estimate",
-    "demo": "vitrail.demonstration",
+    "demo": "vitrail.studies.demonstration",
     "doctor": "vitrail.deploy.installation",
     "reproduce": "vitrail.studies.reproduce",
     "sweep": "vitrail.studies.engine.sweep",

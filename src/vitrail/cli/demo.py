@@ -21,7 +21,7 @@ def demo(
     Args:
         out: Folder for the runs. Those of an earlier demo are replaced.
     """
-    from vitrail.demonstration import demo as run
+    from vitrail.studies.demonstration import demo as run
 
     print_result(run(out), json=json)
 
