@@ -11,12 +11,14 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.datasets.sparse_labels import SparseLabels, sparse
+from vitrail.data.datasets.mapped import Lookups, blocks
+from vitrail.data.datasets.sparse_labels import SparseLabels, label_arrays, sparse
 
 _SIZES = 200_000  # images whose sizes a fingerprint counts
 _SAMPLED = 256  # images whose contents it hashes
@@ -76,7 +78,10 @@ class ImageDataset(ABC):
             return np.full(len(self.classes), len(self))
         if isinstance(self.labels, SparseLabels):
             return self.labels.count_images()
-        return np.bincount(self.labels, minlength=len(self.classes))
+        counts = np.zeros(len(self.classes), np.int64)
+        for block in blocks(self.labels):
+            counts += np.bincount(block, minlength=len(counts))
+        return counts
 
     @abstractmethod
     def read(self, index: int) -> Content:
@@ -85,6 +90,10 @@ class ImageDataset(ABC):
     @abstractmethod
     def where(self, index: int) -> str:
         """Name one image so that a person can find it; each name is unique."""
+
+    def image_names(self) -> Iterator[str]:
+        """Name all images, in their order."""
+        return map(self.where, range(len(self)))
 
     def unreadable(self, index: int, reason: str, kind: str) -> UnreadableImage:
         """Describe an image that could not be used."""
@@ -103,13 +112,17 @@ class ImageDataset(ABC):
 
         A copy of the same files elsewhere has the same fingerprint.
         """
-        digest = hashlib.sha256(repr(self.classes).encode("utf-8", "surrogateescape"))
-        self._hash_names(digest.update)
-        several = isinstance(self.labels, SparseLabels)
-        digest.update(self.labels.tobytes() if several else np.ascontiguousarray(self.labels).data)
+        digest = hashlib.sha256()
+        self._hash_index(digest.update)
         for index in _spread(len(self), _SIZES):
             digest.update(b"%d;" % self.size(index))
         self._hash_contents(digest.update)
+        return digest.hexdigest()
+
+    def identity(self) -> str:
+        """Hash names and labels alone, without a look at the images."""
+        digest = hashlib.sha256()
+        self._hash_index(digest.update)
         return digest.hexdigest()
 
     def stamp(self) -> str:
@@ -124,12 +137,22 @@ class ImageDataset(ABC):
             self._hash_contents(digest.update, len(self))
         return digest.hexdigest()
 
+    def _hash_index(self, update: Callable[[bytes], None]) -> None:
+        update(repr(self.classes).encode("utf-8", "surrogateescape"))
+        self._hash_names(update)
+        arrays = label_arrays(self.labels)
+        for block in chain.from_iterable(blocks(arrays[name]) for name in sorted(arrays)):
+            update(block.tobytes())
+
     def _hash_names(self, update: Callable[[bytes], None]) -> None:
-        for index in range(len(self)):
-            update(self.where(index).encode("utf-8", "surrogateescape") + b"\0")
+        for name in self.image_names():
+            update(name.encode("utf-8", "surrogateescape") + b"\0")
 
     def _hash_contents(self, update: Callable[[bytes], None], most: int = _SAMPLED) -> None:
-        for index in _spread(len(self), most):
+        self._hash_some(update, _spread(len(self), most))
+
+    def _hash_some(self, update: Callable[[bytes], None], indices: Sequence[int]) -> None:
+        for index in indices:
             try:
                 content = self.read(index)
             except OSError:
@@ -218,7 +241,8 @@ class ArrayDataset(FixedSizeDataset):
 def select(dataset: ImageDataset, indices: np.ndarray, name: str | None = None) -> ImageDataset:
     """Select some of a dataset's images, in a given order; nothing is copied."""
     indices = np.asarray(indices, np.int64)
-    if isinstance(dataset, Selection):  # one hop, however often chosen from
+    if type(dataset) in (Selection, _FixedSizeSelection):  # one hop, however often chosen from
+        assert isinstance(dataset, Selection)
         dataset, indices, name = dataset.dataset, dataset.indices[indices], name or dataset.name
     if isinstance(dataset, FixedSizeDataset):
         return _FixedSizeSelection(dataset, indices, name)
@@ -226,37 +250,48 @@ def select(dataset: ImageDataset, indices: np.ndarray, name: str | None = None) 
 
 
 class Selection(ImageDataset):
-    """Some of another dataset's images."""
+    """Some of another dataset's images, with its labels or, if given, with others."""
 
-    def __init__(self, dataset: ImageDataset, indices: np.ndarray, name: str | None) -> None:
-        super().__init__(
-            name or dataset.name,
-            dataset.classes,
-            dataset.labels.take(indices, axis=0),
-            dataset.root,
-        )
+    def __init__(
+        self,
+        dataset: ImageDataset,
+        indices: np.ndarray,
+        name: str | None = None,
+        labels: np.ndarray | None = None,
+    ) -> None:
+        labels = dataset.labels.take(indices, axis=0) if labels is None else labels
+        super().__init__(name or dataset.name, dataset.classes, labels, dataset.root)
         self.dataset = dataset
         self.indices = indices
+        self._lookups = Lookups(indices, *label_arrays(labels).values())
 
     def read(self, index: int) -> Content:
         """Read the image from the dataset behind."""
-        return self.dataset.read(int(self.indices[index]))
+        return self.dataset.read(self._behind(index))
 
     def where(self, index: int) -> str:
         """Name the image as the dataset behind does."""
-        return self.dataset.where(int(self.indices[index]))
+        return self.dataset.where(self._behind(index))
 
     def size(self, index: int) -> int:
         """Count the image's bytes as the dataset behind does."""
-        return self.dataset.size(int(self.indices[index]))
+        return self.dataset.size(self._behind(index))
 
     def storage(self) -> str:
         """Say where the dataset behind is stored."""
         return self.dataset.storage()
 
+    def _behind(self, index: int) -> int:
+        self._lookups.count()
+        return int(self.indices[index])
+
+    def _hash_some(self, update: Callable[[bytes], None], indices: Sequence[int]) -> None:
+        self.dataset._hash_some(update, self.indices[np.asarray(indices, np.int64)].tolist())
+
     def _hash_names(self, update: Callable[[bytes], None]) -> None:
         self.dataset._hash_names(update)
-        update(self.indices.tobytes())
+        for block in blocks(self.indices):
+            update(block.tobytes())
 
 
 class _FixedSizeSelection(Selection, FixedSizeDataset):
@@ -264,7 +299,7 @@ class _FixedSizeSelection(Selection, FixedSizeDataset):
 
     def __init__(self, dataset: FixedSizeDataset, indices: np.ndarray, name: str | None) -> None:
         super().__init__(dataset, indices, name)
-        self.in_memory, self._behind = dataset.in_memory, dataset
+        self.in_memory, self._whole = dataset.in_memory, dataset
 
     def read(self, index: int) -> np.ndarray:
         """Return one image."""
@@ -272,7 +307,7 @@ class _FixedSizeSelection(Selection, FixedSizeDataset):
 
     def take(self, indices: np.ndarray) -> np.ndarray:
         """Return images of the dataset behind."""
-        return self._behind.take(self.indices[indices])
+        return self._whole.take(self.indices[indices])
 
 
 @dataclass(frozen=True)

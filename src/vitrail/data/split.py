@@ -10,11 +10,13 @@ import hashlib
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import ImageDataset, select
+from vitrail.data.dataset import ImageDataset
+from vitrail.data.datasets.kept_selection import keep_selection
 
 SPLITS = ("train", "val", "test")
 HELD_OUT = 0.1
@@ -66,9 +68,16 @@ def split_dataset(
     """
     if not 0 < fraction < 1:
         raise InputError(f"the held-out fraction must be in (0, 1), got {fraction}")
-    chosen = _held_out(dataset, fraction, seed)
-    held_out = select(dataset, np.flatnonzero(chosen), f"{dataset.name} (held out)")
-    return select(dataset, np.flatnonzero(~chosen)), held_out
+    what, chosen = (fraction, seed), cache(lambda: _held_out(dataset, fraction, seed))
+    return (
+        keep_selection(dataset, ("rest", what), lambda: np.flatnonzero(~chosen())),
+        keep_selection(
+            dataset,
+            ("held out", what),
+            lambda: np.flatnonzero(chosen()),
+            f"{dataset.name} (held out)",
+        ),
+    )
 
 
 def _held_out(dataset: ImageDataset, fraction: float, seed: int) -> np.ndarray:
@@ -105,9 +114,9 @@ def round_half_up(fraction: float, total: int) -> int:
 def _hashes(dataset: ImageDataset, seed: int) -> np.ndarray:
     key = (seed % 2**64).to_bytes(8, "little")
     digests = bytearray()
-    for index in range(len(dataset)):
-        name = dataset.where(index).encode("utf-8", "surrogateescape")
-        digests += hashlib.blake2b(name, digest_size=8, key=key).digest()
+    for name in dataset.image_names():
+        encoded = name.encode("utf-8", "surrogateescape")
+        digests += hashlib.blake2b(encoded, digest_size=8, key=key).digest()
     return np.frombuffer(digests, "<u8")
 
 

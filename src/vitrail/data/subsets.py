@@ -8,12 +8,14 @@ needs (Figure 4: 9M, 30M, 90M and 300M images of one dataset). DATA asks for one
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select
+from vitrail.data.datasets.kept_selection import keep_selection
 from vitrail.data.rng import shuffled
 from vitrail.data.split import members, round_half_up
 from vitrail.text import quoted
@@ -75,17 +77,21 @@ def _read_count(name: str, written: str, text: str, *, least: int = 1) -> int:
 
 def subset(dataset: ImageDataset, count: int | float, seed: int) -> ImageDataset:
     """Sample images at random: a number of them (int), or a fraction of the dataset (float)."""
-    return _first(dataset, shuffled(len(dataset), seed, "subset"), count)
+    return _first(dataset, lambda: shuffled(len(dataset), seed, "subset"), count, seed)
 
 
 def balanced_subset(dataset: ImageDataset, count: int | float, seed: int) -> ImageDataset:
     """Sample images at random, as equally many of each class as there are."""
     _check_one_label(dataset, "a balanced subset")
-    order = shuffled(len(dataset), seed, "subset")
-    rounds = np.empty(len(dataset), np.int64)  # in which each image is its class's turn
-    for group in members(dataset.labels[order], len(dataset.classes)):
-        rounds[order[group]] = np.arange(len(group))
-    return _first(dataset, order[np.argsort(rounds[order], kind="stable")], count)
+
+    def in_turns() -> np.ndarray:
+        order = shuffled(len(dataset), seed, "subset")
+        rounds = np.empty(len(dataset), np.int64)  # in which each image is its class's turn
+        for group in members(dataset.labels[order], len(dataset.classes)):
+            rounds[order[group]] = np.arange(len(group))
+        return order[np.argsort(rounds[order], kind="stable")]
+
+    return _first(dataset, in_turns, count, ("balanced", seed))
 
 
 def shots(dataset: ImageDataset, k: int, seed: int) -> ImageDataset:
@@ -107,8 +113,10 @@ def shots(dataset: ImageDataset, k: int, seed: int) -> ImageDataset:
     return select(dataset, np.concatenate(chosen), f"{dataset.name} ({k} shots)")
 
 
-def _first(dataset: ImageDataset, order: np.ndarray, count: int | float) -> ImageDataset:
-    """Select the first images of an order, sorted by index."""
+def _first(
+    dataset: ImageDataset, order: Callable[[], np.ndarray], count: int | float, what: object
+) -> ImageDataset:
+    """Select the first images of an order, sorted by index; `what` names the order."""
     total = len(dataset)
     if isinstance(count, float):
         if not 0 < count <= 1:
@@ -116,7 +124,12 @@ def _first(dataset: ImageDataset, order: np.ndarray, count: int | float) -> Imag
         count = max(1, round_half_up(count, total))
     if not 0 < count <= total:
         raise InputError(f"{dataset.name} has {total:,} images; {count:,} of them can't be taken")
-    return select(dataset, np.sort(order[:count]), f"{dataset.name} ({count:,} of {total:,})")
+    return keep_selection(
+        dataset,
+        ("subset", count, what),
+        lambda: np.sort(order()[:count]),
+        f"{dataset.name} ({count:,} of {total:,})",
+    )
 
 
 def _check_one_label(dataset: ImageDataset, what: str) -> None:

@@ -102,7 +102,6 @@ def test_bad_images_are_left_out(tmp_path: Path) -> None:
     assert [left.where(index) for index in range(len(left))] == ["a/1", "b/2"]
     assert [left.read(index) for index in range(len(left))] == [b"a/1", b"b/2"]
     assert left.labels.tolist() == [0, 1]
-    assert left.left_out.tolist() == [0, 1]
     assert left.skipped == 2
     assert (left.name, left.root, left.classes) == (whole.name, tmp_path, ("a", "b"))
     part = select(whole, np.array([3, 0]))

@@ -17,8 +17,9 @@ from typing import Literal
 import numpy as np
 
 from vitrail.config import InputError, suggest
-from vitrail.data.dataset import Content, ImageDataset
-from vitrail.data.datasets.sparse_labels import relabel
+from vitrail.data.dataset import ImageDataset, Selection
+from vitrail.data.datasets.kept_selection import keep_choice
+from vitrail.data.datasets.sparse_labels import label_arrays, labels_of, relabel
 from vitrail.files import write_whole
 from vitrail.text import original, printable, show
 
@@ -37,14 +38,23 @@ class Decision:
     """The new label, of `relabel`."""
 
 
-class DecidedDataset(ImageDataset):
+class DecidedDataset(Selection):
     """A dataset's images without those that were dropped, the others with their new labels."""
 
     def __init__(self, dataset: ImageDataset, decisions: Mapping[str, Decision]) -> None:
+        found = keep_choice(
+            dataset, sorted(decisions.items()), lambda: self._decide(dataset, decisions)
+        )
+        labels = labels_of(found, len(dataset.classes))
+        super().__init__(dataset, found["indices"], dataset.name, labels)
+        self.dropped, self.relabeled = len(dataset) - len(self), int(found["relabeled"][0])
+
+    @staticmethod
+    def _decide(dataset: ImageDataset, decisions: Mapping[str, Decision]) -> dict[str, np.ndarray]:
         numbers = {name: number for number, name in enumerate(dataset.classes)}
         changes, kept = dict[int, int](), np.ones(len(dataset), bool)
-        for index in range(len(dataset)):
-            decision = decisions.get(dataset.where(index))
+        for index, name in enumerate(dataset.image_names()):
+            decision = decisions.get(name)
             if decision is None or decision.what == "keep":
                 continue
             if decision.what == "drop":
@@ -53,34 +63,15 @@ class DecidedDataset(ImageDataset):
             if decision.label not in numbers:
                 near = suggest(decision.label, dataset.classes)
                 raise InputError(
-                    f"{DECISIONS} relabels {dataset.where(index)} as {decision.label!r}, which is "
+                    f"{DECISIONS} relabels {name} as {decision.label!r}, which is "
                     f"not a class of {dataset.name}{near}"
                 )
             if dataset.regression:
-                raise InputError(f"{DECISIONS} relabels {dataset.where(index)}, but it has numbers")
+                raise InputError(f"{DECISIONS} relabels {name}, but it has numbers")
             changes[index] = numbers[decision.label]
-        self.relabeled = len(changes)
-        labels = relabel(dataset.labels, changes)
-        self.dataset, self._indices = dataset, np.flatnonzero(kept)
-        kept_labels = labels.take(self._indices, axis=0)
-        super().__init__(dataset.name, dataset.classes, kept_labels, dataset.root)
-        self.dropped = len(dataset) - len(self)
-
-    def read(self, index: int) -> Content:
-        """Read the image from the dataset behind."""
-        return self.dataset.read(int(self._indices[index]))
-
-    def where(self, index: int) -> str:
-        """Name the image as the dataset behind does."""
-        return self.dataset.where(int(self._indices[index]))
-
-    def size(self, index: int) -> int:
-        """Count the image's bytes as the dataset behind does."""
-        return self.dataset.size(int(self._indices[index]))
-
-    def storage(self) -> str:
-        """Say where the dataset behind is stored."""
-        return self.dataset.storage()
+        indices = np.flatnonzero(kept)
+        labels = relabel(dataset.labels, changes).take(indices, axis=0)
+        return {"indices": indices, **label_arrays(labels), "relabeled": np.array([len(changes)])}
 
     def note(self) -> str:
         """Say what the decisions changed."""

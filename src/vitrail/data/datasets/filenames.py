@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain, pairwise
 
 import numpy as np
+
+from vitrail.data.datasets.mapped import Lookups, blocks, release_pages
 
 _AT_ONCE = 1 << 20  # names that are copied at a time
 
@@ -19,12 +22,14 @@ class Names:
         """The names, one after the other."""
         self.ends = np.cumsum(np.fromiter(map(len, names), np.int64, len(names)))
         """Where each name ends."""
+        self._lookups = Lookups(self.text, self.ends)
 
     @classmethod
     def of(cls, text: np.ndarray, ends: np.ndarray, hashed: str | None = None) -> Names:
         """Take the names from arrays, such as a file's that are mapped into memory."""
         names = cls()
         names.text, names.ends = text, ends
+        names._lookups = Lookups(text, ends)
         if hashed is not None:
             names.hashed = hashed  # so that the arrays need not be read for it
         return names
@@ -42,8 +47,20 @@ class Names:
         return len(self.ends)
 
     def __getitem__(self, index: int) -> bytes:
+        self._lookups.count()
         start = self.ends[index - 1] if index else 0
         return self.text[start : self.ends[index]].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield all names, a part of the buffer at a time."""
+        start = 0
+        for ends in blocks(self.ends):
+            text = self.text[start : ends[-1]].tobytes()
+            places = (ends - start).tolist()
+            for first, last in pairwise((0, *places)):
+                yield text[first:last]
+            start = int(ends[-1])
+            release_pages(self.text)
 
     def take(self, indices: np.ndarray) -> Names:
         """Copy some of the names, in a given order."""
@@ -60,6 +77,7 @@ class Names:
     @cached_property
     def hashed(self) -> str:
         """A hash of all names in their order."""
-        digest = hashlib.blake2b(np.ascontiguousarray(self.ends).data, digest_size=32)
-        digest.update(np.ascontiguousarray(self.text).data)
+        digest = hashlib.blake2b(digest_size=32)
+        for block in chain(blocks(self.ends), blocks(self.text)):
+            digest.update(block.data)
         return digest.hexdigest()

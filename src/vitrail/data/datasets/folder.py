@@ -66,6 +66,10 @@ class FolderDataset(ImageDataset):
         """Name an image by its path below the root folder, printable."""
         return printable(os.fsdecode(self._files[index]))
 
+    def image_names(self) -> Iterator[str]:
+        """Name all images, in their order."""
+        return map(printable, map(os.fsdecode, self._files))
+
     def size(self, index: int) -> int:
         """Return the size of the file."""
         try:

@@ -6,7 +6,6 @@ the folders or files that it was made from, with their times, and is made anew w
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -18,13 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.data.datasets.filenames import Names
-from vitrail.data.datasets.sparse_labels import SparseLabels, sparse_of
-from vitrail.download import cache_folder
-from vitrail.files import lock_folder, permit, sync, temporary_folder
+from vitrail.data.datasets.mapped import INDEX, index_place, load_arrays, save_arrays
+from vitrail.data.datasets.sparse_labels import label_arrays, labels_of
+from vitrail.files import lock_folder
 
 WORTH_KEEPING = 100_000
 """Images from which on an index is kept: fewer are found within a second."""
-_VERSION = 1
+_VERSION = 2
 _SETTLED = 2_000_000_000  # ns: later changes of a folder have another time, on any file system
 
 
@@ -66,7 +65,7 @@ def keep_index(
 
     Processes that start together build it one after the other, so that all but the first load it.
     """
-    place = cache_folder() / "index" / hashlib.sha256(os.fsencode(key)).hexdigest()[:32]
+    place = index_place(key)
     found = _load(place, key)
     if found is not None:
         return found
@@ -96,18 +95,13 @@ def keep_part(
 
 
 def _arrays(index: DatasetIndex) -> dict[str, np.ndarray]:
-    found = {"text": index.names.text, "ends": index.names.ends}
-    if isinstance(index.labels, SparseLabels):
-        found |= {"labels": index.labels.classes, "label_ends": index.labels.ends}
-    else:
-        found["labels"] = index.labels
+    found = {"text": index.names.text, "ends": index.names.ends, **label_arrays(index.labels)}
     return found if index.places is None else {**found, "places": index.places}
 
 
 def _save(place: Path, key: str, index: DatasetIndex) -> None:
     if _newest(index.made_from) > time.time_ns() - _SETTLED:
         return  # what changes in the same moment could not be told from what was read
-    place.parent.mkdir(parents=True, exist_ok=True)
     facts = {
         "version": _VERSION,
         "key": key,
@@ -116,18 +110,7 @@ def _save(place: Path, key: str, index: DatasetIndex) -> None:
         "made_from": index.made_from,
         "notes": index.notes,
     }
-    with temporary_folder(f".{place.name}-", place.parent) as folder:
-        whole = folder / "whole"
-        whole.mkdir()
-        for name, array in _arrays(index).items():
-            np.save(whole / f"{name}.npy", array)
-        (whole / "index.json").write_text(json.dumps(facts), encoding="utf-8")
-        for path in (*whole.iterdir(), whole):
-            sync(path)  # or a crash of the machine leaves files of the right size and zeros
-        permit(whole)
-        if place.exists():
-            place.rename(folder / "old")
-        whole.rename(place)
+    save_arrays(place, _arrays(index), facts)
 
 
 def _newest(made_from: Iterable[tuple[str, int]]) -> int:
@@ -137,19 +120,15 @@ def _newest(made_from: Iterable[tuple[str, int]]) -> int:
 def _load(place: Path, key: str) -> DatasetIndex | None:
     """Map an index; None if there is none, or if something that it was made from has changed."""
     try:
-        facts = json.loads((place / "index.json").read_text(encoding="utf-8"))
+        facts = json.loads((place / INDEX).read_text(encoding="utf-8"))
         if (facts["version"], facts["key"]) != (_VERSION, key):
             return None
         made_from = tuple((path, changed) for path, changed in facts["made_from"])
         if any(changed_at(path) != changed for path, changed in made_from):
             return None
-        arrays = {
-            path.stem: np.load(path, mmap_mode="r", allow_pickle=False)
-            for path in place.glob("*.npy")
-        }
-        labels, names = arrays["labels"], Names.of(arrays["text"], arrays["ends"], facts["names"])
-        if "label_ends" in arrays:
-            labels = sparse_of(labels, arrays["label_ends"], len(facts["classes"]))
+        arrays = load_arrays(place)
+        names = Names.of(arrays["text"], arrays["ends"], facts["names"])
+        labels = labels_of(arrays, len(facts["classes"]))
         if len(labels) != len(names) or (len(names) and names.ends[-1] != len(names.text)):
             return None
         return DatasetIndex(

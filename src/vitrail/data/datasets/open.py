@@ -250,8 +250,7 @@ def _classes_without_images(dataset: ImageDataset) -> list[str]:
 
 def _no_image(train: ImageDataset, name: str) -> str:
     number = train.classes.index(name)
-    skipped = np.sum(train.left_out == number) if isinstance(train, FilteredDataset) else 0
-    if skipped:
+    if isinstance(train, FilteredDataset) and (skipped := train.dataset.class_counts()[number]):
         return f"class {quoted([name])} of {train.name} has no readable image ({skipped} skipped)"
     return f"class {quoted([name])} of {train.name} has no image; add some, or remove the class"
 

@@ -69,10 +69,6 @@ class SparseLabels:
         """Return all rows, dense."""
         return self[:].tolist()
 
-    def tobytes(self) -> bytes:
-        """Return what decides the labels, to be hashed."""
-        return self.ends.tobytes() + self.classes.tobytes()
-
 
 def sparse_of(classes: np.ndarray, ends: np.ndarray, count: int) -> np.ndarray:
     """Put labels together from a sparse matrix's arrays; it stands for the dense one."""
@@ -90,6 +86,19 @@ def sparse(labels: np.ndarray | Iterable[Iterable[int]], count: int | None = Non
         classes = np.concatenate([np.empty(0, np.int32), *lists])
     assert count is not None
     return sparse_of(classes.astype(np.int32), np.cumsum(lengths).astype(np.int64), count)
+
+
+def label_arrays(labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Name the arrays that hold an image dataset's labels, to be kept in files."""
+    if isinstance(labels, SparseLabels):
+        return {"labels": labels.classes, "label_ends": labels.ends}
+    return {"labels": labels}
+
+
+def labels_of(arrays: Mapping[str, np.ndarray], count: int) -> np.ndarray:
+    """Put the labels of `count` classes together again."""
+    labels, ends = arrays["labels"], arrays.get("label_ends")
+    return labels if ends is None else sparse_of(labels, ends, count)
 
 
 def relabel(labels: np.ndarray, changes: Mapping[int, int]) -> np.ndarray:

@@ -14,6 +14,7 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, Selection
+from vitrail.data.datasets.kept_selection import keep_selection
 from vitrail.files import write_whole
 from vitrail.text import original, printable
 
@@ -26,15 +27,17 @@ class FilteredDataset(Selection):
     """A dataset's images without those on its list."""
 
     def __init__(self, dataset: ImageDataset, bad: Collection[str]) -> None:
-        kept = np.array([dataset.where(i) not in bad for i in range(len(dataset))], bool)
-        super().__init__(dataset, np.flatnonzero(kept), dataset.name)
-        self.left_out = dataset.labels[~kept]
-        """The labels of the images that were left out."""
-
-    @property
-    def skipped(self) -> int:
-        """Count the images that were left out."""
-        return len(self.left_out)
+        part = keep_selection(
+            dataset,
+            ("unreadable", sorted(bad)),
+            lambda: np.array(
+                [i for i, name in enumerate(dataset.image_names()) if name not in bad], int
+            ),
+        )
+        assert isinstance(part, Selection)
+        super().__init__(part.dataset, part.indices, dataset.name, part.labels)
+        self.skipped = len(dataset) - len(self)
+        """How many images were left out."""
 
 
 def leave_out_unreadable(dataset: ImageDataset) -> ImageDataset:

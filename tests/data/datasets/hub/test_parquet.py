@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from vitrail.config import InputError
+from vitrail.data.datasets.hub import parquet as parquet_module
 from vitrail.data.datasets.hub.parquet import open_parquet
 from vitrail.data.datasets.lists import Columns
 
@@ -122,3 +123,52 @@ def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert refused(tmp_path / "p.parquet") == (
         "Parquet files need pyarrow: pip install 'vitrail[data]'"
     )
+
+
+def test_images_are_read_by_row_groups_and_few_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = {"image": [b"%04d" % n * 250 for n in range(100)], "label": ["a", "b"] * 50}
+    path = write(tmp_path / "p.parquet", columns, row_group_size=10)
+    monkeypatch.setattr(parquet_module, "_HELD", 25_000)  # two groups of 10 kB
+    read: list[int] = []
+    plain = parquet.ParquetFile.read_row_group
+
+    def count(self: Any, group: int, *arguments: Any, **options: Any) -> Any:
+        read.append(group)
+        return plain(self, group, *arguments, **options)
+
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_group", count)
+    dataset = open_parquet(path, "all")
+    assert read == []
+    assert [int(dataset.read(index)[:4]) for index in (5, 15, 0, 99, 9, 12)] == [
+        5,
+        15,
+        0,
+        99,
+        9,
+        12,
+    ]
+    assert read == [0, 1, 9, 1]
+    held = parquet_module._groups._held
+    assert len(held) == 2
+    assert sum(group.nbytes for group in held.values()) <= 25_000
+    read.clear()
+    assert dataset.fingerprint() == open_parquet(path, "all").fingerprint()
+    assert len(set(read)) == 4
+
+
+def test_a_changed_image_is_noticed(tmp_path: Path) -> None:
+    columns = {"image": [b"%d" % n for n in range(50)], "label": ["a", "b"] * 25}
+    before = open_parquet(write(tmp_path / "p.parquet", columns), "train").fingerprint()
+    columns["image"][1] = b"8"
+    after = open_parquet(write(tmp_path / "p.parquet", columns), "train").fingerprint()
+    assert before != after
+
+
+def test_a_file_that_is_damaged_while_it_is_used(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.parquet", {"image": images(4), "label": ["a", "b"] * 2})
+    dataset = open_parquet(path, "all")
+    path.write_bytes(b"PAR1")
+    with pytest.raises(OSError, match="damaged"):
+        dataset.read(0)

@@ -24,6 +24,7 @@ from vitrail.data.dataset import ImageDataset, stat_files
 from vitrail.data.datasets.class_index import name_classes, number_labels
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.index_files import DatasetIndex, changed_at, keep_index, keep_part
+from vitrail.data.datasets.mapped import Lookups, blocks
 from vitrail.data.datasets.shards.tar_reader import read_members
 from vitrail.data.datasets.shards.tar_samples import (
     CLASSES,
@@ -54,9 +55,11 @@ class TarDataset(ImageDataset):
         self._titles = _titles(shards)
         self._places = index.places  # (shard, offset, size) of each image
         self._names = index.names
+        self._lookups = Lookups(self._places)
 
     def read(self, index: int) -> bytes:
         """Read an image from its shard."""
+        self._lookups.count()
         shard, offset, size = self._places[index].tolist()
         content = _open(*self._shards[shard]).read(size, offset)
         if len(content) < size:
@@ -70,6 +73,7 @@ class TarDataset(ImageDataset):
 
     def size(self, index: int) -> int:
         """Return the image's size from its tar header."""
+        self._lookups.count()
         return int(self._places[index, 2])
 
     def storage(self) -> str:
@@ -78,7 +82,8 @@ class TarDataset(ImageDataset):
 
     def _hash_names(self, update: Callable[[bytes], None]) -> None:
         update(repr(self._titles).encode("utf-8", "surrogateescape"))
-        update(np.ascontiguousarray(self._places[:, 0]).tobytes())
+        for block in blocks(self._places):
+            update(block[:, 0].tobytes())
         update(self._names.hashed.encode())
 
 

@@ -1,0 +1,117 @@
+"""Large arrays in files that are mapped into memory, of which a process holds few pages at a time.
+
+Mapped pages are shared and can be given back at any time: the next look maps them again. A process
+that never did so would in the end count all that it ever looked at as its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitrail.download import cache_folder
+from vitrail.files import lock_folder, permit, sync, temporary_folder
+
+INDEX = "index.json"
+"""The file beside the arrays that says what they are."""
+_LOOKS = 16  # at single values, before their pages, up to 2 MB each, are given back
+_BLOCK = 1 << 20  # values that are read at a time
+
+
+class Lookups:
+    """Looks at single values of arrays, counted so that their pages are given back in time."""
+
+    def __init__(self, *arrays: np.ndarray) -> None:
+        self._arrays, self._count = arrays, 0
+
+    def count(self) -> None:
+        """Count one; threads may count at the same time, as only the rough number matters."""
+        self._count += 1
+        if self._count % _LOOKS == 0:
+            release_pages(*self._arrays)
+
+
+def release_pages(*arrays: np.ndarray) -> None:
+    """Give back the pages of arrays that are mapped from a file; others stay as they are."""
+    for array in arrays:
+        mapped = getattr(array, "_mmap", None)
+        if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def is_mapped(*arrays: np.ndarray) -> bool:
+    """Tell whether arrays are mapped from files."""
+    return all(getattr(array, "_mmap", None) is not None for array in arrays)
+
+
+def blocks(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield an array in parts, whose pages are given back one after the other."""
+    for start in range(0, len(array), _BLOCK):
+        yield np.ascontiguousarray(array[start : start + _BLOCK])
+        release_pages(array)
+
+
+def keep_arrays(key: str, build: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Map arrays that were built once and kept in the cache, or build them.
+
+    Processes that start together build them one after the other, so that all but the first map
+    them. The key must say all that they depend on.
+    """
+    place = index_place(key)
+    with suppress(OSError, ValueError):
+        return load_arrays(place)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a full or read-only disk costs time, not the run
+        return build()
+    with ExitStack() as stack:
+        with suppress(OSError):  # a file system without locks
+            stack.enter_context(lock_folder(place.parent))
+        with suppress(OSError, ValueError):
+            return load_arrays(place)
+        built = build()
+        with suppress(OSError, ValueError):
+            save_arrays(place, built)
+            return load_arrays(place)
+        return built
+
+
+def index_place(key: str) -> Path:
+    """Name the folder of an index in the cache."""
+    return cache_folder() / "index" / hashlib.sha256(os.fsencode(key)).hexdigest()[:32]
+
+
+def load_arrays(place: Path) -> dict[str, np.ndarray]:
+    """Map the arrays of a folder; OSError or ValueError if it is not there or damaged."""
+    names = json.loads((place / INDEX).read_text(encoding="utf-8"))["arrays"]
+    return {
+        name: np.load(place / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names
+    }
+
+
+def save_arrays(
+    place: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any] | None = None
+) -> None:
+    """Write arrays, with facts on them, to a folder that is whole or not there."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(f".{place.name}-", place.parent) as folder:
+        whole = folder / "whole"
+        whole.mkdir()
+        for name, array in arrays.items():
+            np.save(whole / f"{name}.npy", array)
+        text = json.dumps({**(facts or {}), "arrays": list(arrays)})
+        (whole / INDEX).write_text(text, encoding="utf-8")
+        for path in (*whole.iterdir(), whole):
+            sync(path)  # or a crash of the machine leaves files of the right size and zeros
+        permit(whole)
+        if place.exists():
+            place.rename(folder / "old")
+        whole.rename(place)
