@@ -1,12 +1,12 @@
 """Mapped arrays: few pages held at a time, and choices of large datasets made once."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.data.datasets.test_index_files import age
 from vitrail.data.dataset import ImageDataset, Selection
 from vitrail.data.datasets import index_files
 from vitrail.data.datasets.decisions import DecidedDataset, Decision
@@ -87,7 +87,8 @@ def test_a_choice_of_a_large_dataset_is_made_once_and_mapped(
         (tmp_path / "photos" / name).mkdir(parents=True)
         for number in range(6):
             (tmp_path / "photos" / name / f"{number}.jpg").write_bytes(bytes(number))
-    age(tmp_path / "photos")
+    for path in (tmp_path / "photos", *(tmp_path / "photos").rglob("*")):
+        os.utime(path, (0, 0))  # an index is kept of what has not changed for two seconds
     small = CHOICES[choice](open_folder(tmp_path / "photos", "all"))
     monkeypatch.setattr(index_files, "WORTH_KEEPING", 1)
     large = open_folder(tmp_path / "photos", "all")
