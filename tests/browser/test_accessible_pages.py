@@ -1,17 +1,16 @@
 """Every page in Chromium and Firefox: keys reach all of it, and a screen reader has words for it.
 
-axe-core looks for what people who can't see, or can't use a mouse, would miss: contrast, names of
-controls, order of headings, tables.
+The page of an export is in test_web.py.
 """
 
 import json
-import os
-from importlib.resources import files
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import vitrail
+from tests.browser.accessible import check
 from tests.browser.browsers import Tab
 from tests.deploy.serving import image, save_model, started, until
 from tests.evaluation.sets import save_tiny, write_images
@@ -28,14 +27,19 @@ pytest.importorskip("axe_playwright_python")
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Write a run's report, that of two models, a page to clean by, and a study's."""
+    """Write a page of each kind: of a run, two models, cleaning, choosing, runs, a study."""
     place = tmp_path_factory.mktemp("pages")
     model = "ViT/4@8,depth=2,width=32,heads=2,mlp=64"
     config = TrainConfig(data="digits", model=model, out=place / "run", loggers=(), batch=32)
-    train(override(config, "length", "3 steps"))
+    config = override(config, "length", "3 steps")
+    train(config)
+    for lr in (0.01, 0.1):
+        train(override(replace(config, out=place / f"{lr}"), "optim.lr", lr), report=False)
+    vitrail.show_sweep([place / "0.01", place / "0.1"], out=place / "sweep")
     photos, tiny = write_images(place / "photos"), save_tiny(place / "tiny")
     vitrail.inspect(tiny, data=photos, split="all", against=tiny, out=place / "inspected")
     vitrail.clean(photos, model=tiny, out=place / "clean.html")
+    vitrail.choose(photos, among=[tiny, place / "run"], out=place / "choice.html")
     study, folder = load_study("table8"), ROOT / "docs" / "studies"
     rows = table_from_csv((folder / "table8.csv").read_text(encoding="utf-8"))
     result = judge_table(study, "desk", "cifar10:DIR", rows, 0.1, folder / "table8.md")
@@ -44,27 +48,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "run": write_run_report(place / "run"),
         "inspected": place / "inspected" / "report.html",
         "clean": place / "clean.html",
+        "choice": place / "choice.html",
+        "sweep": place / "sweep" / "report.html",
         "study": place / "study.html",
     }
 
 
-def check(tab: Tab, name: str) -> None:
-    """Find nothing to mend, nothing beyond the edge, and nothing that the page complains of."""
-    if folder := os.environ.get("VITRAIL_SCREENSHOTS"):  # to look at them
-        tab.screenshot(Path(folder) / f"{name}-{type(tab).__name__}-{tab.width}.png")
-    code = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
-    tab.evaluate(f"(() => {{ {code}; }})()")
-    found = tab.evaluate(
-        "axe.run().then(r => r.violations.map(v => "
-        "[v.id, v.nodes.length, v.nodes[0].html.slice(0, 200), v.nodes[0].failureSummary]))"
-    )
-    assert found == [], name
-    wide = tab.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    assert wide[0] <= wide[1], name
-    assert tab.said == [], name
-
-
-@pytest.mark.parametrize("name", ["run", "inspected", "clean", "study"])
+@pytest.mark.parametrize("name", ["run", "inspected", "clean", "choice", "sweep", "study"])
 def test_a_page_is_for_everybody(tab: Tab, pages: dict[str, Path], name: str) -> None:
     tab.open(pages[name].as_uri())
     if name in ("run", "inspected"):

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.browser.accessible import check
+from tests.browser.browsers import Tab
 from tests.data.decoding.images import encode, photo
-from tests.deploy.serving import NAMES, PREPROCESS, doubtful, image, save_model
+from tests.deploy.serving import NAMES, PREPROCESS, doubtful, image, save_model, until
 from vitrail.config import InputError, to_dict
 from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Fit, Interpolation, Preprocess
@@ -255,6 +257,17 @@ def test_the_page_fits(browser: Any, address: str, width: int, scheme: str, pape
     assert wide[0] <= wide[1] == width
     assert color == paper
     assert unnamed == []
+
+
+def test_the_page_is_for_everybody(tab: Tab, address: str, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(image(6))
+    status = "document.querySelector('#status').textContent"
+    tab.open(address)
+    until(lambda: tab.evaluate(status) == "Ready.", 30)
+    check(tab, "web-empty")
+    tab.upload("#file", tmp_path / "a.png")
+    until(lambda: tab.evaluate(status) == "Done.", 30)
+    check(tab, "web")
 
 
 def test_a_folder_that_is_not_whole_says_so(browser: Any, address: str, folder: Path) -> None:
