@@ -92,7 +92,8 @@ def test_a_notebook_gets_a_table_of_escaped_text() -> None:
         '<table><thead><tr><th style="text-align:left">class</th>'
         '<th style="text-align:right">top-1</th></tr></thead><tbody><tr>'
         '<td style="text-align:left">&lt;b&gt;cat&lt;/b&gt;</td>'
-        '<td style="text-align:right">90 %</td></tr></tbody></table>\n<p>on 12 images</p>'
+        '<td style="text-align:right">90 %</td></tr></tbody></table>\n'
+        '<pre style="white-space: pre-wrap">on 12 images</pre>'
     )
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -65,13 +66,15 @@ class Result:
         return Group(*parts)
 
     def _repr_html_(self) -> str | None:
-        """Show the summary in a notebook."""
-        return "\n".join(
-            f"<p>{html.escape(displayable(part))}</p>"
-            if isinstance(part, str)
-            else _write_html(part)
-            for part in self.summary()
-        )
+        """Show the summary in a notebook; lines of text stay aligned below each other."""
+        parts = []
+        for is_text, found in groupby(self.summary(), lambda part: isinstance(part, str)):
+            if is_text:
+                lines = "\n".join(html.escape(displayable(str(line))) for line in found)
+                parts.append(f'<pre style="white-space: pre-wrap">{lines}</pre>')
+            else:
+                parts += [_write_html(part) for part in found if isinstance(part, ResultTable)]
+        return "\n".join(parts)
 
 
 def print_result(result: Result, *, json: bool = False) -> None:

@@ -83,6 +83,11 @@ def show_duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def show_rate(rate: float) -> str:
+    """Write images per second: 0.65, 21.3, 32,592."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
 def show(path: Path) -> str:
     """Return a path for a message."""
     return printable(path.as_posix())

@@ -9,6 +9,7 @@ from PIL import Image
 
 from tests.data.sets import encode, photo
 from vitrail.cli import main
+from vitrail.data.contact_sheet import ContactSheet
 from vitrail.data.datasets.open import open_data
 from vitrail.data.datasets.unreadable_list import UNREADABLE_LIST, read_unreadable_list
 
@@ -158,6 +159,9 @@ def test_a_sheet_is_told_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out = tmp_path / "sheet.png"
     _, said, _ = run(capsys, "data", "show", "digits", "--count", "3", "--out", str(out), "--json")
     assert json.loads(said) == {"file": str(out), "images": 3}
+    shown = ContactSheet(str(out), 3)._repr_html_()
+    assert shown.startswith('<img src="data:image/png;base64,iVBOR')
+    assert 'alt="3 images of the dataset"' in shown
 
 
 def test_images_without_labels_are_checked_and_shown(

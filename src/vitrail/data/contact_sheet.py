@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +33,11 @@ class ContactSheet(Result):
     def summary(self) -> Iterator[str]:
         """Show the file and its number of images."""
         yield f"{self.file}: {self.images} images"
+
+    def _repr_html_(self) -> str:
+        """Show the images in a notebook."""
+        data = base64.b64encode(Path(self.file).read_bytes()).decode()
+        return f'<img src="data:image/png;base64,{data}" alt="{self.images} images of the dataset">'
 
 
 def show_data(

@@ -33,6 +33,7 @@ COLORS = ("#2584d8", "#e0701a", "#23966d", "#c251a5", "#8a7bd8")
 MAP = "inferno"
 WIDTH = 4.6
 """Inches across, with text of 10 points: still legible at a phone's width."""
+_LINE = 36  # letters that fit side by side below an axis
 
 styled = rc_context(  # as a decorator of whatever draws or writes
     {
@@ -129,9 +130,10 @@ def show_array(
 
 
 def name_ticks(axis: Axis, places: Iterable[float], names: Iterable[object], size: int = 9) -> None:
-    """Name places on an axis, without marks, and upright where names are long."""
+    """Name places on an axis, without marks; below it turned by 90 degrees if names are long."""
     texts = [shorten(str(name)) for name in names]
-    turned = 90 if isinstance(axis, XAxis) and max(map(len, texts), default=0) > 3 else 0
+    long = max(map(len, texts), default=0) > 3 and sum(map(len, texts)) > _LINE
+    turned = 90 if isinstance(axis, XAxis) and long else 0
     axis.set_ticks(list(places), texts, size=size, rotation=turned, parse_math=False)
     axis.set_tick_params(length=0)
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from vitrail.plotting.canvas import COLORS, INK, Plot, shorten, styled
+from vitrail.text import show_rate
 
 
 @styled
@@ -35,7 +36,7 @@ def draw_pareto(
     axes.set_xscale("log")
     axes.margins(0.25)
     places = sorted({min(speeds), math.sqrt(min(speeds) * max(speeds)), max(speeds)})
-    axes.set_xticks(places, [f"{place:,.3g}" for place in places])
+    axes.set_xticks(places, [show_rate(place) for place in places])
     axes.minorticks_off()
     axes.set(xlabel="images per second on this machine", ylabel="accuracy of a linear probe")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

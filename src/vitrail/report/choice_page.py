@@ -12,7 +12,7 @@ from vitrail.data.datasets.open import Data
 from vitrail.evaluation.choosing.rank_backbones import BackboneRanking, rank_backbones
 from vitrail.evaluation.features.compute import FeatureOptions
 from vitrail.files import check_writable, write_whole
-from vitrail.report.html_page import ReportSection, make_page, table_card
+from vitrail.report.html_page import ReportSection, escape, make_page, result_card
 from vitrail.weights.loaded import AnyModel
 from vitrail.weights.published.at_hand import weights_at_hand
 
@@ -51,24 +51,22 @@ def choose(
 def _write_page(found: BackboneRanking) -> str:
     from vitrail.plotting.choosing_plots import draw_pareto
 
-    ranked = found.ranked
-    section = ReportSection("Backbones", found.recommendation)
+    ranked, chosen = found.ranked, found.recommended
     plot = draw_pareto(
         [each.model.rsplit("/", 1)[-1] for each in ranked],
         [each.speed for each in ranked],
         [each.top1 for each in ranked],
         [each.on_front for each in ranked],
-        ranked.index(found.recommended),
+        ranked.index(chosen),
     )
-    section.draw(plot)
-    for each in ranked:
-        rows = {
-            "linear probe": f"{each.top1.value:.1%} ({each.top1.low:.1%} to {each.top1.high:.1%})",
-            f"{found.shots}-shot": f"{each.few_shot:.1%}",
-            "images per second": f"{each.speed:,.1f}",
-            "parameters": f"{each.parameters:,}",
-            "model": each.name,
-        }
-        section.cards.append(table_card(each.model, rows))
+    verdict = (
+        f'<div class="card">\n<h3>{escape(chosen.model)}</h3>\n<p>{escape(chosen.name)}, '
+        f"{escape(found.reason)}.</p>\n<p>Next: "
+        f"<code>{escape(found.next_command)}</code></p>\n</div>"
+    )
+    first = ReportSection("Recommended", cards=[verdict])
+    first.draw(plot)
+    table = ReportSection("All backbones", cards=[result_card("By accuracy", found.table())])
     summary = f"{len(ranked)} backbones on {found.images:,} test images of {found.data}."
-    return make_page("Choosing a backbone", summary, [section], "Written by vitrail choose.")
+    footer = "Written by vitrail choose."
+    return make_page("Choosing a backbone", summary, [first, table], footer)

@@ -43,23 +43,23 @@ FREE = (
     *("cache.folder", "max_unreadable", "eval_every", "save_every", "log_every", "loggers"),
     "fewshot",
 )
-"""Settings that change nothing in what a run computes, so that a resumed one may have others."""
+"""Settings that do not change what a run computes, so a resumed run may change them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessConfig:
-    """How evaluation fits images to the model; what is left open is as the weights have it.
+    """How evaluation resizes and crops images; None is what the weights were made with.
 
-    Fresh ones have it as the paper: the whole image, stretched bilinearly.
+    Fresh weights follow the paper: the whole image, stretched bilinearly.
     """
 
     fit: Fit | None = None
     """`stretch` to the size, or `crop` the center (`small`: with big_vision's rounding)."""
     crop: Annotated[float, Range("(0, 1]")] | None = None
-    """The part of the resized image's side that is kept."""
+    """Fraction of the resized side to keep."""
     interpolation: Interpolation | None = None
     patches: NonNegativeInt | None = None
-    """Patch budget (NaFlex): images keep their aspect ratio, in at most so many patches, also in
+    """Patch budget (NaFlex): images keep their aspect ratio, in at most that many patches, also in
     training; 0 for images of one size."""
 
     def __post_init__(self) -> None:
@@ -91,16 +91,16 @@ class PartsConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FewShotConfig:
-    """Few-shot accuracy on other images while a run trains, of the weights that are evaluated."""
+    """Few-shot accuracy on other data while a run trains."""
 
     data: str = ""
-    """The images: a folder, pets:DIR, digits, …; empty for none."""
+    """What to measure on: a folder, pets:DIR, digits, …; empty for none."""
     shots: tuple[PositiveInt, ...] = (5,)
     """Images per class that the classifier learns from."""
     seeds: PositiveInt = 3
     """Samples of the shots, whose mean accuracy is reported."""
     every: Duration | None = None
-    """Time between measurements; with each evaluation, unless given. One is made at the end too."""
+    """Time between measurements; by default with each evaluation. There is one at the end too."""
 
     def __post_init__(self) -> None:
         validate(self, "fewshot")
@@ -126,40 +126,41 @@ class TrainConfig:
     out: Path
     """The run's folder."""
     weights: str | None = None
-    """Pre-trained weights to start from; fresh ones without."""
+    """Pre-trained weights to start from; None for fresh ones."""
     val_split: str = "val"
-    """The split that is evaluated on while training; an empty one for none."""
+    """Split to evaluate on while training; empty for none."""
     val_data: str | None = None
-    """The set that this split is of, where it is another than `data`."""
+    """The dataset that this split belongs to, if not `data`."""
     hold_out: Annotated[float, Range("[0, 1)")] = 0.0
-    """Part of the training images, of each class alike, that is evaluated on instead; 0: none."""
+    """Fraction of the training images to hold out, stratified by class, and evaluate on instead."""
     group: str | None = None
-    """Images that are held out together, as of one patient, scene or burst: the name of a column of
-    a CSV or JSON Lines file, or a pattern of the images' names."""
+    """Images that stay together, as of one patient, scene or burst: a column of a CSV or JSON Lines
+    file, or a regular expression of the image's name."""
     folds: NonNegativeInt = 0
-    """Train so many times, with another part of the training images held out each time; 0: once."""
+    """Number of cross-validation folds; 0 for none."""
     fold: NonNegativeInt = 0
-    """Which of the folds is held out, from 1; 0: each in turn."""
+    """Train this fold only, counted from 1; 0 for all, in turn."""
     task: Literal["classification", "regression", "masked-patches", "mae"] = "classification"
-    """What is learned: labels, numbers, or, without any, patches that the model is not shown."""
+    """What to learn: labels, numbers, or, without labels, masked patches."""
     mim: Annotated[MIMConfig, UsedIf("task", "masked-patches", "mae")] = field(
         default_factory=MIMConfig
     )
-    """Of `masked-patches` and `mae`."""
+    """What `masked-patches` and `mae` mask and predict."""
     length: Duration = field(default=Duration(100, "epochs"))
+    """How long to train."""
     more: Duration | None = None
-    """How long the finished run continues, with the schedule restarted."""
+    """How long a finished run continues, with its schedule restarted."""
     more_from: NonNegativeInt = 0
-    """Steps that it had taken then."""
+    """Steps that it had taken before."""
     minutes: Annotated[float, Range("(0, inf)")] | None = None
-    """The time that the length was planned for, by a few real steps; None: none was given."""
+    """Time to finish in; the length is planned by a few real steps."""
     batch: PositiveInt = 512
-    """Images a step, over all processes."""
+    """Images per step, over all processes."""
     micro_batch: PositiveInt | None = None
-    """Images that go through the model at a time in each process; chosen unless given."""
+    """Images per forward pass in each process; by default what fits into memory."""
     augment: Augment = field(default_factory=Augment)
     repeats: PositiveInt = 1
-    """Times that each image is in its batch, each time augmented anew (arXiv 1902.05509)."""
+    """How often each image is in its batch, augmented differently each time (arXiv 1902.05509)."""
     preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
     loss: Annotated[LossConfig, UsedIf("task", "classification", "regression")] = field(
         default_factory=LossConfig
@@ -174,30 +175,33 @@ class TrainConfig:
         default_factory=TuneConfig
     )
     ema: Annotated[float, Range("[0, 1)")] = 0.0
-    """Decay of the moving average of weights that is evaluated and kept; 0 for none."""
+    """Decay of the moving average of the weights, which is evaluated and kept; 0 for none."""
     patience: NonNegativeInt = 0
-    """Evaluations without a better one after which the run ends; 0 never ends it."""
+    """Evaluations without improvement after which the run ends; 0 for never."""
     keep: Literal["last", "best"] = "last"
-    """Which weights the model folder gets: the last, or the best on the validation split."""
+    """Weights to keep: the last, or the best on the validation split."""
     eval_every: Duration | None = None
-    """Time between evaluations; chosen so that they take a twentieth of the run, unless given."""
+    """Time between evaluations; by default they take a twentieth of the computation."""
     fewshot: FewShotConfig = field(default_factory=FewShotConfig)
     save_every: Duration | None = None
-    """Time between checkpoints; five minutes, unless given. One is written at the end too."""
+    """Time between checkpoints; by default five minutes. One is written at the end too."""
     log_every: NonNegativeInt = 10
     """Steps between lines of metrics."""
     seed: int = 0
+    """Of initialization, order and augmentation."""
     max_unreadable: UnitFloat = 0.1
-    """Part of the images that may be unreadable."""
+    """Largest fraction of images that may be unreadable."""
     precision: Precision = "auto"
-    """What products are computed in. `auto`: bfloat16 where the hardware multiplies it faster, on a
-    CPU for models of at least 128 features."""
+    """Precision of matrix products. `auto` is bfloat16 if the hardware is faster with it; on a CPU,
+    for models of width 128 and more."""
     sharding: Literal["none", "full"] = "none"
-    """Whether each process holds all weights, or a part of them and of the optimizer's state."""
+    """`full`: each process holds a shard of the weights and of the optimizer's state (FSDP)."""
     compile: bool = False
+    """Use torch.compile."""
     checkpointing: bool = False
-    """Keep only each block's input, and compute the rest again: less memory, a third more time."""
+    """Recompute activations in the backward pass: less memory, a third more time."""
     device: str | None = None
+    """`cpu`, `cuda:1`, `mps`; by default the best."""
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     cache: CacheConfig = field(default_factory=CacheConfig)
     loggers: tuple[str, ...] = ("tensorboard",)

@@ -22,6 +22,7 @@ from vitrail.evaluation.probes.fewshot import SHOTS, fit_shots
 from vitrail.evaluation.probes.linear_probe import probe_lbfgs
 from vitrail.models.cost.total import cost_of
 from vitrail.result import Result, ResultTable
+from vitrail.text import show_rate
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
 
@@ -67,15 +68,24 @@ class BackboneRanking(Result):
         return max(good, key=lambda each: each.speed)
 
     @property
+    def reason(self) -> str:
+        """Why that one is recommended."""
+        best, first = self.recommended, self.ranked[0]
+        if len(self.ranked) == 1:
+            return "the only one at hand"
+        if best is first:
+            return "the most accurate"
+        return f"{best.speed / first.speed:.1f} times as fast as the most accurate, within error"
+
+    @property
+    def next_command(self) -> str:
+        """The command that fine-tunes it."""
+        return f"vitrail finetune {self.data} --weights {self.recommended.model}"
+
+    @property
     def recommendation(self) -> str:
         """The choice and its reason in one sentence, with the next command."""
-        best, first = self.recommended, self.ranked[0]
-        why = "the most accurate"
-        if best is not first:
-            why = f"{best.speed / first.speed:.1f} times as fast as the most accurate, within error"
-        only = " (the only one at hand)" if len(self.ranked) == 1 else f": {why}"
-        command = f"vitrail finetune {self.data} --weights {best.model}"
-        return f"take {best.model}{only}; next: {command}"
+        return f"recommended: {self.recommended.model}, {self.reason}; next: {self.next_command}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -88,15 +98,15 @@ class BackboneRanking(Result):
         said = {"recommended": self.recommended.model, "recommendation": self.recommendation}
         return {**head, "models": rows, **said, "page": self.page}
 
-    def summary(self) -> Iterator[ResultTable | str]:
-        """Give one row per backbone, then the recommendation."""
+    def table(self) -> ResultTable:
+        """Give one row per backbone."""
         rows = [
             (
                 each.model,
                 f"{each.top1.value:.1%}",
                 f"{each.top1.low:.1%} to {each.top1.high:.1%}",
                 f"{each.few_shot:.1%}",
-                f"{each.speed:,.1f}",
+                show_rate(each.speed),
                 f"{each.parameters / 1e6:,.1f} M",
                 "yes" if each.on_front else "",
             )
@@ -104,7 +114,11 @@ class BackboneRanking(Result):
         ]
         few = f"{self.shots}-shot"
         columns = ("backbone", "probe", "95 %", few, "images/s", "parameters", "Pareto")
-        yield ResultTable(columns, rows)
+        return ResultTable(columns, rows)
+
+    def summary(self) -> Iterator[ResultTable | str]:
+        """Give one row per backbone, then the recommendation."""
+        yield self.table()
         yield self.recommendation
         if self.page is not None:
             yield f"page written to {self.page}"

@@ -18,6 +18,7 @@ from vitrail.studies.engine.sweep_result import FACTS, SweepResult
 
 _PLOTS = 4  # scores that the page draws
 _ROWS = 200  # cells that it lists
+_SCORES = {"top1": "Top-1 accuracy", "top5": "Top-5 accuracy", "loss": "Validation loss"}
 _BY = "\0by"  # a column for what a curve is of
 
 
@@ -86,7 +87,9 @@ def sweep_page(
     section = ReportSection("Scores", "Means over seeds with 95 % intervals.")
     for name in [first, *measured][:_PLOTS]:
         if any(as_number(row.get(name)) is not None for row in result.rows):
-            section.draw(draw_sweep(result, x=x, score=name, by=by), key=f"plot-{name}")
+            plot = draw_sweep(result, x=x, score=name, by=by)
+            plot.title = _SCORES.get(name, name)
+            section.draw(plot, key=f"plot-{name}")
     sections = [section]
     if any(as_number(row.get(first)) is not None for row in result.rows):
         section.cards.append(result_card("Over seeds", result.group_table(first)))
@@ -101,7 +104,8 @@ def sweep_page(
         sections.append(ReportSection("Plan", cards=[table_card("What was run", plan)]))
     done = sum(row["state"] == "done" for row in result.rows)
     said = f"{done:,} of {len(result.rows):,} cells done, {result.failed:,} failed"
-    return make_page(f"Sweep {result.folder.resolve().name}", said, sections, "Made by vitrail.")
+    title = f"Sweep {result.folder.resolve().name}" if result.folder.name else "Runs side by side"
+    return make_page(title, said, sections, "Made by vitrail.")
 
 
 def _cell_table(result: SweepResult) -> ResultTable:
