@@ -33,8 +33,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     config = TrainConfig(data="digits", model=model, out=place / "run", loggers=(), batch=32)
     config = override(config, "length", "3 steps")
     train(config)
-    for lr in (0.01, 0.1):
-        train(override(replace(config, out=place / f"{lr}"), "optim.lr", lr), report=False)
+    for lr in ("0.01", "0.1"):
+        train(override(replace(config, out=place / lr), "optim.lr", lr), report=False)
     vitrail.show_sweep([place / "0.01", place / "0.1"], out=place / "sweep")
     photos, tiny = write_images(place / "photos"), save_tiny(place / "tiny")
     vitrail.inspect(tiny, data=photos, split="all", against=tiny, out=place / "inspected")
