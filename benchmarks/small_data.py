@@ -57,7 +57,9 @@ from vitrail.training.optimization.schedule import LRSchedule, rate_at
 from vitrail.training_run import TrainingRun
 
 CORES = 2
-MODEL = "Hybrid/1@48,stages=2-2-2,depth=4,width=192,heads=3,mlp=384,pool=gap"
+MODEL = (
+    "Hybrid/1@32,stem=conv,stages=2-2-2,stem_width=32,depth=3,width=256,heads=4,mlp=512,pool=gap"
+)
 """Ours: what docs/small-data.md advises for images of this size."""
 HALF = (0.5, 0.5, 0.5)
 INPUTS = Preprocess(size=(32, 32), mean=HALF, std=HALF, interpolation="bilinear", fit="stretch")

@@ -234,4 +234,4 @@ def test_small_data_crops_by_size_and_spares_a_short_run_what_slows_it() -> None
     short = RECIPES["small-data:short"](begin())
     assert short.augment == replace(photos.augment, randaugment=None, mixup=0.0)
     assert (photos.batch, short.batch) == (128, 256)
-    assert short.optim == replace(photos.optim, lr=3e-3)
+    assert short.optim == replace(photos.optim, lr=1e-2)

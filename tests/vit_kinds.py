@@ -1,6 +1,7 @@
 """One small model of each kind of block, attention, norm, position, pooling and stem."""
 
 _TINY = "ViT/8@32,{}width=48,heads=4,mlp=64,classes=5"
+_SHAPE = "depth=2,width=48,heads=4,mlp=64"
 _OPTIONS = [
     "block=parallel,layer_scale=0.1",
     "attention=differential",
@@ -21,5 +22,6 @@ _OPTIONS = [
     "distilled=true,pre_norm=true,patch_bias=false",
 ]
 KINDS = [f"{_TINY.format('' if 'depth' in each else 'depth=2,')},{each}" for each in _OPTIONS]
-KINDS.append("Hybrid/2@32,stem=mobileclip,stem_width=32,depth=2,width=48,heads=4,mlp=64,classes=5")
+_STEMS = ["mobileclip", "conv,stages=1-2"]
+KINDS += [f"Hybrid/2@32,stem={stem},stem_width=32,{_SHAPE},classes=5" for stem in _STEMS]
 """Names of models for images of 32x32."""

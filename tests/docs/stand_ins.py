@@ -38,7 +38,7 @@ IN_PYTHON = [
 ]
 IN_COMMANDS = [
     (r"^ViT-[SBL]/16$", TINY),
-    (r"depth=4,width=192,heads=3,mlp=384", "depth=1,width=24,heads=2,mlp=48"),
+    (r"depth=3,width=256,heads=4,mlp=512", "depth=1,width=24,heads=2,mlp=48"),
 ]
 
 SHORT = {

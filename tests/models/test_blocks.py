@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from vitrail.models import BiT, ViT, ViTSpec, build, parse
 from vitrail.models.bit import AxialMixing
+from vitrail.models.hybrid import ConvStem
 from vitrail.models.layers.blocks import AxialBlock, Block
 from vitrail.models.layers.heads import AttentionPool
 from vitrail.models.layers.mlp import MLP
@@ -245,6 +246,36 @@ def test_bit_is_a_pre_activation_resnet() -> None:
         y = shortcut + conv(block.conv3, b, 1, 0)  # pyright: ignore[reportArgumentType]
     y = F.relu(model.norm(y))
     torch.testing.assert_close(model.features(x), y.mean((2, 3)))
+
+
+def test_conv_stem_halves_the_image_once_a_stage() -> None:
+    name = "Hybrid/1@16,stem=conv,stages=2-1,stem_width=32,depth=1,width=8,heads=2,mlp=8"
+    model = build(name).double().eval()
+    assert isinstance(model, ViT)
+    assert isinstance(model.stem, ConvStem)
+    for parameter in model.stem.parameters():
+        nn.init.normal_(parameter)
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+
+    def unit(layer: nn.Module, y: Tensor, pool: int) -> Tensor:
+        """Convolve by filters of mean 0 and std 1, pool, and normalize 16 channels together."""
+        weight = layer.get_parameter("conv.weight")
+        gain, bias = layer.get_parameter("norm.weight"), layer.get_parameter("norm.bias")
+        flat = weight.flatten(1)
+        std = flat.var(1, unbiased=False).sqrt() + 1e-5
+        filters = ((flat - flat.mean(1, keepdim=True)) / std[:, None]).view_as(weight)
+        y = F.max_pool2d(F.conv2d(y, filters, padding=1), pool)
+        groups = y.unflatten(1, (-1, 16))
+        var, mean = torch.var_mean(groups, (2, 3, 4), correction=0, keepdim=True)
+        normed = ((groups - mean) / (var + 1e-6).sqrt()).view_as(y)
+        return normed * gain[:, None, None] + bias[:, None, None]
+
+    first, second, third = model.stem.blocks
+    y = F.relu(unit(first, F.relu(unit(model.stem, x, 1)), 2))
+    y = F.relu(unit(third, F.relu(y + unit(second, y, 1)), 2))
+    assert y.shape == (2, 128, 4, 4)
+    expected = model.embedding(y).flatten(2).transpose(1, 2)
+    torch.testing.assert_close(model.embed_patches(x), (expected, (4, 4)))
 
 
 def test_an_empty_batch_has_no_logits() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tests.forks import in_processes
 from vitrail.models import BiT, ViT, build
 from vitrail.models.convolution import StdConv
-from vitrail.models.hybrid import Stem, StemBlock
+from vitrail.models.hybrid import ConvBlock, Stem, StemBlock
 from vitrail.models.positions.relative import RelativePositions
 
 
@@ -108,6 +108,15 @@ def test_hybrid_stem_starts_each_block_as_its_shortcut() -> None:
     blocks = [m for m in model.modules() if isinstance(m, StemBlock)]
     assert len(blocks) == 3
     assert all(not b.norm3.weight.any() and (b.norm1.weight == 1).all() for b in blocks)
+    assert all(is_lecun_normal(m.weight) for m in model.modules() if isinstance(m, StdConv))
+
+
+def test_conv_stem_starts_each_shortcut_block_as_its_shortcut() -> None:
+    model = build("Hybrid/1@32,stem=conv,stages=1-3,stem_width=32,depth=1,width=64,heads=4,mlp=8")
+    blocks = [m for m in model.modules() if isinstance(m, ConvBlock)]
+    assert [bool(block.norm.weight.any()) for block in blocks] == [True, True, False, False]
+    x = torch.randn(2, 128, 8, 8)
+    torch.testing.assert_close(blocks[2](x), x.relu())
     assert all(is_lecun_normal(m.weight) for m in model.modules() if isinstance(m, StdConv))
 
 

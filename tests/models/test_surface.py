@@ -46,6 +46,8 @@ FAMILIES = {
     "channels": "ViT/8x4@32,depth=2,width=24,heads=2,mlp=32,channels=7,classes=5",
     "axial": "AxialViT/8@32x48,depth=2,width=24,heads=2,mlp=32,classes=5",
     "hybrid": "Hybrid/2@32,stages=1-1,stem_width=32,depth=2,width=24,heads=2,mlp=32,classes=5",
+    "conv-hybrid": "Hybrid/2@32,stem=conv,stages=1-2,stem_width=32,depth=2,width=24,heads=2,mlp=32,"
+    "classes=5",
     "bit": "BiT@32,stages=1-1,width=32,classes=5",
     "axial-resnet": "BiT@32x48,stages=1-1,width=32,heads=4,classes=5",
 }

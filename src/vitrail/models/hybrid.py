@@ -1,6 +1,6 @@
-"""The hybrid's stems: the official code's ResNet (section 3.1 "Hybrid Architecture"), MobileCLIP's.
+"""The hybrid's stems: the official code's ResNet (section 3.1), one for small images, MobileCLIP's.
 
-Unlike in BiT, normalization follows each convolution, and padding is TensorFlow's "same".
+Unlike in BiT, normalization follows each convolution. The ResNet's padding is TensorFlow's "same".
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from vitrail.models.init import lecun_normal
 from vitrail.models.spec import HybridSpec
 
 GROUPS = 32
+GROUP_CHANNELS = 16
+"""Of stem=conv, which may be narrow: 32 groups of a channel each would normalize it alone."""
 
 
 class StemBlock(nn.Module):
@@ -69,6 +71,51 @@ class Stem(nn.Module):
                 nn.init.zeros_(module.norm3.weight)
 
 
+class ConvBlock(nn.Module):
+    """A 3x3 convolution and its norm: around a stage's first a max-pool, else a shortcut."""
+
+    def __init__(self, spec: HybridSpec, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.pools = inputs != outputs
+        self.conv, self.norm = _narrow_unit(spec, inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map a feature map (batch, channels, height, width)."""
+        y = self.conv(x)
+        if self.pools:
+            return self.norm(F.max_pool2d(y, 2)).relu()
+        return (x + self.norm(y)).relu()
+
+
+class ConvStem(nn.Module):
+    """A stem for small images: a 3x3 root that shrinks nothing, and 3x3 convolutions in stages."""
+
+    def __init__(self, spec: HybridSpec) -> None:
+        super().__init__()
+        self.conv, self.norm = _narrow_unit(spec, spec.channels, spec.stem_width)
+        self.blocks = nn.ModuleList()
+        channels = spec.stem_width
+        for blocks in spec.stages:
+            self.blocks.append(ConvBlock(spec, channels, 2 * channels))
+            channels *= 2
+            self.blocks.extend(ConvBlock(spec, channels, channels) for _ in range(blocks - 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (batch, channels, height, width) to the first block's input."""
+        x = x.contiguous(memory_format=torch.channels_last)  # convolutions and pools are faster so
+        return self.norm(self.conv(x)).relu()
+
+    def filters(self) -> Tensor:
+        """Return the first convolution's filters as they are applied."""
+        return self.conv.standardized()
+
+    def init_stem(self) -> None:
+        """Make each block with a shortcut start as that."""
+        for module in self.modules():
+            if isinstance(module, ConvBlock) and not module.pools:
+                nn.init.zeros_(module.norm.weight)
+
+
 class PatchStem(nn.Module):
     """MobileCLIP's stem (arXiv 2311.17049): convolutions whose cells don't overlap.
 
@@ -102,3 +149,8 @@ def _unit(
 ) -> tuple[StdConv, nn.GroupNorm]:
     conv = StdConv(inputs, outputs, kernel, stride, spec.standardize, same=True)
     return conv, nn.GroupNorm(GROUPS, outputs, spec.stem_norm_eps)
+
+
+def _narrow_unit(spec: HybridSpec, inputs: int, outputs: int) -> tuple[StdConv, nn.GroupNorm]:
+    conv = StdConv(inputs, outputs, 3, 1, spec.standardize, same=False)
+    return conv, nn.GroupNorm(outputs // GROUP_CHANNELS, outputs, spec.stem_norm_eps)

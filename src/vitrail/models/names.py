@@ -6,6 +6,7 @@ ViT-B/16,pool=gap   any field of the spec, after a comma
 ViT/32,depth=8,width=1024,heads=16,mlp=2048     a shape without a size letter
 R50+ViT-B/16        hybrid: stage 4's blocks moved into stage 3; /32: the output of stage 4
 Hybrid-B/1,stages=3-4-9                         any stem; the patch is of its feature map
+Hybrid-S/1@32,stem=conv,stages=2-2-2            3x3 convolutions, for small images
 Hybrid-B/2,stem=mobileclip,stem_width=192       MobileCLIP's
 BiT-R152x4          ResNet-v2 of 152 layers, four times as wide
 AxialViT-B/32, AxialResNet-50                   Appendix D.6
@@ -197,7 +198,7 @@ def _print_base(spec: Spec) -> str:
         return f"{'AxialViT' if spec.attention == 'axial' else 'ViT'}{size}/{patch}"
     if not spec.stages and spec.stem == "resnet":
         return f"R+ViT{size}/{_print_value((2 * spec.patch[0], 2 * spec.patch[1]), square=True)}"
-    for layers in RESNETS:
+    for layers in RESNETS if spec.stem == "resnet" else ():
         for stride in (16, 32):
             if spec.patch == (1, 1) and spec.stages == _cut_resnet(layers, stride):
                 return f"R{layers}+ViT{size}/{stride}"

@@ -21,7 +21,7 @@ from vitrail.models.vit_spec import ViTSpec as ViTSpec
 
 Standardize = Literal["bit", "hybrid", "timm"]
 PoolPadding = Literal["none", "zeros"]
-StemKind = Literal["resnet", "mobileclip"]
+StemKind = Literal["resnet", "conv", "mobileclip"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +32,14 @@ class HybridSpec(ViTSpec):
 
     patch: Size = (1, 1)
     stem: StemKind = "resnet"
-    """The paper's ResNet, or two convolutions with GELU over cells of 4 x 4 pixels, then of 2 x 2
-    of these (MobileCLIP)."""
+    """The paper's ResNet; 3x3 convolutions from the first on, for small images (conv); or two
+    with GELU over cells of 4 x 4 pixels, then of 2 x 2 of these (MobileCLIP)."""
     stages: tuple[int, ...] = ()
-    """Bottleneck blocks of each stage; empty for the root alone (7x7 convolution and max-pool)."""
+    """Bottleneck blocks of each stage; empty for the root alone (7x7 convolution and max-pool).
+    With stem=conv, convolutions of each stage, the first of which halves the sides."""
     stem_width: int = 64
-    """Channels of the root; a stage's blocks have 4, 8, 16, 32 times as many."""
+    """Channels of the root; a stage's blocks have 4, 8, 16, 32 times as many, or with stem=conv
+    2, 4, 8, 16 times."""
     stem_norm_eps: float = 1e-6
     """GroupNorm's epsilon in the stem."""
     standardize: Standardize = "hybrid"
@@ -45,18 +47,27 @@ class HybridSpec(ViTSpec):
 
     def __post_init__(self) -> None:
         _check_stages(self.stages, self.stem_width)
-        if self.stem != "resnet" and self.stages:
-            raise InputError(f"stages requires stem=resnet, got {self.stem}")
+        if self.stem == "mobileclip" and self.stages:
+            raise InputError("stages requires stem=resnet or stem=conv, got mobileclip")
+        if self.stem == "conv" and not self.stages:
+            raise InputError("stem=conv needs at least one stage, for example stages=2-2")
         super().__post_init__()
 
     @property
     def stem_stride(self) -> int:
-        """Stride of the feature map: the root's 4, doubled by each stage but the first."""
+        """Stride of the feature map: the root's 4, doubled by each stage but the first.
+
+        With stem=conv, each stage doubles it, and the root does not.
+        """
+        if self.stem == "conv":
+            return 2 ** len(self.stages)
         return 8 if self.stem == "mobileclip" else 4 * 2 ** max(len(self.stages) - 1, 0)
 
     @property
     def stem_channels(self) -> int:
         """Channels of the feature map."""
+        if self.stem == "conv":
+            return self.stem_width * 2 ** len(self.stages)
         return self.stem_width * 4 * 2 ** (len(self.stages) - 1) if self.stages else self.stem_width
 
     @property

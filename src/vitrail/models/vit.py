@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.models.hybrid import PatchStem, Stem
+from vitrail.models.hybrid import ConvStem, PatchStem, Stem
 from vitrail.models.init import init_layers, lecun_normal, normal, whole
 from vitrail.models.layers.blocks import make_block
 from vitrail.models.layers.heads import AttentionPool, mean_tokens
@@ -261,8 +261,8 @@ def _valid(x: Tensor | PatchBatch) -> Tensor | None:
     return x[..., 2] > 0 if x.ndim == 3 else None
 
 
-def _make_stem(spec: HybridSpec) -> Stem | PatchStem:
-    return PatchStem(spec) if spec.stem == "mobileclip" else Stem(spec)
+def _make_stem(spec: HybridSpec) -> Stem | ConvStem | PatchStem:
+    return {"resnet": Stem, "conv": ConvStem, "mobileclip": PatchStem}[spec.stem](spec)
 
 
 def _make_tokens(spec: ViTSpec, count: int) -> nn.Parameter | None:

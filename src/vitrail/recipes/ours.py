@@ -60,7 +60,7 @@ def small_data(config: TrainConfig, *, short: bool = False) -> TrainConfig:
         # Measured in docs/small-data.md: Muon, also for a stem's filters, against AdamW.
         optim=OptimConfig(
             kind="muon",
-            lr=3e-3 if short else 2e-3,
+            lr=1e-2 if short else 2e-3,
             momentum=0.95,
             nesterov=True,
             weight_decay=0.05,

@@ -73,6 +73,7 @@ OPTIONS = [
 OTHERS = [
     "AxialViT/8@64x96,depth=2,width=64,heads=4,mlp=128",
     "Hybrid/1@64,stages=1-2-1,stem_width=32,depth=2,width=64,heads=4,mlp=128",
+    "Hybrid/2@32x48,stem=conv,stages=2-3,stem_width=32,depth=2,width=64,heads=4,mlp=128",
     "Hybrid/2@64x96,stem=mobileclip,stem_width=32,depth=2,width=64,heads=4,mlp=128",
     "R+ViT/16@64,depth=2,width=64,heads=4,mlp=128",
     "BiT@64x96,stages=1-2-1,width=32,classes=10",

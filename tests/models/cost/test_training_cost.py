@@ -33,6 +33,7 @@ MODELS = {
     "beit": f"{VIT},position=relative-2d,position_at=every-layer,key_bias=false",
     "axial": f"AxialViT/8@48x64,{SHAPE}",
     "hybrid": f"Hybrid/1@64x96,stages=1-2-1,stem_width=32,{SHAPE}",
+    "conv-hybrid": f"Hybrid/2@32x48,stem=conv,stages=2-3,stem_width=32,{SHAPE}",
     "bit": "BiT@64x96,stages=1-2-1,width=32,classes=10",
     "axial-resnet": "BiT@64x96,stages=1-2-1,width=32,heads=4,classes=10",
 }

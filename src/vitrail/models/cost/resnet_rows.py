@@ -26,6 +26,9 @@ def stem_costs(spec: HybridSpec) -> Iterator[Row]:
     if spec.stem == "mobileclip":
         yield from _patch_stem_rows(spec)
         return
+    if spec.stem == "conv":
+        yield from _conv_stem_rows(spec)
+        return
     grid = _halved(spec.image)
     root = _root_row(spec.channels, spec.stem_width, spec.image, grid)
     # Its norm's output, and a padded copy of that for the max-pool.
@@ -48,6 +51,36 @@ def _patch_stem_rows(spec: HybridSpec) -> Iterator[Row]:
             kept=before + width * _cells(grid),
         )
         inputs = width
+
+
+def _conv_stem_rows(spec: HybridSpec) -> Iterator[Row]:
+    """List the 3x3 convolutions of stem=conv, each with a norm and a ReLU."""
+    width, grid = spec.stem_width, spec.image
+    root = _conv_row("root", spec.channels, width, grid, grid)
+    yield replace(root, block_input=0)
+    for stage, blocks in enumerate(spec.stages, start=1):
+        halved = grid[0] // 2, grid[1] // 2
+        yield _conv_row(f"stage {stage}, first block", width, 2 * width, grid, halved)
+        width, grid = 2 * width, halved
+        if blocks > 1:
+            rest = _conv_row(f"stage {stage}, other blocks", width, width, grid, grid)
+            yield rest.times(blocks - 1)
+
+
+def _conv_row(layer: str, inputs: int, outputs: int, grid: Size, out: Size) -> Row:
+    before, after = _cells(grid), _cells(out)
+    weights = 9 * inputs * outputs
+    # A max-pool keeps what it reads, and where each maximum was (as 64-bit indices).
+    pooling = outputs * before + 2 * outputs * after if grid != out else 0
+    return Row(
+        layer=layer,
+        output=(outputs, *out),
+        parameters=weights + 2 * outputs,
+        products=(Product(before, 9 * inputs, outputs),),
+        kept=inputs * before + pooling + outputs * after,
+        kept_once=2 * weights,
+        block_input=inputs * before,
+    )
 
 
 def _stage_rows(
