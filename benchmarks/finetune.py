@@ -5,7 +5,8 @@
 
 DATA has train/ and test/ (pets-mini of ../shared), WEIGHTS a timm model's folder. Each run is one
 process, from its start: the time until it prints an accuracy of at least --goal on the test images,
-and until it ends, with all that it does by default (ours: calibration and report too). Runs of
+and until it ends, with all that it does by default (ours: calibration and report too). The time of
+timm, which evaluates after each epoch, is without its evaluations; ours is with its one. Runs of
 other calls in --out are kept and shown with them. Nothing was chosen on the test images.
 """
 
@@ -24,8 +25,8 @@ from pathlib import Path
 from statistics import mean
 
 HERE = Path(__file__).parent
-SIDES = ("vitrail", "vitrail --minutes 1", "timm")
-_ACCURACY = re.compile(r"top-1 ([\d.]+)%")
+SIDES = ("vitrail", "vitrail --minutes 1", "timm", "timm --amp")
+_ACCURACY = re.compile(r"top-1 ([\d.]+)%(?:, ([\d.]+) s evaluated)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +45,11 @@ class Timed:
 
 def command_of(side: str, data: str, weights: str, seed: int) -> list[str]:
     """Give the command of a side, in a folder of its own."""
-    if side == "timm":
-        return [sys.executable, f"{HERE / 'timm_finetune.py'}", data, weights, "--seed", f"{seed}"]
-    given = side.split()[1:]
-    start = [sys.executable, "-m", "vitrail", "finetune", data, "--weights", weights]
-    return [*start, "--seed", f"{seed}", "--out", "run", *given]
+    name, *given = side.split()
+    told = [data, "--weights", weights, "--seed", f"{seed}", *given]
+    if name == "timm":
+        return [sys.executable, f"{HERE / 'timm_finetune.py'}", *told]
+    return [sys.executable, "-m", "vitrail", "finetune", *told, "--out", "run"]
 
 
 def time_run(side: str, data: str, weights: str, seed: int) -> Timed:
@@ -67,7 +68,8 @@ def time_run(side: str, data: str, weights: str, seed: int) -> Timed:
             for line in process.stdout:
                 print(line, end="", flush=True)
                 if found := _ACCURACY.search(line):
-                    points.append((time.monotonic() - began, float(found[1])))
+                    spent = time.monotonic() - began - float(found[2] or 0.0)
+                    points.append((spent, float(found[1])))
         seconds = time.monotonic() - began
     if process.returncode:
         raise SystemExit(f"{side} failed with {process.returncode}")
@@ -75,7 +77,7 @@ def time_run(side: str, data: str, weights: str, seed: int) -> Timed:
 
 
 def make_table(runs: Sequence[Timed], goal: float) -> str:
-    """Show each side's runs, and its mean time as a part of timm's."""
+    """Show each side's runs, and its mean time as a part of those of timm."""
     lines = [
         f"| side | seed | seconds to {goal:g} % | seconds to the end | accuracy at the end |",
         "|---|--:|--:|--:|--:|",
@@ -91,8 +93,8 @@ def make_table(runs: Sequence[Timed], goal: float) -> str:
         if found and all(run.to(goal) is not None for run in found):
             means[side] = mean(run.to(goal) or 0.0 for run in found)
     for side, seconds in means.items():
-        part = f", {seconds / means['timm']:.2f} of timm's" if "timm" in means else ""
-        lines.append(f"\n{side}: {seconds:.0f} s to {goal:g} % in the mean{part}")
+        parts = [f", {seconds / means[peer]:.2f} of {peer}'s" for peer in SIDES[2:] if peer in means]
+        lines.append(f"\n{side}: {seconds:.0f} s to {goal:g} % in the mean{''.join(parts)}")
     return "\n".join(lines)
 
 

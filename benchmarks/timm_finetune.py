@@ -38,7 +38,7 @@ def main() -> None:
     """Train, and evaluate after each epoch, as the train script does."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data")
-    parser.add_argument("weights")
+    parser.add_argument("--weights", required=True)
     parser.add_argument("--model", default="vit_tiny_patch16_224.augreg_in21k_ft_in1k")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=10)
