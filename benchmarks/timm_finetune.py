@@ -1,12 +1,16 @@
 """Fine-tune a timm model with timm's own parts; prints the accuracy after each epoch.
 
 timm's train script is in its repository, not in its package. This is its loop for one process in
-float32, from create_model to create_scheduler_v2, with its defaults (random resized crops of 8 to
+float32 (or bfloat16), from create_model to create_scheduler_v2, with its defaults (random resized crops of 8 to
 100 %, flips, color jitter 0.4, smoothing 0.1) and, where it has no default for fine-tuning, what
 its author published for ViT: AdamW, layer decay 0.7, cosine to 0 after a warm-up
 (huggingface.co/timm/vit_base_patch16_224.augreg2_in21k_ft_in1k/discussions/1). Left out, because
 they slow ten epochs down: mixup, CutMix, RandAugment, drop path. The published learning rate, 2e-4,
-is for batches of 512. 1e-3 was taken after that had learned too slowly here; it is not tuned.
+is for batches of 512. It was chosen anew on two of ten training images a class of pets-mini, held
+out (top-1 after ten epochs, one or two draws of 74 images): AdamW 2e-4 83.8 %, 5e-4 84.5 %, 1e-3
+83.1 %; SGD 0.01 without layer decay 86.5 % in one draw and 77.0 % after 7 epochs in the other. With
+--amp it is --amp --amp-dtype bfloat16 of the train script, which is faster on processors that
+have it.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--opt", choices=("adamw", "sgd"), default="adamw")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--amp", action="store_true", help="train and evaluate in bfloat16")
     args = parser.parse_args()
     random.seed(args.seed)

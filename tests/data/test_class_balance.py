@@ -110,18 +110,20 @@ def test_balanced_batches_do_not_depend_on_the_number_of_processes(
 
 def test_auto_goes_by_the_largest_class_against_the_smallest() -> None:
     assert imbalance(np.array([4, 0, 12])) == 3
-    for counts, chosen in (([2, 3], "none"), ([2, 4], "weights"), ([2, 42], "sampling")):
+    assert resolve_balance("auto", dataset_of([2, 3])) == "none"
+    assert balance_notes("auto", dataset_of([2, 3])) == ()
+    for counts, chosen in (([2, 4], "weights"), ([2, 42], "sampling")):
         assert resolve_balance("auto", dataset_of(counts)) == chosen
         (note,) = balance_notes("auto", dataset_of(counts))
         assert note.startswith(f"balance auto: {chosen}: the largest class, 'c1', has {counts[1]}")
-    assert resolve_balance("auto", dataset_of([2, 42], several=True)) == "weights"
+    assert resolve_balance("auto", dataset_of([2, 42], several=True)) == "none"
     assert balance_notes("none", dataset_of([2, 42])) == ()
 
 
 def test_what_cannot_be_balanced_is_refused() -> None:
     stream = Counted(images(3))
     assert resolve_balance("auto", stream) == "none"
-    assert "is a stream" in balance_notes("auto", stream)[0]
+    assert balance_notes("auto", stream) == ()
     with pytest.raises(InputError, match="counted is a stream; leave it out"):
         resolve_balance("weights", stream)
     with pytest.raises(InputError, match="use balance weights"):

@@ -22,6 +22,7 @@ def resolve_balance(kind: Balance, dataset: ImageDataset | ImageStream) -> Balan
     """Say what is done about imbalance: `auto` goes by the largest class against the smallest.
 
     Up to 1.5 times as many images need nothing, up to 20 times get weights, more balanced draws.
+    Several labels per image need nothing: each has a threshold of its own.
     """
     if kind == "none":
         return kind
@@ -38,9 +39,9 @@ def resolve_balance(kind: Balance, dataset: ImageDataset | ImageStream) -> Balan
     if kind != "auto":
         return kind
     ratio = imbalance(dataset.class_counts())
-    if ratio <= _EVEN:
+    if ratio <= _EVEN or dataset.multilabel:
         return "none"
-    return "weights" if ratio <= _STRONG or dataset.multilabel else "sampling"
+    return "weights" if ratio <= _STRONG else "sampling"
 
 
 def imbalance(counts: np.ndarray) -> float:
@@ -52,13 +53,9 @@ def imbalance(counts: np.ndarray) -> float:
 def balance_notes(kind: Balance, dataset: ImageDataset | ImageStream) -> tuple[str, ...]:
     """Say how uneven the classes are and what is done about it, in a line where there is any."""
     chosen = resolve_balance(kind, dataset)
-    if kind == "none":
+    if chosen == "none" or isinstance(dataset, ImageStream):
         return ()
-    if isinstance(dataset, ImageStream):
-        return (f"balance auto: none, because {dataset.name} is a stream, whose classes are "
-                "not counted",)  # fmt: skip
     done = {
-        "none": "nothing is done",
         "weights": "the loss is weighted by the effective number of images",
         "sampling": "each class is drawn equally often",
     }

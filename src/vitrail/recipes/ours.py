@@ -25,7 +25,7 @@ def finetune_default(config: TrainConfig) -> TrainConfig:
     """Fine-tune on your own images at the resolution of the weights.
 
     The optimizer depends on what is trained (`config.tune`). Where all weights are, the head begins
-    as a linear probe, so that few epochs suffice.
+    as a linear probe, so that few epochs suffice. Uneven classes are balanced.
     """
     whole = config.tune.mode == "all" and config.task == "classification"
     probed = whole and config.weights is not None and config.tune.head == "replace"
@@ -38,6 +38,7 @@ def finetune_default(config: TrainConfig) -> TrainConfig:
         optim=_OPTIMIZERS[config.tune.mode],
         schedule=ScheduleConfig(warmup=Duration(10, "%")),
         tune=replace(config.tune, head="probe") if probed else config.tune,
+        balance="auto" if config.task == "classification" else config.balance,
     )
 
 
