@@ -93,7 +93,9 @@ def make_table(runs: Sequence[Timed], goal: float) -> str:
         if found and all(run.to(goal) is not None for run in found):
             means[side] = mean(run.to(goal) or 0.0 for run in found)
     for side, seconds in means.items():
-        parts = [f", {seconds / means[peer]:.2f} of {peer}'s" for peer in SIDES[2:] if peer in means]
+        parts = [
+            f", {seconds / means[peer]:.2f} of {peer}'s" for peer in SIDES[2:] if peer in means
+        ]
         lines.append(f"\n{side}: {seconds:.0f} s to {goal:g} % in the mean{''.join(parts)}")
     return "\n".join(lines)
 

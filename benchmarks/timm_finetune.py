@@ -1,7 +1,7 @@
 """Fine-tune a timm model with timm's own parts; prints the accuracy after each epoch.
 
-timm's train script is in its repository, not in its package. This is its loop for one process in
-float32 (or bfloat16), from create_model to create_scheduler_v2, with its defaults (random resized crops of 8 to
+timm's train script is in its repository, not in its package. This is its loop for one process,
+from create_model to create_scheduler_v2, with its defaults (float32, random resized crops of 8 to
 100 %, flips, color jitter 0.4, smoothing 0.1) and, where it has no default for fine-tuning, what
 its author published for ViT: AdamW, layer decay 0.7, cosine to 0 after a warm-up
 (huggingface.co/timm/vit_base_patch16_224.augreg2_in21k_ft_in1k/discussions/1). Left out, because

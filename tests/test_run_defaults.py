@@ -20,7 +20,7 @@ from vitrail.signals import Stopped
 from vitrail.training.checkpoints.default_folder import choose_out, data_name
 from vitrail.training.checkpoints.run_folder import prepare_folder
 from vitrail.training.optimization.optim import OptimConfig
-from vitrail.training.optimization.time_plan import count_passes, fit_steps
+from vitrail.training.optimization.time_plan import Afterwards, count_passes, fit_steps
 from vitrail.training.train_config import TrainConfig
 from vitrail.training.trainer_setup import plan_intervals
 from vitrail.weights.published import default_weights
@@ -135,13 +135,19 @@ def test_weights_at_hand_come_first_and_stand_in_without_network(monkeypatch: Pa
 
 def test_steps_and_evaluations_fill_the_time() -> None:
     config = replace(CONFIG, batch=32, minutes=5.0)
-    run: Any = SimpleNamespace(config=config, val_set=range(300), images=1000)
-    steps = fit_steps(run, 0.01, 300)
+    trainer = SimpleNamespace(autocast=None)
+    run: Any = SimpleNamespace(config=config, val_set=range(300), images=1000, trainer=trainer)
+    after = Afterwards(report=True, calibrate=True)
+    steps = fit_steps(run, 0.01, 300, after)
     planned = replace(config, length=Duration(steps, "steps"))
     taken = 0.01 * count_passes(planned, plan_intervals(planned, 1000, 300, None), 300)
-    assert 285 <= taken + 0.01 * 300 / 3 <= 300  # the report takes a pass too
+    passes = 300 + 1000 + 300  # of the calibration, and of the report
+    assert after.passes(run) == pytest.approx(passes / 3)
+    assert taken + 0.01 * passes / 3 + after.seconds == pytest.approx(300, rel=0.02)
+    trainer.autocast = "bfloat16"  # which they are not computed in
+    assert fit_steps(run, 0.01, 300, after) < steps < fit_steps(run, 0.01, 300, Afterwards())
     with pytest.raises(InputError, match="5 minutes are too short for one step here"):
-        fit_steps(run, 0.01, 0.1)
+        fit_steps(run, 0.01, 0.1, after)
 
 
 @pytest.fixture(scope="module")

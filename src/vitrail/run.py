@@ -31,7 +31,7 @@ from vitrail.training.checkpoints.run_folder import check_folder, prepare_folder
 from vitrail.training.checkpoints.run_lock import run_lock
 from vitrail.training.logging.log_setup import show_log
 from vitrail.training.logging.loggers import LoggerFactory
-from vitrail.training.optimization.time_plan import make_deadline
+from vitrail.training.optimization.time_plan import Afterwards, make_deadline
 from vitrail.training.parts import (
     ModelChange,
     OptimizerFactory,
@@ -91,9 +91,10 @@ def train(
         callbacks=callbacks,
         loggers=loggers,
     )
+    after = Afterwards(report, calibrate)
     if config.minutes is not None:
-        config = plan_training(config, parts, TrainingRun, started, restart=restart)
-    return _train(config, parts, started, restart=restart, report=report, calibrate=calibrate)
+        config = plan_training(config, parts, TrainingRun, started, after, restart=restart)
+    return _train(config, parts, started, after, restart=restart)
 
 
 def finetune(
@@ -115,7 +116,7 @@ def finetune(
     `tune` says which weights are trained. The paper's `protocol` chooses the learning rate among
     `rates` on held-out images, then trains on all of them with several `seeds`.
     """
-    started = time.monotonic()
+    started, after = time.monotonic(), Afterwards(report, calibrate)
     source, checkpoint = split_weights(weights)
     model = model or (checkpoint and checkpoint.spec.name)
 
@@ -132,10 +133,10 @@ def finetune(
                 raise InputError("--protocol paper has steps of its own; leave --minutes out")
             source, words["out"] = found.config.weights, found.config.out  # chosen once
             chosen: Any = {"tune": tune, "words": words, "restart": restart}
-            found = plan_finetuning(found, data, settle, TrainingRun, started, **chosen)
+            found = plan_finetuning(found, data, settle, TrainingRun, started, after, **chosen)
     config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
     if protocol is None:
-        return _train(config, parts, started, restart=restart, report=report, calibrate=calibrate)
+        return _train(config, parts, started, after, restart=restart)
     if parts.data is not None or checkpoint is not None:
         raise InputError(
             "the protocol opens data and weights for each run: give text, such as py:module:name"
@@ -145,23 +146,18 @@ def finetune(
 
 
 def _train(
-    config: TrainConfig,
-    parts: Parts,
-    started: float,
-    *,
-    restart: bool,
-    report: bool,
-    calibrate: bool,
+    config: TrainConfig, parts: Parts, started: float, after: Afterwards, *, restart: bool
 ) -> Run:
     """Train in all processes; calibrate the model, and leave the report in the folder."""
     if config.folds and not config.fold:
-        ends = {"restart": restart, "report": report, "calibrate": calibrate}
-        return run_folds(config, lambda each: _train(each, parts, time.monotonic(), **ends))
+        return run_folds(
+            config, lambda each: _train(each, parts, time.monotonic(), after, restart=restart)
+        )
     with process_group(config.device) as processes:
-        run = train_among(processes, config, parts, restart=restart, started=started)
-        if calibrate and processes.is_main:
+        run = train_among(processes, config, parts, restart=restart, started=started, after=after)
+        if after.calibrate and processes.is_main:
             leave_calibration(run.folder)
-        if report and processes.is_main:
+        if after.report and processes.is_main:
             leave_report(run.folder)
     return run
 
@@ -174,11 +170,12 @@ def train_among(
     restart: bool = False,
     pause: Duration | None = None,
     started: float | None = None,
+    after: Afterwards = Afterwards(),  # noqa: B008
 ) -> Run:
     """Train in processes that have met; pause after `pause` if that is given.
 
     A run that pauses is evaluated and saved, and the next call resumes it. `started` is when its
-    `minutes` began, by time.monotonic; now, unless given.
+    `minutes` began, by time.monotonic, or now; `after` is what they are left for at the end.
     """
     started = time.monotonic() if started is None else started
     parts = parts or gather_parts(config)[1]
@@ -199,4 +196,4 @@ def train_among(
         # What can't be run is refused here, before anything of an older run is touched.
         training = TrainingRun(config, processes, parts, pause=pause)
         processes.on_main(lambda: prepare_folder(config, restart=restart))
-        return training.run(make_deadline(training, started))
+        return training.run(make_deadline(training, started, after))

@@ -21,6 +21,7 @@ from vitrail.training.optimization.time_plan import (
     MANY,
     MOST,
     PROBED,
+    Afterwards,
     ProbedRun,
     fit_steps,
     measure_image_time,
@@ -30,20 +31,24 @@ from vitrail.training.train_config import TrainConfig
 
 log = logging.getLogger("vitrail")
 
-_AFTER = 10.0  # seconds that the last evaluation's rest and the report take
-
 OpenRun = Callable[[TrainConfig, Processes, Parts], ProbedRun]
 """Opens a run to take steps of: `vitrail.training_run.TrainingRun`."""
 
 
 def plan_training(
-    config: TrainConfig, parts: Parts, open_run: OpenRun, started: float, *, restart: bool
+    config: TrainConfig,
+    parts: Parts,
+    open_run: OpenRun,
+    started: float,
+    after: Afterwards,
+    *,
+    restart: bool,
 ) -> TrainConfig:
     """Choose a length for a time; a run that was begun with the same time keeps its plan."""
     begun = None if restart else read_time_plan(config)
     if begun is not None:
         return replace(config, length=begun.length)
-    steps, _ = probe_steps(config, parts, open_run, started)
+    steps, _ = probe_steps(config, parts, open_run, started, after)
     return replace(config, length=Duration(steps, "steps"))
 
 
@@ -53,6 +58,7 @@ def plan_finetuning(
     settle: Callable[[str | None, RunWords], Configured],
     open_run: OpenRun,
     started: float,
+    after: Afterwards,
     *,
     tune: str | None,
     words: RunWords,
@@ -72,7 +78,7 @@ def plan_finetuning(
 
     def probe(found: Configured) -> tuple[int, float]:
         config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
-        return probe_steps(config, parts, open_run, started)
+        return probe_steps(config, parts, open_run, started, after)
 
     steps, epochs = probe(found)
     side = max(parse(found.config.model).image)
@@ -97,7 +103,7 @@ def plan_finetuning(
 
 
 def probe_steps(
-    config: TrainConfig, parts: Parts, open_run: OpenRun, started: float
+    config: TrainConfig, parts: Parts, open_run: OpenRun, started: float, after: Afterwards
 ) -> tuple[int, float]:
     """Take some steps; say how many, and how many epochs, fit into the time that is left."""
     assert config.minutes is not None
@@ -107,6 +113,6 @@ def probe_steps(
         opened = time.monotonic() - began
         most = min(run.trainer.micro_batch, PROBED)
         each = measure_image_time(run, most=most, least=min(10.0, 0.02 * seconds)).wall
-        left = seconds - (time.monotonic() - started) - opened - _AFTER
-        steps = fit_steps(run, each, left)
+        left = seconds - (time.monotonic() - started) - opened
+        steps = fit_steps(run, each, left, after)
         return steps, steps * config.batch / (run.images or steps * config.batch)

@@ -66,7 +66,7 @@ class Clocked:
 
 
 def run_for(
-    seconds: float, each: Callable[[int], float], *, most: int = 2 * PLANNED
+    seconds: float, each: Callable[[int], float], *, most: int = 2 * PLANNED, ending: float = 0.0
 ) -> tuple[Clocked, int, float]:
     """Run with a plan of 100 steps of a second; give what it took."""
     clocked = Clocked(each)
@@ -80,9 +80,10 @@ def run_for(
             most=most,
             evaluation=EVALUATION,
             after=0.0,
+            ending=ending,
         )
-        ending, step = clocked.fit(deadline, intervals)
-    assert ending == "finished"
+        reason, step = clocked.fit(deadline, intervals)
+    assert reason == "finished"
     assert intervals.total == step == clocked.evaluated[-1]
     return clocked, step, clocked.now - 1000.0
 
@@ -102,6 +103,11 @@ def test_a_machine_of_another_speed_takes_other_steps_in_the_same_time(factor: f
     assert clocked.places == sorted(clocked.places)
     plan = LRSchedule(kind="cosine", total=PLANNED, warmup=5)
     assert rate_at(clocked.places[-1], plan) < 0.01  # as of the last of a hundred steps
+
+
+def test_time_is_left_for_what_follows() -> None:
+    _, _, spent = run_for(100.0, lambda step: 1.0, ending=20.0)
+    assert 77 <= spent <= 82
 
 
 def test_no_more_than_the_most_steps_are_taken() -> None:
@@ -124,7 +130,7 @@ def test_a_resumed_run_has_the_time_that_is_left() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.time, "monotonic", lambda: clocked.now)
         words: dict[str, Any] = {"started": 5000.0, "planned": PLANNED, "most": 2 * PLANNED}
-        deadline = Deadline(100.0, ALONE, **words, evaluation=0.0, after=0.0)
+        deadline = Deadline(100.0, ALONE, **words, evaluation=0.0, after=0.0, ending=0.0)
         deadline.resume(0.4, 70.0, steps=30)
         assert (deadline.left, deadline.spent) == (30.0, 70.0)
         ending, step = clocked.fit(deadline, intervals, start=35)

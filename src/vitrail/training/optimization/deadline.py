@@ -29,16 +29,18 @@ class Deadline:
         most: int,
         evaluation: float,
         after: float,
+        ending: float,
     ) -> None:
         """End `seconds` after `started`, a reading of time.monotonic.
 
         About `planned` steps fit, and `most` are never exceeded. An evaluation takes the time of so
-        many steps (`evaluation`), until it is measured; what follows the last one, of `after`.
+        many steps (`evaluation`), until it is measured; what follows the last one, of `after`, and
+        `ending` seconds.
         """
         self.most, self.reached, self._place = most, 0.0, 0.0
         """`reached` is the part of the schedule that is behind."""
         self._seconds, self._started, self._processes = seconds, started, processes
-        self._planned, self._after = planned, after
+        self._planned, self._after, self._ending = planned, after, ending
         self._guessed = evaluation
         self._last: float | None = None
         self._guess(planned)
@@ -81,7 +83,7 @@ class Deadline:
 
     def _guess(self, steps: int) -> None:
         """Take a step's time to be what lets so many fill the time that is left."""
-        each = max(0.0, self.left) / (steps + self._guessed + self._after or 1)
+        each = max(0.0, self.left - self._ending) / (steps + self._guessed + self._after or 1)
         self._gaps, self._evaluation = deque([each], _RECENT), self._guessed * each
 
     @property
@@ -91,7 +93,7 @@ class Deadline:
     def _steps_left(self, step: int, every: int) -> int:
         """Count the steps that fit, with an evaluation `every` so many and one at the end."""
         each, evaluation = self._step_seconds, self._evaluation if every else 0.0
-        left = self.left - self._after * each - evaluation
+        left = self.left - self._ending - self._after * each - evaluation
         most = self.most - step
         if each <= 0:
             return most

@@ -24,6 +24,8 @@ FEW, ENOUGH, MANY, MOST = 2.0, 20.0, 30.0, 100.0
 """Epochs below which fewer weights are trained, that larger images leave, above which images may be
 larger, and at most."""
 _REPORTED = 1_000  # images that a report looks for mistakes in, about
+_CALIBRATED = 10_000  # images of each split that a calibration looks at, at most
+_STARTING, _DRAWING = 2.0, 4.0  # seconds of the process before the run, and of a report's pictures
 PROBED = 16
 """Images of a step that is only taken to measure it."""
 LARGER = (288, 384)
@@ -42,6 +44,28 @@ class ProbedRun(Protocol):
     task: Task
     parts: Parts
     intervals: Intervals
+
+
+@dataclass(frozen=True)
+class Afterwards:
+    """What is done with a model when its run is over, in the run's time."""
+
+    report: bool = False
+    calibrate: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that it takes whatever the model is, with those before the run."""
+        return _STARTING + self.report * _DRAWING
+
+    def passes(self, run: ProbedRun) -> float:
+        """Count the images that the model is run on, as parts of images that are trained on."""
+        val_images = len(run.val_set) if run.val_set else 0
+        images = self.report * min(val_images, _REPORTED)
+        if self.calibrate and val_images and run.config.task == "classification":
+            images += min(val_images, _CALIBRATED) + min(run.images or 0, _CALIBRATED)
+        slower = 1.0 if run.trainer.autocast is None else _FLOAT32
+        return images * slower * _FORWARD[run.config.tune.mode]
 
 
 @dataclass(frozen=True)
@@ -78,6 +102,7 @@ def measure_image_time(run: ProbedRun, *, most: int, least: float = 0.0) -> Imag
 
 _FORWARD = {"all": 1 / 3, "lora": 0.4, "last": 0.8, "head": 0.9}
 """Time of an image that is only evaluated, in those that are trained on, by tune.mode."""
+_FLOAT32 = 2.2  # times as long as in bfloat16: ViT-Ti/16 on a processor
 
 
 def count_passes(config: TrainConfig, intervals: Intervals, val_images: int) -> float:
@@ -87,11 +112,11 @@ def count_passes(config: TrainConfig, intervals: Intervals, val_images: int) -> 
     return intervals.total * config.batch + evaluated
 
 
-def fit_steps(run: ProbedRun, image_seconds: float, seconds: float) -> int:
+def fit_steps(run: ProbedRun, image_seconds: float, seconds: float, after: Afterwards) -> int:
     """Say how many steps can be taken in some seconds, with the evaluations between them."""
     batch, val_images = run.config.batch, len(run.val_set) if run.val_set else 0
-    report = min(val_images, _REPORTED) * _FORWARD[run.config.tune.mode] * image_seconds
-    steps = int((seconds - report) / image_seconds / batch)
+    left = seconds - after.seconds - after.passes(run) * image_seconds
+    steps = int(left / image_seconds / batch)
     if steps < 1:
         raise InputError(
             f"{run.config.minutes:g} minutes are too short for one step here; "
@@ -102,7 +127,7 @@ def fit_steps(run: ProbedRun, image_seconds: float, seconds: float) -> int:
     return max(1, int(steps * steps * batch / count_passes(config, intervals, val_images)))
 
 
-def make_deadline(run: ProbedRun, started: float) -> Deadline | None:
+def make_deadline(run: ProbedRun, started: float, after: Afterwards) -> Deadline | None:
     """Hold a run to its `minutes` since `started`; None without any, or where it is continued.
 
     A length in epochs is as long as is of use; one in steps was planned by a few of them, and is
@@ -120,5 +145,6 @@ def make_deadline(run: ProbedRun, started: float) -> Deadline | None:
         planned=planned,
         most=planned if config.length.unit == "epochs" else 2 * planned,
         evaluation=val_images * step,
-        after=min(val_images, _REPORTED) * step,
+        after=after.passes(run) / config.batch,
+        ending=after.seconds,
     )
