@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from vitrail import open_data
+from vitrail.data.dataset import ImageDataset
 from vitrail.evaluation.cleaning.label_errors import (
     cross_validate_probabilities,
     find_label_errors,
@@ -65,21 +66,21 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     args = parser.parse_args()
     dataset = open_data(args.data, split=args.split)
+    assert isinstance(dataset, ImageDataset)
     (found,) = features_of(load(args.model), [dataset])
     features, true = np.asarray(found.values), np.asarray(found.labels)
     rows: dict[str, list[tuple[int, float, float]]] = {}
+    classes, count = int(true.max()) + 1, round(args.flip * len(true))
     for seed in range(args.draws):
         draw = np.random.default_rng(seed)
-        wrong = draw.choice(len(true), round(args.flip * len(true)), replace=False)
+        wrong = draw.choice(len(true), count, replace=False)
         labels = true.copy()
-        labels[wrong] = (true[wrong] + draw.integers(1, true.max() + 1, len(wrong))) % (
-            true.max() + 1
-        )
+        labels[wrong] = (true[wrong] + draw.integers(1, classes, count)) % classes
         for side, flagged in find_flagged(features, labels, seed).items():
             right = len(np.intersect1d(flagged, wrong))
-            score = (len(flagged), right / max(1, len(flagged)), right / len(wrong))
+            score = (len(flagged), right / max(1, len(flagged)), right / count)
             rows.setdefault(side, []).append(score)
-    print(f"{len(true)} images, {len(wrong)} wrong, mean of {args.draws} draws")
+    print(f"{len(true)} images, {count} wrong, mean of {args.draws} draws")
     print("| | flagged | precision | recall |\n|---|--:|--:|--:|")
     for side, scores in rows.items():
         flagged, precision, recall = np.mean(scores, axis=0)
