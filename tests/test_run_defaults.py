@@ -175,7 +175,7 @@ def test_minutes_are_planned_once_and_resumed(
     code, out, err = run(capsys, *command, *quick)
     assert code == 0, err
     assert probes == ["all", "last"]
-    assert "3 minutes: 3 epochs, 6 steps, of last weights at 8x8" in err
+    assert "3 min: 3 epochs, 6 steps, of last weights at 8x8" in err
     result = json.loads(out)
     assert (result["run"], result["steps"]) == ("runs/digits", 12)  # as they take far less time
     settings = read_file(Path("runs/digits/config.yaml"))
@@ -186,7 +186,7 @@ def test_minutes_are_planned_once_and_resumed(
     assert len(probes) == 2
     assert json.loads(out)["run"] == "runs/digits"
     assert "resuming runs/digits at step 12 of 12" in err
-    assert re.search(r"time     \d\.\d minutes are left of 3 minutes", err)
+    assert re.search(r"time     \d\.\d minutes are left of 3 min", err)
     (Path("runs/digits") / "result.json").unlink()
     for changed in (("--batch", "2"), ("--image", "16"), ("--tune", "head"), ("--lr", "0.5")):
         code, out, err = run(capsys, *command, *changed, "--out", "runs/digits", *quick)
@@ -224,7 +224,7 @@ def test_a_run_with_minutes_ends_in_time_and_resumes_with_what_is_left(
     assert now == [11.0]
     caplog.set_level(logging.INFO, "vitrail")
     run = vitrail.train(config, **words)
-    assert "time     19 s are left of 0.5 minutes" in caplog.messages
+    assert "time     19 s are left of 0.5 min" in caplog.messages
     rates = [
         json.loads(line)["lr"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()
     ]

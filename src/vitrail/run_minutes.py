@@ -97,7 +97,7 @@ def plan_finetuning(
     size = "x".join(map(str, parse(config.model).image))
     log.info(
         "time     %s: %.3g epochs, %s steps, of %s weights at %s, by a few steps just taken",
-        *(f"{config.minutes:g} minutes", epochs, f"{steps:,}", config.tune.mode, size),
+        *(f"{config.minutes:g} min", epochs, f"{steps:,}", config.tune.mode, size),
     )
     return replace(found, config=config)
 

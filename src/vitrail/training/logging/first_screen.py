@@ -51,7 +51,7 @@ def describe_run(run: OpenedRun, start: int, deadline: Deadline | None = None) -
         found.append(f"resuming {show(config.out)} at step {start:,} of {total:,}{again}")
         if deadline is not None:
             left = show_duration(max(0.0, deadline.left))
-            found.append(f"time     {left} are left of {config.minutes:g} minutes")
+            found.append(f"time     {left} are left of {config.minutes:g} min")
     elif run.provenance is not None:
         before = run.provenance.changes[:-1]  # the last says what this run trains on
         older = [each.startswith("trained on") for each in before]
