@@ -1,6 +1,7 @@
 """Grouped hold-outs and k-fold cross-validation of whole runs, and finished runs that go on."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,19 @@ def test_every_image_is_held_out_once(patients: Path, tmp_path: Path) -> None:
     assert tuple(found.mean()) == pytest.approx((np.mean(scores), low, high))
     again = train(str(patients), out=out, steps=2, folds=4, group="patient", **WORDS)
     assert again.to_dict() == found.to_dict()  # from what is there
+
+
+def test_folds_without_a_folder_are_resumed(
+    patients: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    words: Any = {"steps": 1, "folds": 2, **WORDS}
+    first = train(str(patients), **words)
+    shutil.rmtree(first.folder / "fold-2")  # as if it had been stopped before
+    again = train(str(patients), **words)
+    assert (again.folder, again.top1, again.loss) == (first.folder, first.top1, first.loss)
+    assert train(str(patients), **words).folder != first.folder
 
 
 def test_a_finished_run_goes_on(tmp_path: Path) -> None:

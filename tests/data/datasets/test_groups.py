@@ -52,6 +52,23 @@ def test_a_column_names_groups(tmp_path: Path) -> None:
         group_images(dataset, "patient", {**column, "3.png": ""})
 
 
+@pytest.mark.parametrize("held", [True, False], ids=["images", "paths"])
+def test_a_column_of_a_parquet_file_names_groups(tmp_path: Path, held: bool) -> None:
+    pa = pytest.importorskip("pyarrow")
+    write_list(tmp_path)
+    files = [f"{number}.png" for number in range(10)]
+    table = {
+        "image": [(tmp_path / file).read_bytes() for file in files] if held else files,
+        "label": [number % 2 for number in range(10)],
+        "patient": [number // 2 for number in range(10)],
+    }
+    data = f"parquet:{tmp_path / 'list.parquet'}"
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table(table), tmp_path / "list.parquet")
+    found = group_images(open_dataset(data, split="all"), "patient", group_column(data, "patient"))
+    assert found.tolist() == [f"{number // 2}" for number in range(10)]
+    assert group_column(data, "age") is None
+
+
 def test_splits_of_its_own_are_told_from_held_out_images(tmp_path: Path) -> None:
     (tmp_path / "plain").mkdir()
     (tmp_path / "split").mkdir()

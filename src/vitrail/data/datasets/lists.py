@@ -135,6 +135,11 @@ def read_column(path: Path, columns: Columns, name: str) -> dict[str, str] | Non
         rows = list(read(path, replace(columns, label=name, labels=False)))
     except InputError:
         return None
+    return label_by_name(path, rows)
+
+
+def label_by_name(path: Path, rows: Iterable[Row]) -> dict[str, str]:
+    """Give the label's cell of each row by the name of its image."""
     cells = {printable(os.fsdecode(_file_name(row, path))): row.label for row in rows}
     return {key: "" if cell is None else str(cell) for key, cell in cells.items()}
 

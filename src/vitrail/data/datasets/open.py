@@ -37,7 +37,7 @@ from vitrail.data.datasets.builtin.shapes import open_shapes
 from vitrail.data.datasets.decisions import DecidedDataset, obey_decisions
 from vitrail.data.datasets.folder import FolderDataset, open_folder
 from vitrail.data.datasets.hub.hub_dataset import open_hub
-from vitrail.data.datasets.hub.parquet import open_parquet
+from vitrail.data.datasets.hub.parquet import open_parquet, read_parquet_column
 from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list, read_column
 from vitrail.data.datasets.public.fetch import fetched
 from vitrail.data.datasets.public.layouts import recognize_layout
@@ -196,10 +196,13 @@ def group_column(data: Data, name: str) -> dict[str, str] | None:
     """Read a column of the list that DATA names, by the images' names; None if there is none."""
     if not isinstance(data, str | os.PathLike):
         return None
-    text = re.sub(r"^(csv|jsonl):", "", _split_data(os.fspath(data))[0])
+    text = re.sub(r"^(csv|jsonl|parquet):", "", _split_data(os.fspath(data))[0])
     path, columns = parse_list(text)
-    listed = _LISTS.get(path.suffix.lower()) in ("csv", "jsonl") and path.is_file()
-    return read_column(path, columns, name) if listed else None
+    kind = _LISTS.get(path.suffix.lower())
+    if kind is None or not path.is_file():
+        return None
+    read = read_parquet_column if kind == "parquet" else read_column
+    return read(path, columns, name)
 
 
 def notes(dataset: ImageDataset | ImageStream) -> tuple[str, ...]:

@@ -41,7 +41,11 @@ def data_name(data: str) -> str:
 
 def _is_begun(folder: Path, config: TrainConfig) -> bool:
     """Tell whether a folder's run has these settings, and is not finished."""
-    if (folder / RESULT).exists():
+    last = folder
+    if config.folds and not config.fold:
+        folder, last = (folder / f"fold-{number}" for number in (1, config.folds))
+        config = replace(config, fold=1)
+    if (last / RESULT).exists():
         return False
     try:
         begun = from_dict(TrainConfig, read_file(folder / CONFIG))

@@ -21,7 +21,14 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select, stat_files
 from vitrail.data.datasets.labels import UNLABELED
-from vitrail.data.datasets.lists import Columns, Row, choose_rows, open_rows, read_rows
+from vitrail.data.datasets.lists import (
+    Columns,
+    Row,
+    choose_rows,
+    label_by_name,
+    open_rows,
+    read_rows,
+)
 from vitrail.files import utf8_path
 from vitrail.text import neighbors, printable, show
 
@@ -80,7 +87,7 @@ class ParquetDataset(ImageDataset):
         super().__init__(name, classes, labels, file.parent)
         self._column, self._groups = column, tuple(groups)
         self._ends = np.cumsum([rows for rows, _ in groups])
-        self._file, self._path = printable(file.name), file
+        self._path = file
         status = file.stat()
         self._version = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
@@ -98,7 +105,7 @@ class ParquetDataset(ImageDataset):
 
     def where(self, index: int) -> str:
         """Name an image by its row, counted from 1."""
-        return f"{self._file}[{index + 1}]"
+        return _name_row(self._path, index + 1)
 
     def storage(self) -> str:
         """Give the file's path, size and modification time."""
@@ -148,6 +155,29 @@ def open_parquet(
     whole = ParquetDataset(show(path), classes, numbers, path, held, sizes)
     indices, chosen = choose_rows(whole, splits, split, seed)
     return select(whole, indices, f"{whole.name} ({chosen})")
+
+
+def read_parquet_column(path: Path, columns: Columns, name: str) -> dict[str, str] | None:
+    """Read a column of a Parquet file by the images' names; None if it has none such."""
+    with _opened(path) as file:
+        if name not in file.schema_arrow.names:
+            return None
+        image = columns.find(file.schema_arrow.names, path)[0]
+        held = _find_images(file, image)
+        table = file.read([name] if held else sorted({name, image}), use_threads=False)
+    cells = table[name].to_pylist()
+    if held:
+        texts = ("" if cell is None else str(cell) for cell in cells)
+        return {_name_row(path, number): text for number, text in enumerate(texts, 1)}
+    paths = _paths(table[image]).to_pylist()
+    rows = (
+        Row(n, *row, None, unit="row") for n, row in enumerate(zip(paths, cells, strict=True), 1)
+    )
+    return label_by_name(path, rows)
+
+
+def _name_row(path: Path, number: int) -> str:
+    return f"{printable(path.name)}[{number}]"
 
 
 @contextmanager
