@@ -25,7 +25,7 @@ FEW, ENOUGH, MANY, MOST = 2.0, 20.0, 30.0, 100.0
 larger, and at most."""
 _REPORTED = 1_000  # images that a report looks for mistakes in, about
 _CALIBRATED = 10_000  # images of each split that a calibration looks at, at most
-_STARTING, _DRAWING = 2.0, 4.0  # seconds of the process before the run, and of a report's pictures
+_STARTING, _DRAWING = 2.0, 4.0  # seconds of the process before the run, and of a report's plots
 PROBED = 16
 """Images of a step that is only taken to measure it."""
 LARGER = (288, 384)
