@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,15 @@ from tests.forks import in_processes
 from vitrail import distributed
 from vitrail.config import InputError
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.distributed import LostError, Processes, Shard, choose_device, process_group, send
+from vitrail.distributed import (
+    CopyStream,
+    LostError,
+    Processes,
+    Shard,
+    choose_device,
+    process_group,
+    send,
+)
 
 
 def test_one_process_agrees_with_itself() -> None:
@@ -311,3 +320,43 @@ def test_tensors_go_to_a_gpu_through_pinned_memory(monkeypatch: pytest.MonkeyPat
     )
     send(tensor, "cuda")
     assert told == [("pin", tensor), ("to", (torch.device("cuda"), {"non_blocking": True}))]
+
+
+def test_copies_go_beside_what_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    class Stream:
+        device = torch.device("cuda")
+
+        def __init__(self, name: object) -> None:
+            self.name = "copies" if isinstance(name, torch.device) else str(name)
+
+        def wait_stream(self, other: "Stream") -> None:
+            told.append(f"{self.name} waits for {other.name}")
+
+        def __enter__(self) -> None:
+            told.append(f"on {self.name}")
+
+        def __exit__(self, *_: object) -> None:
+            told.append("back")
+
+    class Copied:
+        is_cuda = True
+
+        def record_stream(self, stream: Stream) -> None:
+            told.append(f"used on {stream.name}")
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream("compute"))
+    keys = torch.arange(2)  # which stay on the host
+    copies = CopyStream(torch.device("cuda"))
+
+    def prepare() -> tuple[Any, ...]:
+        told.append("copy")
+        return Copied(), keys, Copied()
+
+    assert copies.run(prepare)[1] is keys
+    used = ["used on compute"] * 2
+    assert told == ["on copies", "copy", "back", "compute waits for copies", *used]
+    assert CopyStream(torch.device("cpu")).run(lambda: (keys,)) == (keys,)

@@ -30,6 +30,7 @@ MAE = MIMConfig(
 CASES: dict[str, dict[str, Any]] = {
     "all": {},
     "checkpointed": {"checkpointing": True},
+    "every second checkpointed": {"checkpointing": True, "checkpoint_every": 2},
     "head": {"tune": TuneConfig(mode="head")},
     "last": {"tune": TuneConfig(mode="last")},
     "lora": {"tune": TuneConfig(mode="lora")},

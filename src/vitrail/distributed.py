@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,6 +28,7 @@ from vitrail.config import InputError, flatten
 from vitrail.signals import Stopped
 
 T = TypeVar("T")
+Tensors = TypeVar("Tensors", bound=Iterable[Tensor])
 _PORT, _NOTICED = "vitrail/port", "noticed/"
 _meetings = itertools.count()
 _left: list[Any] = []
@@ -252,6 +253,30 @@ def send(tensor: Tensor, device: torch.device | str | None) -> Tensor:
     if place.type == "cuda" and tensor.device.type == "cpu":
         tensor = tensor.pin_memory()
     return tensor.to(place, non_blocking=True)
+
+
+class CopyStream:
+    """Brings tensors to a GPU beside what it computes, on a stream of its own; elsewhere at once.
+
+    The host launches a step while the device computes the one before, and there the copy goes on
+    meanwhile.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def run(self, prepare: Callable[[], Tensors]) -> Tensors:
+        """Call what copies; the device's next work waits for it, the host does not."""
+        if self._stream is None:
+            return prepare()
+        with torch.cuda.stream(self._stream):
+            copied = prepare()
+        current = torch.cuda.current_stream(self._stream.device)
+        current.wait_stream(self._stream)
+        for tensor in copied:
+            if tensor.is_cuda:  # its memory is not given away before that work is done
+                tensor.record_stream(current)
+        return copied
 
 
 @cache

@@ -124,7 +124,7 @@ def finetune(
         found = configure_finetuning(
             data, weights=source, model=model, tune=tune, protocol=protocol, rates=rates, **words
         )
-        return replace(found, checkpoint=checkpoint or found.checkpoint)
+        return replace(found, checkpoint=checkpoint)
 
     with show_log():
         found = settle(tune, words)

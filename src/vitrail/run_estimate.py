@@ -198,7 +198,6 @@ def estimate_finetuning(
         data, weights=source, model=model, tune=tune, protocol=protocol, rates=rates, **words
     )
     if protocol is None:
-        checkpoint = checkpoint or found.checkpoint
         return _estimate(*gather_parts(found.config, data=data, checkpoint=checkpoint))
     plan = paper_protocol(found.config, found.row, rates=tuple(rates) or None, seeds=seeds)
     return estimate_protocol(plan)

@@ -32,7 +32,7 @@ from vitrail.training.task import TaskFactory
 from vitrail.training.train_config import TrainConfig
 from vitrail.training.train_iterator import count_images
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.load import read_checkpoint
+from vitrail.weights.load import read_spec
 from vitrail.weights.loaded import AnyModel, LoadedModel
 from vitrail.weights.published.default_weights import choose_default_weights
 
@@ -104,7 +104,7 @@ def resolve_settings(
     weights: str | None = None,
     **words: Unpack[RunWords],
 ) -> Configured:
-    """Gather settings as `configure` does; keep the weights that had to be read for it."""
+    """Gather settings as `configure` does."""
     words = continue_settings(words)
     if task is None and names_targets(data):
         task = "regression"
@@ -117,7 +117,7 @@ def resolve_settings(
     if not data:
         raise InputError("no data; give DATA, such as a folder of images, or a --config with data")
     text = data_text(data)
-    name, checkpoint = _name_model(model or said.model, weights, words.get("image"))
+    name = _name_model(model or said.model, weights, words.get("image"))
     config = TrainConfig(data=text, model=name, out=out, weights=weights)
     recipe = words.get("recipe") or (task if task in ("masked-patches", "mae") else None)
     if recipe is not None:
@@ -135,7 +135,7 @@ def resolve_settings(
         config = _fit_warmup(config, data)
     if given_out is None:
         config = replace(config, out=choose_out(config))
-    return Configured(config, checkpoint)
+    return Configured(config)
 
 
 def continue_settings(words: RunWords) -> RunWords:
@@ -209,7 +209,7 @@ def prepare_run(
     else:
         data = config if data is None else data
         found = resolve_settings(data, model=named, task=kind, weights=source, **words)
-        config, checkpoint = found.config, checkpoint or found.checkpoint
+        config = found.config
     return gather_parts(
         config, data=data, checkpoint=checkpoint, task=own_task, model=change, **given
     )
@@ -230,19 +230,15 @@ def _check_file(config: TrainConfig, file: dict[str, Any], path: str | Path | No
         raise InputError(f"{path}: {error}") from None
 
 
-def _name_model(
-    model: str, weights: str | None, image: str | int | None
-) -> tuple[str, Checkpoint | None]:
-    """Say which model is trained at which resolution, and what was read to know it."""
-    checkpoint = None
+def _name_model(model: str, weights: str | None, image: str | int | None) -> str:
+    """Say which model is trained at which resolution."""
     if not model:
         if weights is None:
             raise InputError(
                 "no model; give --model, such as ViT-S/16, or a --config that names one"
             )
-        checkpoint = read_checkpoint(weights)
-        model = checkpoint.spec.name
-    return at_size(model, parse_size(str(image))) if image else model, checkpoint
+        model = read_spec(weights).name  # of many processes only one may need the weights
+    return at_size(model, parse_size(str(image))) if image else model
 
 
 def _daily_settings(task: str | None, words: RunWords) -> dict[str, Any]:

@@ -26,8 +26,9 @@ class Model(nn.Module, ABC, Generic[S]):
     spec: S
     blocks: nn.ModuleList
     norm: nn.Module
-    checkpointing: bool = False
-    """Whether training keeps only each block's input and recomputes the rest."""
+    checkpointing: int = 0
+    """Training keeps only the input of every so many-th block and recomputes the rest; 0 for none,
+    True (1) for each."""
 
     def __init__(self, spec: S) -> None:
         super().__init__()
@@ -167,11 +168,19 @@ class Model(nn.Module, ABC, Generic[S]):
 
     def run_block(self, block: nn.Module, *inputs: Any) -> Tensor:
         """Run one block; when checkpointing, only its input is kept for the backward pass."""
-        if self.checkpointing and torch.is_grad_enabled():
+        if self.checkpointing and torch.is_grad_enabled() and self._recomputes(block):
             result = checkpoint(block, *inputs, use_reentrant=False)
             assert isinstance(result, Tensor)
             return result
         return block(*inputs)
+
+    def _recomputes(self, block: nn.Module) -> bool:
+        if self.checkpointing == 1:
+            return True
+        stem = getattr(self, "stem", None)
+        order = [*(stem.blocks if stem is not None else ()), *self.blocks]
+        places = [place for place, each in enumerate(order) if each is block]
+        return places[0] % self.checkpointing == 0
 
     def check_input(self, x: Tensor) -> None:
         """Refuse anything but a batch of images for this model."""

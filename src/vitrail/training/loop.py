@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitrail.config import InputError
 from vitrail.data.batches import Batch
 from vitrail.data.rng import keys
-from vitrail.distributed import Processes
+from vitrail.distributed import CopyStream, Processes
 from vitrail.models.model import Model
 from vitrail.models.noise import keyed_noise
 from vitrail.signals import Signals
@@ -119,16 +119,20 @@ class Trainer:
         processes: Processes,
         autocast: torch.dtype | None = None,
         ema: EMA | None = None,
+        compiled: bool = False,
     ) -> None:
         """Train `model` through `forward`, which is itself, or what wraps it.
 
-        `schedule` gives the factor of the learning rate `lr` at each step.
+        `schedule` gives the factor of the learning rate `lr` at each step. With `compiled`, model,
+        loss and their backward pass are compiled as one.
         """
         self.model, self.task, self.optimizer, self.ema = model, task, optimizer, ema
         self.micro_batch = micro_batch
         """Images that go through the model at a time; halved when memory runs out."""
         self._forward, self.schedule, self._lr, self._clip = forward, schedule, lr, clip
         self._batch, self._seed, self._processes = batch, seed, processes
+        self._compiled = torch.compile(task.losses) if compiled else None
+        self._copies = CopyStream(processes.device)
         self._failed = torch.zeros((), device=processes.device)
         self.compute_in(autocast)
 
@@ -152,7 +156,7 @@ class Trainer:
         Where its loss or gradient is not finite it changes nothing, and no later step does.
         """
         self.model.train()
-        prepared = self.task.prepare(batch)
+        prepared = self._copies.run(lambda: self.task.prepare(batch))
         drawn = keys(self._seed, "noise", step, prepared.keys.numpy())
         prepared = prepared._replace(keys=torch.from_numpy(drawn))
         loss = self._accumulate(prepared)
@@ -232,7 +236,7 @@ class Trainer:
             # Noise lasts over the backward pass, where checkpointing draws it again.
             with self._exchange(last), keyed_noise(self.model, part.keys):
                 with self._autocasting():
-                    losses = self.task.losses(self._forward, part)
+                    losses = (self._compiled or self.task.losses)(self._forward, part)
                 loss = (losses * part.weights).sum()
                 (loss * scale).backward()
             total += loss.detach()

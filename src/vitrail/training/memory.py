@@ -15,7 +15,7 @@ def choose_micro(
     *,
     most: int,
     device: torch.device,
-    checkpointing: bool,
+    checkpointing: int,
     task: TaskName = "classification",
     mim: MIMConfig | None = None,
     tune: Tuning | None = None,

@@ -35,6 +35,7 @@ FREE = (
         "micro_batch",
         "sharding",
         "checkpointing",
+        "checkpoint_every",
         "compile",
         "loader",
         "cache.limit",
@@ -200,6 +201,8 @@ class TrainConfig:
     """Use torch.compile."""
     checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, a third more time."""
+    checkpoint_every: Annotated[PositiveInt, UsedIf("checkpointing", True)] = 1
+    """With `checkpointing`, do so for every so many-th block only: between the two in both."""
     device: str | None = None
     """`cpu`, `cuda:1`, `mps`; by default the best."""
     loader: LoaderConfig = field(default_factory=LoaderConfig)
@@ -207,6 +210,11 @@ class TrainConfig:
     loggers: tuple[str, ...] = ("tensorboard",)
     """`tensorboard`, `wandb`, `mlflow`, or the import path of a class of your own."""
     parts: PartsConfig = field(default_factory=PartsConfig)
+
+    @property
+    def recomputed_every(self) -> int:
+        """Say which blocks are computed again: every so many-th, 0 for none."""
+        return self.checkpoint_every if self.checkpointing else 0
 
     def __post_init__(self) -> None:
         validate(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -41,22 +42,22 @@ def build_model(
     """Build a run's model and set up its task; also give the weights that it starts from."""
     own = parts.task is not None or parts.model is not None  # their losses are tried before
     sharded = config.sharding == "full" and processes.count > 1 and not own
-    fresh = config.weights is None and config.tune.mode == "all"
-    weightless = sharded and fresh and not processes.is_main  # sharding brings it its weights
+    weightless = sharded and not processes.is_main  # sharding brings it its weights
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
+        begin = partial(task.start, parts.checkpoint)
+        start = _start_on_main(begin, processes) if sharded else begin()
         with torch.device("meta") if weightless else nullcontext():
-            start = task.start(parts.checkpoint)
             model = task.build(start)
-        if parts.model is not None:
-            model = parts.model(model)
-            if not isinstance(model, Model):
-                kind = type(model).__name__
-                raise InputError(f"the model's function must return the model, got {kind}")
-        adapt(model, config.tune)
+            if parts.model is not None:
+                model = parts.model(model)
+                if not isinstance(model, Model):
+                    kind = type(model).__name__
+                    raise InputError(f"the model's function must return the model, got {kind}")
+            adapt(model, config.tune)
     for module in model.modules():  # a model may have another in it
         if isinstance(module, Model):
-            module.checkpointing = config.checkpointing
+            module.checkpointing = config.recomputed_every
     assert start.preprocess is not None
     task.setup(start.preprocess, processes.device)
     if not sharded:
@@ -64,6 +65,19 @@ def build_model(
     if own:
         check_losses(model, task)
     return model, start
+
+
+def _start_on_main(begin: Callable[[], Checkpoint], processes: Processes) -> Checkpoint:
+    """Let the first process read the weights; the others learn what they are, without values."""
+    found: list[Checkpoint] = []
+
+    def describe() -> Checkpoint:
+        found.append(begin())
+        empty = {name: tensor.to("meta") for name, tensor in found[0].tensors.items()}
+        return replace(found[0], tensors=empty)
+
+    described = processes.on_main(describe)
+    return found[0] if processes.is_main else described
 
 
 def make_trainer(
@@ -87,6 +101,7 @@ def make_trainer(
         processes=processes,
         autocast=autocast_type(config.precision, processes.device, model.spec),
         ema=EMA(model, config.ema) if config.ema else None,
+        compiled=config.compile,
     )
 
 
@@ -155,12 +170,12 @@ def _plan_schedule(
 
 
 def _wrap(model: Model, task: Task, config: TrainConfig, processes: Processes) -> nn.Module:
-    """Let the processes average gradients, and compile, where asked."""
-    forward: nn.Module = model
-    if processes.count > 1 and config.sharding == "none":
-        forward = DistributedDataParallel(forward)
-        _warm_up(forward, model, task)
-    return torch.compile(forward) if config.compile else forward  # type: ignore[return-value]
+    """Let the processes average gradients."""
+    if processes.count == 1 or config.sharding == "full":
+        return model
+    forward = DistributedDataParallel(model)
+    _warm_up(forward, model, task)
+    return forward
 
 
 def _warm_up(forward: nn.Module, model: Model, task: Task) -> None:
@@ -217,7 +232,7 @@ def _choose_micro(model: Model, task: Task, config: TrainConfig, processes: Proc
         model.spec,
         most=most,
         device=processes.device,
-        checkpointing=config.checkpointing,
+        checkpointing=config.recomputed_every,
         task=config.task,
         mim=config.mim,
         tune=config.tune,

@@ -277,8 +277,12 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
-def load_folder(folder: Path) -> Checkpoint:
-    """Read a model folder, whose checksums must be right."""
+def load_folder_spec(folder: Path) -> Spec:
+    """Read which model a folder holds, without its weights."""
+    return _read_facts(folder)[1]
+
+
+def _read_facts(folder: Path) -> tuple[Path, Spec, _Record]:
     place = folder if folder.exists() else find_stranded(folder.absolute()) or folder
     if not place.is_dir():
         what = "is a file, not a model folder" if place.exists() else "no such model folder"
@@ -294,6 +298,12 @@ def load_folder(folder: Path) -> Checkpoint:
         record = from_dict(_Record, data)
     except InputError as error:
         raise InputError(f"{place / RECORD}: {error}") from None
+    return place, spec, record
+
+
+def load_folder(folder: Path) -> Checkpoint:
+    """Read a model folder, whose checksums must be right."""
+    place, spec, record = _read_facts(folder)
     shared: dict[str, Any] = {key: getattr(record, key) for key in _SHARED}
     tensors = _read_weights(place / WEIGHTS, record)
     light = {k.removeprefix(_DECODER): tensors[k] for k in tensors if k.startswith(_DECODER)}

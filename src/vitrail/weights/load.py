@@ -24,6 +24,7 @@ from vitrail.weights.checkpoint import (
     Provenance,
     check_size,
     load_folder,
+    load_folder_spec,
 )
 from vitrail.weights.class_names import imagenet_classes
 from vitrail.weights.files.shards import open_checkpoint
@@ -152,6 +153,14 @@ def _cut_to_patches(
 def read_checkpoint(source: str, *, model: str | None = None, hashed: bool = True) -> Checkpoint:
     """Read all that a source holds: our own folder, or a file of any known format."""
     return read_resolved(resolve(source), model=model, hashed=hashed)
+
+
+def read_spec(source: str) -> Spec:
+    """Read which model a source holds, without its weights."""
+    found = resolve(source)
+    if found.path.is_dir():
+        return load_folder_spec(found.path)
+    return identify(open_checkpoint(found.path), {**found.config, "vitrail_notes": []})[1]
 
 
 def read_resolved(found: Resolved, *, model: str | None = None, hashed: bool = True) -> Checkpoint:

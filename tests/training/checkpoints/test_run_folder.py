@@ -87,6 +87,7 @@ FREELY: dict[str, Any] = {
     "micro_batch": 3,
     "sharding": "full",
     "checkpointing": True,
+    "checkpoint_every": 2,
     "compile": True,
     "loader": LoaderConfig(workers=7, kind="processes", prefetch=1),
     "cache": CacheConfig(limit=3.0, folder=Path("there")),

@@ -14,8 +14,10 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.forks import Ended, in_processes
 from tests.vit_kinds import KINDS
+from vitrail.data.datasets.builtin.digits import open_digits
 from vitrail.distributed import process_group
 from vitrail.models import Model, build
+from vitrail.tasks import make_task
 from vitrail.training.checkpoints.dtensor import gather, is_sharded
 from vitrail.training.checkpoints.sharding import (
     full_state_dict,
@@ -24,7 +26,11 @@ from vitrail.training.checkpoints.sharding import (
     shard_model,
     unsharded,
 )
+from vitrail.training.parts import gather_parts
 from vitrail.training.peft import TuneConfig, adapt
+from vitrail.training.train_config import TrainConfig
+from vitrail.training.trainer_setup import build_model
+from vitrail.weights.checkpoint import Checkpoint, save_folder
 
 VIT = "ViT/4@8,depth=2,width=12,heads=3,mlp=20,classes=5"
 HYBRID = "R+ViT/4@32,stages=1-1,stem_width=32,depth=1,width=12,heads=3,mlp=20,classes=5"
@@ -141,6 +147,40 @@ def test_only_the_first_process_needs_the_weights(name: str) -> None:
             return all(torch.equal(gather(t), expected[n]) for n, t in model.state_dict().items())
 
     assert values(in_processes(compute, 3)) == [True] * 3
+
+
+@pytest.mark.parametrize("tune", ["all", "lora"])
+def test_only_the_first_process_reads_pretrained_weights(tmp_path: Path, tune: str) -> None:
+    draw = torch.Generator().manual_seed(1)
+    given = build("ViT/4@8,depth=2,width=12,heads=3,mlp=20,channels=1,classes=10")
+    for parameter in given.parameters():
+        nn.init.normal_(parameter, std=0.3, generator=draw)
+    save_folder(Checkpoint(spec=given.spec, tensors=dict(given.state_dict())), tmp_path / "model")
+    config = TrainConfig(
+        data="digits",
+        model=given.spec.name,
+        weights=str(tmp_path / "model"),
+        out=tmp_path / "run",
+        sharding="full",
+        tune=TuneConfig(mode=tune),  # pyright: ignore[reportArgumentType],
+    )
+
+    def compute() -> tuple[bool, bool]:
+        parts = gather_parts(config)[1]
+        task = make_task(config, open_digits("train"))
+        with process_group("cpu") as processes:
+            model, start = build_model(config, task, parts, processes)
+            empty = all(tensor.is_meta for tensor in (*model.parameters(), *start.tensors.values()))
+            shard_model(model, processes)
+            expected = given.state_dict()
+            same = [
+                torch.equal(gather(tensor), expected[name])
+                for name, tensor in model.state_dict().items()
+                if name in expected and not name.startswith("head.")
+            ]
+            return empty, all(same) and len(same) > 10
+
+    assert values(in_processes(compute, 3)) == [(False, True), (True, True), (True, True)]
 
 
 def test_processes_run_a_gathered_model_each_for_itself() -> None:

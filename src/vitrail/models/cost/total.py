@@ -135,7 +135,7 @@ def cost_of(spec: Spec, *, image: Size | None = None, batch: int = 1) -> Cost:
         parameter_bytes=FLOAT * parameters,
         training_state_bytes=4 * FLOAT * parameters,
         activation_bytes=FLOAT * count_kept(rows, batch),
-        checkpointed_bytes=FLOAT * count_kept(rows, batch, checkpointing=True),
+        checkpointed_bytes=FLOAT * count_kept(rows, batch, checkpointing=1),
         rows=rows,
     )
 
@@ -159,16 +159,28 @@ def model_rows(spec: Spec) -> ModelRows:
     return resnet_costs(spec) if isinstance(spec, BiTSpec) else vit_costs(spec)
 
 
-def count_kept(rows: Sequence[Row], batch: int, *, checkpointing: bool = False) -> int:
+def count_kept(rows: Sequence[Row], batch: int, *, checkpointing: int = 0) -> int:
     """Count the numbers that a batch keeps for its backward pass.
 
-    With checkpointing they are the blocks' inputs and, while it is computed again, one block's.
+    With checkpointing they are, of every so many-th block, its input and, while it is computed
+    again, its inside.
     """
-    kept = [batch * row.kept + row.kept_once for row in rows]
-    if not checkpointing:
-        return sum(kept)
-    insides = [
-        all_of // row.repeats for row, all_of in zip(rows, kept, strict=True) if row.block_input
-    ]
-    other = [all_of for row, all_of in zip(rows, kept, strict=True) if not row.block_input]
-    return sum(other) + batch * sum(row.block_input for row in rows) + max(insides, default=0)
+    total = inside = 0
+    for row, again in zip(rows, count_recomputed(rows, checkpointing), strict=True):
+        each = (batch * row.kept + row.kept_once) // row.repeats
+        total += batch * row.kept + row.kept_once
+        if again:
+            total += again * (batch * row.block_input // row.repeats - each)
+            inside = max(inside, each)
+    return total + inside
+
+
+def count_recomputed(rows: Sequence[Row], checkpointing: int) -> list[int]:
+    """Count how many blocks of each row are computed again, if every so many-th of all is."""
+    found, before = list[int](), 0
+    for row in rows:
+        count = row.repeats if checkpointing and row.block_input else 0
+        every = max(checkpointing, 1)
+        found.append(-(-(before + count) // every) + -before // every)
+        before += count
+    return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 from vitrail.models.cost.rows import ModelRows, Row, dense_row
-from vitrail.models.cost.total import FLOAT, cost_of, count_kept, model_rows
+from vitrail.models.cost.total import FLOAT, cost_of, count_kept, count_recomputed, model_rows
 from vitrail.models.cost.vit_rows import block_row, embedding_rows, norm_row
 from vitrail.models.pretraining.mim import (
     MIMConfig,
@@ -57,28 +57,31 @@ def training_cost(
     mim: MIMConfig | None = None,
     tune: Tuning | None = None,
     teacher: Spec | None = None,
-    checkpointing: bool = False,
+    checkpointing: int = 0,
     batch: int = 1,
 ) -> TrainingCost:
     """Compute the cost of training a model, without building it.
 
     `mim` is for `masked-patches` and `mae`; `tune` says what is trained, all weights unless given;
-    a `teacher` answers for each image of the spec's size, without gradients.
+    a `teacher` answers for each image of the spec's size, without gradients; `checkpointing` is a
+    model's.
     """
     labeled = task in ("classification", "regression")
     rows = model_rows(spec) if labeled else _mim_rows(spec, task, mim)
     macs = flops = 0
     kept: list[Row] = []
     flows = False  # whether the layer's input has a gradient
-    for layer in _layers(rows, tune):
+    layers = list(_layers(rows, tune))
+    recomputed = count_recomputed([layer.row for layer in layers], checkpointing)
+    for layer, again in zip(layers, recomputed, strict=True):
         row, passed = layer.row, _pass(layer, flows)
         macs += passed.forward
         flops += 2 * (passed.forward + passed.backward)
         flows = passed.flows
         if flows:
             kept.append(replace(row, kept=passed.kept))
-            if checkpointing and row.block_input:
-                flops += 2 * (passed.forward - passed.last * row.ends_in_product)
+            each = 2 * (passed.forward - passed.last * row.ends_in_product) // row.repeats
+            flops += each * again
     if teacher is not None:
         flops += cost_of(teacher, image=spec.image).flops
     numbers = count_kept(kept, batch, checkpointing=checkpointing)

@@ -131,7 +131,7 @@ def speed_key(config: TrainConfig) -> str:
     """Name what decides how long training on an image takes."""
     teacher = config.distill.teacher if config.distill else None
     own = [config.model, config.task, config.tune.mode, teacher, config.precision, config.compile]
-    return json.dumps([*own, config.checkpointing, config.repeats])
+    return json.dumps([*own, config.recomputed_every, config.repeats])
 
 
 class Speeds:

@@ -59,7 +59,7 @@ def cost_of_training(
         mim=config.mim,
         tune=config.tune,
         teacher=teacher,
-        checkpointing=config.checkpointing,
+        checkpointing=config.recomputed_every,
         batch=batch,
     )
 
