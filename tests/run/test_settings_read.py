@@ -50,7 +50,8 @@ RUNS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 OTHERS = {
-    "val_data": "shapes", "mim.mask.ratio": "0.4", "mim.mask.masked": "0.7",
+    "val_data": "shapes",
+    "checkpoint_every": "2", "mim.mask.ratio": "0.4", "mim.mask.masked": "0.7",
     "mim.mask.replaced": "0.05", "mim.mask.unit": "2", "mim.target": "colors",
     "mim.distance": "absolute", "mim.decoder.depth": "3", "mim.decoder.width": "24",
     "mim.decoder.heads": "4", "augment.area": "0.3,0.9", "augment.ratio": "0.9,1.1",

@@ -1,5 +1,6 @@
 """What a step compiles, and how often processes exchange gradients in it."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -44,11 +45,12 @@ def test_model_loss_and_backward_are_compiled_as_one(monkeypatch: pytest.MonkeyP
     assert "_log_softmax_backward" in graphs["backward"][0]
 
 
-@pytest.mark.parametrize("micro", [6, 2, 1])
+@pytest.mark.parametrize("micro", [6, 2])
 @pytest.mark.parametrize("wrapper", ["ddp", "compiled ddp", "fsdp"])
 def test_gradients_are_exchanged_once_a_step(wrapper: str, micro: int) -> None:
     def count() -> int:
         exchanged = [0]
+        warnings.simplefilter("ignore")  # torch's own, of strides and of what it compiles
         plain = torch.compile
         torch.compile = lambda function: plain(function, backend="eager")
         with process_group("cpu") as processes:
