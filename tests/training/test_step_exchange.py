@@ -62,7 +62,7 @@ def test_gradients_are_exchanged_once_a_step(wrapper: str, micro: int) -> None:
             else:
                 _count_buckets(trainer, exchanged)
             batch = make_batches(SOFT)[0]
-            trainer._accumulate(trainer.task.prepare(batch))
+            trainer.launch(0, batch, QUIET).read()
         return exchanged[0]
 
     ended = in_processes(count)
