@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.record import record
 from vitrail.predictor import Predictor
+from vitrail.weights.checkpoint import load_folder, save_folder
 
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)
@@ -53,6 +55,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bit = "BiT-R50x1@32,stages=1-1-1-1,width=32,classes=0"
     save_model(place / "blind", bit, None)
     save_model(place / "several", thresholds=THRESHOLDS)
+    numbers = replace(load_folder(place / "first"), activation="none")
+    save_folder(numbers, place / "numbers")
     return place
 
 
@@ -64,6 +68,7 @@ def predictor(models: Path) -> Predictor:
 @pytest.fixture(scope="module")
 def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     sources = [str(models / "first"), f"second={models / 'blind'}", str(models / "several")]
+    sources.append(str(models / "numbers"))
     with started(tmp_path_factory.mktemp("serve"), *sources, "--workers", "2") as running:
         yield running
 
@@ -80,6 +85,13 @@ def test_an_image_gets_the_predictors_answer(server: Server, predictor: Predicto
         ]
         values = [score["probability"] for score in top]
         assert values == pytest.approx([score.probability for score in expected.top], abs=1e-6)
+
+
+def test_a_regression_gives_its_numbers(server: Server, models: Path) -> None:
+    expected = Predictor.load(models / "numbers").logits(image(1)).tolist()
+    status, _, told = server.post("/predict?model=numbers", image(1))
+    assert status == 200
+    assert told["images"] == [{"values": pytest.approx(dict(zip(NAMES, expected, strict=True)))}]
 
 
 def test_a_calibrated_model_says_what_it_is_unsure_of(models: Path, tmp_path: Path) -> None:
@@ -212,7 +224,8 @@ def test_wrong_wishes_are_explained(server: Server, path: str, status: int, text
 
 
 def test_models_and_openapi(server: Server) -> None:
-    first, second, _ = server.ask("GET", "/models")[2]
+    first, second, _, numbers = server.ask("GET", "/models")[2]
+    assert (first["targets"], numbers["targets"]) == (None, list(NAMES))
     assert first == {
         "name": "first", "model": "ViT/8@32,depth=2,width=32,heads=2,mlp=64", "classes": 7,
         "features": 32, "image": [32, 32], "fit": "crop", "crop": 1.0,
