@@ -23,6 +23,7 @@ from vitrail.files import lock_folder, permit, sync, temporary_folder
 INDEX = "index.json"
 """The file beside the arrays that says what they are."""
 _LOOKS = 16  # at single values, before their pages, up to 2 MB each, are given back
+_SMALL = 1 << 27  # bytes of arrays that may stay: giving back costs a look some 60 microseconds
 _BLOCK = 1 << 20  # values that are read at a time
 
 
@@ -30,7 +31,8 @@ class Lookups:
     """Looks at single values of arrays, counted so that their pages are given back in time."""
 
     def __init__(self, *arrays: np.ndarray) -> None:
-        self._arrays, self._count = arrays, 0
+        large = sum(array.nbytes for array in arrays) > _SMALL
+        self._arrays, self._count = arrays if large else (), 0
 
     def count(self) -> None:
         """Count one; threads may count at the same time, as only the rough number matters."""
