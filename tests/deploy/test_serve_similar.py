@@ -200,3 +200,16 @@ def test_indices_are_named() -> None:
     assert "no model is called 'c'; there are: a, b" in refusal(name_indices, ("c=x",), models)
     assert "'a' already has an index, x" in refusal(name_indices, ("x", "a=y"), models)
     assert json.dumps(name_indices((), models)) == "{}"
+
+
+def test_a_folder_without_classes_has_an_index(
+    place: Path, predictor: Predictor, tmp_path: Path
+) -> None:
+    (tmp_path / "flat").mkdir()
+    for number in range(3):
+        (tmp_path / "flat" / f"{number}.png").write_bytes(image(number))
+    embed(place / "model", tmp_path / "flat", tmp_path / "flat.safetensors")
+    index = SimilarityIndex(str(tmp_path / "flat.safetensors"), predictor)
+    (found,) = index.find(predictor.embed([image(2)]), 1)
+    assert [(each["id"], each["similarity"]) for each in found] == [(2, 1.0)]
+    assert Image.open(io.BytesIO(index.thumbnail(2))).size[0] <= SIDE

@@ -88,7 +88,7 @@ class SimilarityIndex:
 def _open(path: str, index: FeatureIndex) -> ImageDataset:
     data, split = index.facts["data"], index.facts["split"]
     try:
-        return open_dataset(data, split=split)
+        return open_dataset(data, split=split, labels=False)  # as vitrail embed opens it
     except InputError as error:
         hint = "run serve in the folder where vitrail embed ran"
         raise InputError(f"{path}: its images are missing: {error}; {hint}") from None
