@@ -293,3 +293,23 @@ def test_other_channels_are_refused() -> None:
     for function in (lambda p: eval_image(p, PLAIN), lambda p: with_channels(p, 3)):
         with pytest.raises(InputError, match="have 5 channels, the model takes 3"):
             function(noise(20, 20, 5))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own
+def test_normalization_is_the_same_after_a_graph_was_traced() -> None:
+    """A fresh process that traces first kept constants of the graph, and normalized by them."""
+
+    class Normalizing(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return normalize(images, preprocess)
+
+    mean, std = (0.41, 0.52, 0.63), (0.21, 0.22, 0.23)  # which no other test has
+    shape: Any = {"size": (4, 4), "interpolation": "bilinear", "fit": "stretch"}
+    preprocess = Preprocess(mean=mean, std=std, **shape)
+    images = torch.arange(48, dtype=torch.uint8).view(1, 4, 4, 3)
+    program = torch.export.export(Normalizing(), (images,)).run_decompositions({})
+    expected = (images.permute(0, 3, 1, 2) / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(
+        std
+    ).view(3, 1, 1)
+    torch.testing.assert_close(program.module()(images), expected)
+    torch.testing.assert_close(normalize(images, preprocess), expected)

@@ -152,7 +152,9 @@ def normalize(
     """
     batch = send(batch, device)
     exact = torch.promote_types(dtype, torch.float32)
-    scale, shift = _constants(preprocess.mean, preprocess.std, batch.device, exact)
+    # What is made while a graph is traced belongs to that, and must not be kept for others.
+    make = _constants.__wrapped__ if torch.compiler.is_compiling() else _constants
+    scale, shift = make(preprocess.mean, preprocess.std, batch.device, exact)
     if batch.ndim == 3:
         return normalize_patches(batch, scale, shift)
     planes = batch.permute(0, 3, 1, 2).to(exact, memory_format=torch.contiguous_format)
