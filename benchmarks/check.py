@@ -15,7 +15,7 @@ import numpy as np
 from data import make_files
 from PIL import Image
 
-from vitrail.data.dataset_check import check
+from vitrail.data.checks.dataset_check import check
 from vitrail.data.datasets.open import open_splits
 
 COPIES = 16  # of each of 32 images

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vitrail.data.checks.dataset_check import DatasetCheck as DatasetCheck
+    from vitrail.data.checks.dataset_check import check_data as check_data
     from vitrail.data.contact_sheet import show_data as show_data
-    from vitrail.data.dataset_check import DatasetCheck as DatasetCheck
-    from vitrail.data.dataset_check import check_data as check_data
     from vitrail.data.datasets.open import open_data as open_data
     from vitrail.data.datasets.public.data_list import list_data as list_data
     from vitrail.data.datasets.public.fetch import fetch_data as fetch_data
@@ -74,8 +74,8 @@ _LAZY = {
     "serve": "vitrail.deploy.serving.server",
     "open_data": "vitrail.data.datasets.open",
     "show_data": "vitrail.data.contact_sheet",
-    "check_data": "vitrail.data.dataset_check",
-    "DatasetCheck": "vitrail.data.dataset_check",
+    "check_data": "vitrail.data.checks.dataset_check",
+    "DatasetCheck": "vitrail.data.checks.dataset_check",
     "fetch_data": "vitrail.data.datasets.public.fetch",
     "list_data": "vitrail.data.datasets.public.data_list",
     "normalize": "vitrail.data.transforms.apply",

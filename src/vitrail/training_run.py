@@ -17,9 +17,9 @@ from safetensors.torch import save as serialize
 from vitrail.config import Duration, InputError
 from vitrail.data.batches import Batch, UnreadableImage, check_batch
 from vitrail.data.cache import keep_decoded
+from vitrail.data.checks.trainable import check_trainable
 from vitrail.data.class_balance import balance_notes
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import check_trainable
 from vitrail.data.streaming import Cursor, join_cursors
 from vitrail.data.unreadable import UnreadableImages
 from vitrail.distributed import Processes

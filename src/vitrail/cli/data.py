@@ -32,7 +32,7 @@ def data_check(
         max_pixels: Refuse larger images, by their header.
         workers: Worker processes. Default: one per core.
     """
-    from vitrail.data.dataset_check import check_data
+    from vitrail.data.checks.dataset_check import check_data
 
     found = check_data(data, fix=fix, out=out, max_pixels=max_pixels, workers=workers)
     print_result(found, json=json)

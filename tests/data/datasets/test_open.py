@@ -11,9 +11,9 @@ import pytest
 from tests.data.datasets.hub_sets import table as hub_table
 from tests.data.datasets.hub_sets import write_parquet
 from vitrail.config import InputError
+from vitrail.data.checks.trainable import check_trainable
 from vitrail.data.dataset import ArrayDataset, FixedSizeDataset, ImageDataset
 from vitrail.data.datasets.open import (
-    check_trainable,
     notes,
     open_data,
     open_splits,

@@ -11,8 +11,8 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.console import show_progress
+from vitrail.data.checks.dataset_check import DatasetCheck, check
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.dataset_check import DatasetCheck, check
 from vitrail.data.datasets.labels import UNLABELED
 from vitrail.evaluation.cleaning.label_errors import (
     FOLDS,

@@ -6,10 +6,10 @@ from typing import Protocol
 
 import torch
 
+from vitrail.data.checks.quick_check import quick_check
 from vitrail.data.class_balance import imbalance
 from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.datasets.open import notes
-from vitrail.data.quick_check import quick_check
 from vitrail.distributed import Processes
 from vitrail.models.model import Model
 from vitrail.text import show, show_duration

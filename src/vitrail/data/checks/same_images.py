@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from vitrail.data.near_duplicates import near_duplicates
+from vitrail.data.checks.near_duplicates import near_duplicates
 
 
 class CheckedImage(NamedTuple):

@@ -1,59 +1,31 @@
-"""Check a dataset in one pass over its files: what it holds, and what is wrong with it.
-
-Worker processes decode the images, so that one that crashes the decoder is named and does not end
-the check.
-"""
+"""Check a dataset in one pass over its files: what it holds, and what is wrong with it."""
 
 from __future__ import annotations
 
-import hashlib
-import multiprocessing
-import os
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from math import sqrt
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from vitrail.config import InputError
 from vitrail.console import show_progress
-from vitrail.data.dataset import ImageDataset, UnreadableImage, select
+from vitrail.data.checks.image_check import ImageChecker, ImageInfo, check_each_image
+from vitrail.data.checks.near_duplicates import SMALLEST
+from vitrail.data.checks.same_images import CheckedImage, group_same_images
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.open import Data, notes, open_splits
 from vitrail.data.datasets.unreadable_list import list_others, write_rows, write_unreadable_list
-from vitrail.data.decoding.arrays import channels_of_npy
-from vitrail.data.decoding.decode import LIMITS, ImageError, Limits, decode, read_header
-from vitrail.data.loader import Loader, LoaderConfig, WorkerError
-from vitrail.data.near_duplicates import SMALLEST, perceptual_hash
+from vitrail.data.decoding.decode import LIMITS, Limits
+from vitrail.data.loader import LoaderConfig
 from vitrail.data.rng import shuffled
-from vitrail.data.same_images import CheckedImage, group_same_images
 from vitrail.result import Result, ResultTable
 from vitrail.text import encodable
 
 CHUNK = 32  # images per task of a worker
 MEASURED = 1_000  # images sampled for mean and std
-ENOUGH = 1_000_000  # pixels of each that are measured; larger images are shrunk
-_ALONE = LoaderConfig(workers=1, kind="processes")
-
-
-class ImageInfo(NamedTuple):
-    """What was found out about one image."""
-
-    digest: bytes
-    """A hash of its file, to find copies."""
-    appearance: bytes
-    """A hash of what it looks like, to find images that are nearly the same."""
-    shape: tuple[int, int]
-    """Height and width, as displayed."""
-    mode: str
-    """File format and pixel mode, such as `JPEG RGB`."""
-    moments: tuple[tuple[float, ...], tuple[float, ...]] | None
-    """Mean of the pixels (0 to 1) and of their squares per channel, if measured."""
-    bad: UnreadableImage | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,71 +157,6 @@ def check_data(
     return replace(found, list=str(written) if written else None, notes=tuple(told))
 
 
-class _Inspector:
-    """Checks images of several datasets; sent once to each worker."""
-
-    def __init__(
-        self, splits: Mapping[str, ImageDataset], measured: set[tuple[str, int]], limits: Limits
-    ) -> None:
-        self._splits, self._measured, self._limits = splits, measured, limits
-
-    def look(self, task: tuple[str, range]) -> list[ImageInfo]:
-        _silence_decoders()
-        split, indices = task
-        return [self._look(self._splits[split], i, (split, i) in self._measured) for i in indices]
-
-    def _look(self, dataset: ImageDataset, index: int, measure: bool) -> ImageInfo:
-        try:
-            content = dataset.read(index)
-            if isinstance(content, np.ndarray):
-                digest = hashlib.blake2b(content.tobytes(), digest_size=16).digest()
-                mode, pixels = f"{content.shape[2]} channels", content
-                shape = content.shape[:2]
-            else:
-                digest = hashlib.blake2b(content, digest_size=16).digest()
-                header = read_header(content, self._limits)
-                # An eighth of a JPEG shows damage as well as all of it, and much sooner.
-                shrink = max(min(header.height, header.width) / SMALLEST, 1.0)
-                if measure:
-                    shrink = sqrt(max(header.height * header.width / ENOUGH, 1))
-                channels = channels_of_npy(content) if header.format == "NPY" else 3
-                pixels = decode(
-                    content, channels=channels, limits=self._limits, header=header, shrink=shrink
-                )
-                mode, shape = f"{header.format} {header.mode}", (header.height, header.width)
-        except ImageError as error:
-            return _failed(UnreadableImage(dataset.where(index), str(error), error.kind))
-        except OSError as error:
-            reason = error.strerror or str(error)
-            return _failed(UnreadableImage(dataset.where(index), reason, "unreadable"))
-        moments = _moments(pixels) if measure else None
-        return ImageInfo(digest, perceptual_hash(pixels), shape, mode, moments)
-
-    def crashed(self, split: str, index: int) -> ImageInfo:
-        where = self._splits[split].where(index)
-        return _failed(UnreadableImage(where, "crashes the decoder", "crashes the decoder"))
-
-
-@cache
-def _silence_decoders() -> None:
-    """Hide what C libraries print to stderr about broken files in a worker."""
-    if multiprocessing.parent_process() is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
-def _failed(bad: UnreadableImage) -> ImageInfo:
-    return ImageInfo(b"", b"", (0, 0), "", None, bad)
-
-
-def _moments(pixels: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    step = int(sqrt(max(pixels.shape[0] * pixels.shape[1] / ENOUGH, 1)))
-    flat = pixels[::step, ::step].reshape(-1, pixels.shape[2])
-    counts = [np.bincount(flat[:, channel], minlength=256) for channel in range(flat.shape[1])]
-    levels = np.arange(256) / 255
-    means = (np.stack(counts) / len(flat)) @ np.stack([levels, levels**2], axis=1)
-    return tuple(means[:, 0].tolist()), tuple(means[:, 1].tolist())
-
-
 def check(
     splits: Mapping[str, ImageDataset],
     *,
@@ -263,7 +170,7 @@ def check(
         for split, dataset in list(splits.items())[:1]
         for index in shuffled(len(dataset), 0, "subset")[:MEASURED]
     }
-    inspector = _Inspector(splits, measured, limits)
+    checker = ImageChecker(splits, measured, limits)
     tasks = [
         (split, range(start, min(start + CHUNK, len(dataset))))
         for split, dataset in splits.items()
@@ -272,34 +179,11 @@ def check(
     looks: dict[str, list[ImageInfo]] = {split: [] for split in splits}
     done = 0
     config = LoaderConfig(workers=workers, kind="processes")
-    for (split, _), found in zip(tasks, _look_at_all(inspector, tasks, config), strict=True):
+    for (split, _), found in zip(tasks, check_each_image(checker, tasks, config), strict=True):
         looks[split] += found
         done += len(found)
         report(done)
     return _summarize(splits, looks)
-
-
-def _look_at_all(
-    inspector: _Inspector, tasks: Sequence[tuple[str, range]], config: LoaderConfig
-) -> Iterator[list[ImageInfo]]:
-    """Run the tasks in worker processes; images of a chunk that kills workers are tried alone."""
-    waiting = deque(tasks)
-    while waiting:
-        try:
-            for found in Loader(inspector.look, list(waiting), config):
-                waiting.popleft()
-                yield found
-        except WorkerError:
-            split, indices = waiting.popleft()
-            yield [_look_alone(inspector, split, index) for index in indices]
-
-
-def _look_alone(inspector: _Inspector, split: str, index: int) -> ImageInfo:
-    try:
-        ((look,),) = Loader(inspector.look, [(split, range(index, index + 1))], _ALONE)
-    except WorkerError:
-        return inspector.crashed(split, index)
-    return look
 
 
 def _summarize(

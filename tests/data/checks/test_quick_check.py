@@ -5,8 +5,8 @@ from pathlib import Path
 from PIL import Image
 
 from tests.data.sets import rich_photo
+from vitrail.data.checks.quick_check import quick_check
 from vitrail.data.datasets.open import open_dataset
-from vitrail.data.quick_check import quick_check
 
 
 def test_re_encoded_and_unreadable_images_are_found(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vitrail.data.checks.near_duplicates import SMALLEST, near_duplicates, perceptual_hash
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.decoding.decode import ImageError, decode, read_header
-from vitrail.data.near_duplicates import SMALLEST, near_duplicates, perceptual_hash
 
 MOST = 10_000
 """Images that are looked at; `vitrail data check` takes any number."""

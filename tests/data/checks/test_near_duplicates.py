@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.sets import rich_photo
+from vitrail.data.checks.near_duplicates import NEAR, near_duplicates, perceptual_hash
 from vitrail.data.decoding.decode import decode
-from vitrail.data.near_duplicates import NEAR, near_duplicates, perceptual_hash
 
 
 def encode(image: Image.Image, quality: int, scale: float = 1.0) -> bytes:

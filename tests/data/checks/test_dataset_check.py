@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.data.sets import Listed, encode, photo, rich_photo
+from vitrail.data.checks.dataset_check import check, check_data
 from vitrail.data.dataset import ArrayDataset, Content
-from vitrail.data.dataset_check import check, check_data
 
 
 def test_counts_bad_files_and_duplicates() -> None:

@@ -1,0 +1,1 @@
+"""What is wrong with a dataset: files, labels, copies, leaks."""
