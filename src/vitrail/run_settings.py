@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -266,18 +266,24 @@ def _more_settings(words: RunWords) -> dict[str, Any]:
     own = RunWords.__annotations__
     others = {word: value for word, value in words.items() if word not in own}
     settings = {**others, **(words.get("settings") or {})}
-    known = {field.name for field in fields(TrainConfig)}
     for path in settings:
-        if path.partition(".")[0] not in known:
-            flags = known | own.keys() - {"settings", "config_file"}
-            near = suggest(f"--{path}", (f"--{name.replace('_', '-')}" for name in flags))
-            hint = _in_sections(path) or f"{near} (see --help)"
-            raise InputError(f"unknown option --{path}{hint}")
+        check_setting(path)
     if isinstance(augment := settings.get("augment"), str):
         settings["augment"] = to_dict(parse_augment(augment))
     if isinstance(settings.get("fewshot"), str):
         settings["fewshot.data"] = settings.pop("fewshot")
     return from_flags(settings.items())
+
+
+def check_setting(name: str, flags: Iterable[str] = ()) -> None:
+    """Refuse a setting that there is not, as it was typed; one of the `flags` may be meant."""
+    known = {field.name for field in fields(TrainConfig)}
+    path = name.replace("-", "_")
+    if path.partition(".")[0] in known:
+        return
+    words = known | RunWords.__annotations__.keys() - {"settings", "config_file"} | set(flags)
+    near = suggest(f"--{name}", (f"--{word.replace('_', '-')}" for word in words))
+    raise InputError(f"unknown option --{name}{_in_sections(path) or f'{near} (see --help)'}")
 
 
 def _fit_batch(config: TrainConfig, data: Data, *, scale_lr: bool) -> TrainConfig:

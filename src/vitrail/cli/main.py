@@ -250,7 +250,7 @@ def _split_settings(
             raise InputError(f"unknown option {flag}; did you mean {OTHER_NAMES[path]}?")
         if not equals:
             text = "true" if not waiting or waiting[-1].startswith("--") else waiting.pop()
-        settings.append((path, text))
+        settings.append((flag.removeprefix("--"), text))
     return left, settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -76,7 +76,7 @@ TrainingData = Annotated[
 ]
 Model = Annotated[str | None, optional("NAME")]
 Settings = tyro.conf.Suppress[Sequence[tuple[str, str]]]
-"""Other settings by path and text, gathered by `main`."""
+"""Other settings as they were typed, and their texts, gathered by `main`."""
 
 
 def train(
@@ -154,11 +154,16 @@ def finetune(
 
 
 def _words(flags: CommonFlags, settings: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Return the flags as the functions take them."""
+    """Return the flags as the functions take them; refuse those that there are not."""
+    from vitrail.run_settings import check_setting
+
+    for typed, _ in settings:
+        check_setting(typed, (field.name for field in fields(CommonFlags)))
     names = ("out", "recipe", "steps", "epochs", "minutes", "more", "group", "folds", "batch")
     names += ("lr", "seed", "image")
     words = {name: getattr(flags, name) for name in names}
-    return {**words, "config_file": flags.config, "settings": dict(settings)}
+    paths = {typed.replace("-", "_"): text for typed, text in settings}
+    return {**words, "config_file": flags.config, "settings": paths}
 
 
 def _ends(flags: CommonFlags) -> dict[str, bool]:

@@ -68,7 +68,8 @@ def read_plan(path: str | Path) -> dict[str, Any]:
 def read_words(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Read the shell's words, numbers as numbers."""
     return {
-        name: text if _BEST.fullmatch(text.strip()) else read_value(text) for name, text in settings
+        name.replace("-", "_"): text if _BEST.fullmatch(text.strip()) else read_value(text)
+        for name, text in settings
     }
 
 
