@@ -492,6 +492,9 @@ def test_command_writes_tables(folder: Path, capsys: pytest.CaptureFixture[str])
     left = {path.name for path in folder.iterdir()}
     assert left == {"model", "images", "a.csv", "a.parquet"}
 
+    strange = str(folder / "\udcff.parquet")  # a name that is not UTF-8, which pyarrow can't open
+    main(["predict", str(folder / "model"), str(folder / "images"), "--parquet", strange])
+    assert Path(strange).stat().st_size > 1000
 
 def test_command_gives_the_labels_of_a_multi_label_model(
     folder: Path, capsys: pytest.CaptureFixture[str]

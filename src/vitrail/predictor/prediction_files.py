@@ -78,7 +78,11 @@ def parquet_writer(
         fields = [("path", pa.string()), *numbers, ("error", pa.string())]
     schema = pa.schema(fields)
     rows: list[dict[str, Any]] = []
-    with replacing(path) as part, pq.ParquetWriter(part, schema) as writer:
+    with (
+        replacing(path) as part,
+        part.open("wb") as file,  # whose name may be no UTF-8, which pyarrow takes only
+        pq.ParquetWriter(file, schema) as writer,
+    ):
 
         def flush() -> None:
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
