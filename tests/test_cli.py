@@ -287,6 +287,10 @@ def test_flags_of_other_libraries_and_wrong_values_lead_to_ours(
         (["evaluate", "m", "d", "--num-workers", "3"], "perhaps you meant --workers N"),
         (["evaluate", "m", "d", "--batch", "1e"], "--batch: expected a whole number, got '1e'"),
         (["export", "m", "o", "--to", "onnx", "--max-changed", "1e"], "a number, got '1e'"),
+        (["fewshot", "m", "d", "--l2", "x", "y"], "--l2: expected numbers, got 'x', 'y' (see"),
+        (["weights", "list", "--use", "it's"], "--use: expected one of classify, features, fine-"),
+        (["weights", "list", "--use", "it's"], "fine-tune, zero-shot, got 'it's' (see"),
+        (["describe", "ViT-B/16", "--batch"], "--batch: expected a value (see"),
     ],
 )
 def test_other_commands_lead_to_their_flags_too(

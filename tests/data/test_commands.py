@@ -123,6 +123,10 @@ def test_fix_keeps_what_another_list_of_the_folder_found(
             "unknown augmentation 'strong3'; did you mean",
         ),
         (["show", "digits", "--out", "no/such/folder.png"], "cannot write no/such/folder.png"),
+        (["check", "digits", "--out", "/"], "expected the name of a file to write, got '/'"),
+        (["check", "digits", "--out", "."], "expected the name of a file to write, got '.'"),
+        (["check", "digits", "--max-pixels", "0"], "--max-pixels must be at least 1, got 0"),
+        (["check", "digits", "--workers", "2147483648"], "loader.workers must be in [0, 1024]"),
     ],
 )
 def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,6 +134,14 @@ def test_mistakes(arguments: list[str], message: str, capsys: pytest.CaptureFixt
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_list_of_problems_may_go_into_a_new_folder(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "bad.tsv"
+    assert run(capsys, "data", "check", str(folder), "--out", str(out))[0] == 0
+    assert "cut.png" in out.read_text()
 
 
 def test_list_names_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:

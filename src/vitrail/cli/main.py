@@ -272,10 +272,25 @@ def _one_line(box: str) -> str:
         lines, rules = lines[2:], rules[2:]
     first = " ".join(lines[: rules.index(True)] if True in rules else lines)
     whole = " ".join(" ".join(lines).split())
-    wrong = re.search(r"Error parsing (--\S+): .*?(INT|FLOAT).*? from \['(.*?)'\]", whole)
-    wrong = wrong or re.search(r"Error parsing (--\S+): .*?(int|float)\b.*?: '(.*?)'", whole)
+    if said := _reworded(whole):
+        return said
+    meant = lines.index("Perhaps you meant:") + 1 if "Perhaps you meant:" in lines else None
+    return first if meant is None else f"{first}; perhaps you meant {lines[meant]}"
+
+
+def _reworded(said: str) -> str | None:
+    """Say in our words what the parser says of a value; it lists choices as Python does."""
+    wrong = re.search(r"Error parsing (--\S+): .*?(INT|FLOAT).*? from \['(.*?)'\]", said)
+    wrong = wrong or re.search(r"Error parsing (--\S+): .*?(int|float)\b.*?: '(.*?)'", said)
     if wrong:
         kind = "a whole number" if wrong[2].lower() == "int" else "a number"
         return f"{wrong[1]}: expected {kind}, got '{wrong[3]}'"
-    meant = lines.index("Perhaps you meant:") + 1 if "Perhaps you meant:" in lines else None
-    return first if meant is None else f"{first}; perhaps you meant {lines[meant]}"
+    if wrong := re.search(r"Error parsing (--\S+): .*? for arguments: \[(.*?)\]", said):
+        return f"{wrong[1]}: expected numbers, got {wrong[2]}"
+    pattern = r"invalid choice '(.*)' for argument '(--\S+)'. Expected one of \((.*?)\)"
+    if wrong := re.search(pattern, said):
+        choices = sorted(set(re.findall(r"'(.*?)'", wrong[3])) - {"None"})  # in any order there
+        return f"{wrong[2]}: expected one of {', '.join(choices)}, got '{wrong[1]}'"
+    if wrong := re.search(r"Missing value for argument '(--\S+)'", said):
+        return f"{wrong[1]}: expected a value"
+    return None

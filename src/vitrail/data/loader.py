@@ -19,11 +19,11 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import torch
 
-from vitrail.config import InputError, NonNegativeInt, PositiveInt, validate
+from vitrail.config import InputError, PositiveInt, Range, validate
 from vitrail.machine import available_cores
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ _PATIENCE = 5.0  # seconds that closing waits for a task that is being read
 class LoaderConfig:
     """How batches are loaded."""
 
-    workers: NonNegativeInt | None = None
+    workers: Annotated[int, Range("[0, 1024]")] | None = None
     """Batches made at a time; 0 makes each one when it is asked for. Default: one per core, at
     most 8."""
     kind: Literal["threads", "processes"] = "threads"

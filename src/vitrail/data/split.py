@@ -103,7 +103,13 @@ def sample_order(labels: np.ndarray, classes: int, seed: int) -> list[np.ndarray
 
     A class's order does not depend on the other classes.
     """
-    return [np.random.default_rng(seed).permutation(each) for each in members(labels, classes)]
+    return [_generator(seed).permutation(each) for each in members(labels, classes)]
+
+
+def _generator(seed: int) -> np.random.Generator:
+    if seed < 0:
+        raise InputError(f"--seed must be at least 0, got {seed}")
+    return np.random.default_rng(seed)
 
 
 def round_half_up(fraction: float, total: int) -> int:
@@ -126,6 +132,8 @@ def assign_folds(
     """Assign a fold to each image (n), from 0; images of one group share theirs.
 
     Without groups, each class's images are dealt in turn, and the next class goes on where the last
+    if len(labels) < folds:
+        raise InputError(f"--folds {folds}: there are only {len(labels):,} images")
     one stopped. With groups, the largest go first, each to the fold where its classes lack most.
     """
     if folds < 2:
@@ -137,24 +145,4 @@ def assign_folds(
             found[order] = (start + np.arange(len(order))) % folds
             start += len(order)
         return found
-    names, inverse = np.unique(groups, return_inverse=True)
-    if len(names) < folds:
-        raise InputError(f"--folds {folds}: there are only {len(names)} groups")
-    counts = np.zeros((len(names), classes), np.int64)
-    np.add.at(counts, (inverse, labels), 1)
-    order = np.random.default_rng(seed).permutation(len(names))
-    order = order[np.argsort(-counts[order].max(1), kind="stable")]
-    total = np.maximum(counts.sum(0), 1)
-    filled = np.zeros((folds, classes))
-    for group in order:
-        share = counts[group] / total
-        # Lowest spread of each class over the folds, then the emptiest fold.
-        costs = [
-            (float(np.std(filled + share * (np.arange(folds) == fold)[:, None], axis=0).mean()),
-             float(filled[fold].sum()))
-            for fold in range(folds)
-        ]  # fmt: skip
-        best = min(range(folds), key=lambda fold: costs[fold])
-        filled[best] += share
-        found[inverse == group] = best
-    return found
+    return assign_group_folds(labels, classes, folds, groups, _generator(seed))

@@ -155,7 +155,7 @@ class TrainConfig:
     """Steps that it had taken before."""
     minutes: Annotated[float, Range("(0, inf)")] | None = None
     """Time to finish in; the length is planned by a few real steps."""
-    batch: PositiveInt = 512
+    batch: Annotated[int, Range("[1, 1_000_000]")] = 512
     """Images per step, over all processes."""
     micro_batch: PositiveInt | None = None
     """Images per forward pass in each process; by default what fits into memory."""
@@ -188,7 +188,7 @@ class TrainConfig:
     """Time between checkpoints; by default five minutes. One is written at the end too."""
     log_every: NonNegativeInt = 10
     """Steps between lines of metrics."""
-    seed: int = 0
+    seed: Annotated[int, Range("[0, 4_294_967_295]")] = 0
     """Of initialization, order and augmentation."""
     max_unreadable: UnitFloat = 0.1
     """Largest fraction of images that may be unreadable."""

@@ -109,5 +109,6 @@ def test_the_catalog_is_filtered(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert list(found) == wanted
     assert 0 < len(found) < len(every)
+    assert run(capsys, "weights", "list", "--at-most", "nan")[0] == 2
     code, _, err = run(capsys, "weights", "list", "--at-most", "0")
     assert (code, err.count("\n")) == (2, 1)

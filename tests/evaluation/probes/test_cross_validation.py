@@ -38,7 +38,9 @@ def test_copies_in_one_group_do_not_flatter(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [(["--folds", "1"], "expected 2 or more"), (["--group", "("], "not a regular expression"),
-     (["--group", "z9"], "does not match")],
+     (["--group", "z9"], "does not match"), (["--seed", "-1"], "--seed must be at least 0, got -1"),
+     (["--folds", "14"], "--folds 14: there are only 13 images"),
+     (["--folds", "99999999999999999999"], "there are only 13 images")],
 )  # fmt: skip
 def test_bad_flags_are_one_line(
     tmp_path: Path, flags: list[str], said: str, capsys: pytest.CaptureFixture[str]

@@ -21,6 +21,7 @@ from vitrail.data.datasets.unreadable_list import list_others, write_rows, write
 from vitrail.data.decoding.decode import LIMITS, Limits
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.rng import shuffled
+from vitrail.files import check_writable, make_folder
 from vitrail.result import Result, ResultTable
 from vitrail.text import encodable
 
@@ -135,13 +136,17 @@ def check_data(
     a TSV file for them, for images that are there twice, and the reasons. No image is moved or
     changed.
     """
-    if workers is not None and workers < 1:
-        raise InputError(f"--workers must be at least 1, got {workers}")
+    for name, number in (("--workers", workers), ("--max-pixels", max_pixels)):
+        if number is not None and number < 1:
+            raise InputError(f"{name} must be at least 1, got {number}")
+    if out is not None:
+        check_writable(Path(out))
     splits = open_splits(data)
     limits = Limits(pixels=max_pixels)
     with show_progress("checking", sum(map(len, splits.values()))) as report:
         found = check(splits, limits=limits, workers=workers, report=report)
     if out is not None:
+        make_folder(Path(out).parent)
         write_rows(Path(out), ("split", "path", "reason", "kind"), map(list, found.problems()))
     written: Path | None = None
     if fix:

@@ -49,7 +49,7 @@ def list_weights(
 
     Only those for a `use`, `free` for any use, or of `at_most` so many million parameters.
     """
-    if at_most is not None and at_most <= 0:
+    if at_most is not None and not at_most > 0:
         raise InputError(f"--at-most must be above 0 million parameters, got {at_most:g}")
     found = [
         each
