@@ -132,12 +132,12 @@ def assign_folds(
     """Assign a fold to each image (n), from 0; images of one group share theirs.
 
     Without groups, each class's images are dealt in turn, and the next class goes on where the last
-    if len(labels) < folds:
-        raise InputError(f"--folds {folds}: there are only {len(labels):,} images")
     one stopped. With groups, the largest go first, each to the fold where its classes lack most.
     """
     if folds < 2:
         raise InputError(f"--folds {folds}: expected 2 or more")
+    if len(labels) < folds:
+        raise InputError(f"--folds {folds}: there are only {len(labels):,} images")
     found = np.full(len(labels), -1)
     if groups is None:
         start = 0
@@ -145,4 +145,24 @@ def assign_folds(
             found[order] = (start + np.arange(len(order))) % folds
             start += len(order)
         return found
-    return assign_group_folds(labels, classes, folds, groups, _generator(seed))
+    names, inverse = np.unique(groups, return_inverse=True)
+    if len(names) < folds:
+        raise InputError(f"--folds {folds}: there are only {len(names)} groups")
+    counts = np.zeros((len(names), classes), np.int64)
+    np.add.at(counts, (inverse, labels), 1)
+    order = _generator(seed).permutation(len(names))
+    order = order[np.argsort(-counts[order].max(1), kind="stable")]
+    total = np.maximum(counts.sum(0), 1)
+    filled = np.zeros((folds, classes))
+    for group in order:
+        share = counts[group] / total
+        # Lowest spread of each class over the folds, then the emptiest fold.
+        costs = [
+            (float(np.std(filled + share * (np.arange(folds) == fold)[:, None], axis=0).mean()),
+             float(filled[fold].sum()))
+            for fold in range(folds)
+        ]  # fmt: skip
+        best = min(range(folds), key=lambda fold: costs[fold])
+        filled[best] += share
+        found[inverse == group] = best
+    return found
