@@ -5,12 +5,14 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.shelf import refusal
-from vitrail.files import replacing, temporary_folder
+from vitrail.config import InputError
+from vitrail.files import check_writable, replacing, temporary_folder, write_whole
 
 HOLD = """
 import sys, time
@@ -86,3 +88,22 @@ def test_written_files_have_the_usual_permissions(tmp_path: Path) -> None:
         stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "folder", tmp_path / "folder/file")
     ]
     assert modes == [0o750, 0o640]
+
+
+@pytest.mark.parametrize(
+    "way", [check_writable, lambda p: write_whole(p, "x"), lambda p: write(p, "x")]
+)
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(
+    tmp_path: Path, way: Callable[[Path], None]
+) -> None:
+    """As /dev/null was, for root."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    link = tmp_path / "link"
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        with pytest.raises(InputError, match="is a device or a pipe"):
+            way(path)
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [link, pipe]

@@ -20,6 +20,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """
     part = path.with_name(f".{path.name}.new")
     try:
+        _check_special(path)
         with part.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
@@ -36,6 +37,7 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
     """Refuse a file, or a folder, that can't be written, before hours of work; make nothing."""
     if not path.name and not folder:
         raise InputError(f"expected the name of a file to write, got {str(path)!r}")
+    _check_special(path)
     if path.exists() and path.is_dir() != folder:
         raise InputError(f"{path} is a {'file' if folder else 'folder'}; choose another name")
     there = next(
@@ -45,6 +47,12 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
         raise InputError(f"{path} cannot be written: {there} is not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise InputError(f"{path} cannot be written: {there} is not writable")
+
+
+def _check_special(path: Path) -> None:
+    """Refuse a device or a pipe: a file would take its place, for root also that of /dev/null."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path} is a device or a pipe, which would be replaced by a file")
 
 
 def make_folder(folder: Path) -> None:
@@ -62,6 +70,7 @@ def replacing(path: Path) -> Iterator[Path]:
     It has the same suffix. An existing file is kept if anything fails; an existing folder is
     refused.
     """
+    _check_special(path)
     if path.is_dir():
         raise InputError(f"{path} is an existing folder; choose another name")
     try:
