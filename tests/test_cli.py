@@ -347,3 +347,17 @@ def test_a_name_that_is_too_long_is_the_users(
     code, said, err = run(capsys, *words, *more.get(words[0], []))
     assert (code, said) == (2, "")
     assert err == f"vitrail: {out}: File name too long\n"
+
+
+@pytest.mark.parametrize("error", [MemoryError("x"), RuntimeError("can't allocate memory\nframe")])
+def test_too_little_memory_gets_one_line(
+    error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(given: list[str]) -> None:
+        raise error
+
+    monkeypatch.setattr(sys.modules["vitrail.cli.main"], "_run", fail)
+    code, _, err = run(capsys)
+    first = str(error).partition("\n")[0]
+    said = f"vitrail: out of memory; a smaller --batch, --image or model needs less ({first})\n"
+    assert (code, err) == (1, said)

@@ -386,6 +386,7 @@ def test_models_are_compared_at_the_size_of_their_images(
         (("{other}", "--shots"), "none of the models has the classes"),
         (("{other}", "--shots", "9"), "fewer than 9 shots; a bare --shots leaves few-shot out"),
         (("{other}", "--batch", "0"), "--batch must be at least 1"),
+        (("{other}", "--batch", "9" * 20), "at most 1,000,000, got 999"),
     ],
 )
 def test_bad_comparisons_are_one_line(

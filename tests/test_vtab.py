@@ -223,3 +223,6 @@ def test_bad_input_is_one_line(model: Path, tmp_path: Path) -> None:
         "has no VTAB task that can be run (dtd: no folder or list in DIR has its images); expected"
         in text
     )
+    (tmp_path / "file").write_text("mine")
+    text = refusal(vtab, str(model), tmp_path / "empty", out=tmp_path / "file")
+    assert text.endswith("file is a file; choose another name")

@@ -119,6 +119,9 @@ def soup(
     check_writable(Path(out), folder=True)
     if choose_on_test and not greedy:
         raise InputError("--choose-on-test requires --greedy: otherwise nothing is chosen")
+    for flag, value in (("--split", split), ("--hold-out", hold_out)):
+        if value is not None and data is None and not greedy:
+            raise InputError(f"{flag} requires --data or --greedy: otherwise no image is looked at")
     found = [
         pair
         for number, each in enumerate(models, 1)

@@ -220,6 +220,8 @@ def test_the_command(runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixt
     for arguments, message in {
         ("--greedy",): "--greedy requires --data",
         ("--choose-on-test",): "--choose-on-test requires --greedy",
+        ("--split", "val"): "--split requires --data or --greedy",
+        ("--hold-out", "0"): "--hold-out requires --data or --greedy",
         ("--data", "shapes"): "has other classes",
         ("--checkpoints",): "is not a run folder",
     }.items():

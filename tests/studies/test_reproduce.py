@@ -79,6 +79,8 @@ def test_the_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["all", "--data", "digits"], "--data and --weights require a single study"),
         (["--data", "digits"], "--data and --weights need a study"),
         (["--pages", "nowhere"], "nowhere has no tables of studies"),
+        (["figure9", "--pages", __file__], "test_reproduce.py is a file; choose another name"),
+        (["figure9", "--out", f"{__file__}/x"], "test_reproduce.py is not a folder"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(

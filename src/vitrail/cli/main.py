@@ -114,10 +114,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (Stopped, KeyboardInterrupt) as stop:
         sys.stderr.write(f"vitrail: {stop if str(stop) else 'interrupted'}\n")
         sys.exit(128 + getattr(stop, "number", signal.SIGINT))
-    except RuntimeError as error:
-        if not _is_explained(error):
+    except (RuntimeError, MemoryError) as error:
+        if (said := _explain(error)) is None:
             raise
-        sys.stderr.write(f"vitrail: {error}\n")
+        sys.stderr.write(f"vitrail: {said}\n")
         sys.exit(1)
 
 
@@ -154,12 +154,18 @@ def _give_up_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _is_explained(error: RuntimeError) -> bool:
-    """Tell whether an error's message says it all, without the traceback."""
+def _explain(error: RuntimeError | MemoryError) -> str | None:
+    """Say in one line what happened, where that says it all without the traceback."""
     from vitrail.data.loader import WorkerError
     from vitrail.training.loop import DivergedError
+    from vitrail.training.memory import is_out_of_memory
 
-    return isinstance(error, DivergedError | WorkerError)
+    if isinstance(error, DivergedError | WorkerError):
+        return str(error)
+    if is_out_of_memory(error):
+        said = printable(str(error).partition("\n")[0])
+        return f"out of memory; a smaller --batch, --image or model needs less ({said})"
+    return None
 
 
 def _overview() -> str:

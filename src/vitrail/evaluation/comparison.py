@@ -36,6 +36,7 @@ from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
 
 _ROUNDS = 7
+_LARGEST = 1_000_000  # images in a batch, as in training
 """Times that each model's speed is measured, in turn with the others."""
 
 
@@ -57,8 +58,8 @@ def compare(
     otherwise `val`; few-shot learns from `train`, and empty `shots` leave it out. `image` and `map`
     are as for `evaluate`.
     """
-    if batch < 1:
-        raise InputError(f"--batch must be at least 1, got {batch}")
+    if not 1 <= batch <= _LARGEST:
+        raise InputError(f"--batch must be at least 1 and at most {_LARGEST:,}, got {batch}")
     if len(models) < 2:
         raise InputError(f"expected two or more models to compare, got {len(models)}")
     with process_group(device) as processes:

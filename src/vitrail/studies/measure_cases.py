@@ -10,7 +10,7 @@ from typing import Any
 
 from vitrail.config import InputError, path_of
 from vitrail.console import log_line
-from vitrail.files import write_whole
+from vitrail.files import make_folder, write_whole
 from vitrail.studies.study import Measurements
 from vitrail.training.checkpoints.run_lock import run_lock
 
@@ -27,7 +27,7 @@ def measure_cases(plan: Measurements, out: Path) -> list[dict[str, Any]]:
     path = out / PLAN
     if path.exists() and path.read_text(encoding="utf-8") != text:
         raise InputError(f"{out} has measurements of other cases; choose another --out")
-    (out / RECORDS).mkdir(parents=True, exist_ok=True)
+    make_folder(out / RECORDS)
     with run_lock(out):
         write_whole(path, text)
         return [

@@ -13,7 +13,7 @@ from typing import get_args
 
 from vitrail.config import InputError, suggest
 from vitrail.console import log_line
-from vitrail.files import write_whole
+from vitrail.files import check_writable, write_whole
 from vitrail.result import write_json
 from vitrail.studies.engine.jobs import RUNS
 from vitrail.studies.engine.sweep import sweep
@@ -59,6 +59,9 @@ def reproduce(
     wanted = [load_study(name) for name in (NAMES if study == "all" else (study,))]
     for each in wanted:  # what can't be run is refused before anything is
         each.plan(scale, data, weights)
+    for folder in (out, pages):
+        if folder is not None:
+            check_writable(Path(folder), folder=True)
     found = []
     for number, each in enumerate(wanted, 1):
         if len(wanted) > 1:

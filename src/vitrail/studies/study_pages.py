@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vitrail.config import InputError
-from vitrail.files import write_whole
+from vitrail.files import make_folder, write_whole
 from vitrail.result import ResultTable
 from vitrail.studies.claims import Verdict, seeds_of
 from vitrail.studies.curves import group_table
@@ -44,7 +44,7 @@ Effects are differences between runs with the same seed. A claim holds or fails 
 
 def keep_table(result: StudyResult, folder: Path) -> None:
     """Keep a study's table, and what it is of; that of another scale is replaced."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     write_whole(folder / f"{result.study}.csv", table_to_csv(result.rows))
     data = re.sub(r"^(\w+):[^,]*/[^,]*", r"\1:DIR", result.data)  # wherever it was
     data = re.sub(r"^/[^,]*?([^/,]+)/?(?=,|$)", r"\1", data)

@@ -19,7 +19,7 @@ from vitrail.console import log_line
 from vitrail.evaluation.evaluate import evaluate
 from vitrail.evaluation.inputs import name_model
 from vitrail.evaluation.metrics.intervals import Estimate, wilson
-from vitrail.files import write_whole
+from vitrail.files import check_writable, write_whole
 from vitrail.models.names import at_size, parse_size
 from vitrail.models.spec import Size
 from vitrail.recipes import paper_finetune, shorten_warmup
@@ -142,6 +142,7 @@ def vtab(
     data, out = Path(data), Path(out)
     if not data.is_dir():
         raise InputError(f"no folder {data}; expected one with a folder for each task of VTAB")
+    check_writable(out, folder=True)
     size = parse_size(image) if isinstance(image, str) else image
     chosen = _choose(tasks)
     own = None if isinstance(model, str | os.PathLike) else as_loaded(model)

@@ -95,6 +95,8 @@ def test_the_command_makes_what_the_function_makes(
     assert "Paired differences" in page
     assert "vary lr" in page
     assert (tmp_path / "plots" / "plot.svg").exists()
+    code, _, error = run(capsys, *show[:-1], str(plan))
+    assert (code, error) == (2, f"vitrail: {plan} cannot be made: File exists\n")
 
 
 @pytest.mark.parametrize(

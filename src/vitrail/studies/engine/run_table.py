@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.config import InputError, flatten, read_file
-from vitrail.files import write_whole
+from vitrail.files import make_folder, write_whole
 from vitrail.plotting.canvas import save_plot
 from vitrail.studies.engine.jobs import Records
 from vitrail.studies.engine.sweep import PAGE, PLAN, TABLE, read_cells
@@ -52,7 +52,7 @@ def show_sweep(
         return result
     out = Path(out)
     plot = draw_sweep(result, x=x, by=by)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     result.write_table(out / TABLE)
     result.write_table(out / Path(TABLE).with_suffix(".parquet"))
     save_plot(plot, out, _PLOT)

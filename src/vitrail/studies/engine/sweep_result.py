@@ -14,7 +14,7 @@ import numpy as np
 
 from vitrail.config import InputError, suggest
 from vitrail.evaluation.metrics.intervals import student_t
-from vitrail.files import write_whole
+from vitrail.files import make_folder, write_whole
 from vitrail.result import Result, ResultTable, to_plain
 from vitrail.studies.engine.jobs import CellJobs, Records
 from vitrail.studies.engine.stage_words import THEN
@@ -171,7 +171,7 @@ class SweepResult(Result):
         writers = {".csv": self.to_csv, ".parquet": self._to_parquet, ".json": self._to_json}
         if path.suffix not in writers:
             raise InputError(f"{path}: expected a file that ends in {', '.join(writers)}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_whole(path, writers[path.suffix]())
         return path
 
