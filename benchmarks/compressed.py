@@ -36,7 +36,7 @@ from vitrail.deploy.exporting.samples import take_samples
 from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.fused import fuse
 from vitrail.predictor.int8 import measure_ranges
-from vitrail.weights.convert import convert
+from vitrail.weights.conversion.convert import convert
 
 Engine = Callable[[Tensor], Tensor]
 PEER, OURS = "timm", "vitrail"

@@ -39,8 +39,9 @@ from vitrail.models import build, parse
 from vitrail.predictor import Predictor
 from vitrail.predictor.fused import InferencePrecision
 from vitrail.predictor.images import find_images
-from vitrail.weights.checkpoint import Checkpoint, save_folder
-from vitrail.weights.convert import convert
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.conversion.convert import convert
+from vitrail.weights.model_folder import save_folder
 
 OURS = "vitrail"
 TOP = 5

@@ -28,8 +28,9 @@ from torch import nn
 
 import vitrail
 from vitrail.models import build
-from vitrail.weights.checkpoint import Checkpoint, save_folder
-from vitrail.weights.convert import convert
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.conversion.convert import convert
+from vitrail.weights.model_folder import save_folder
 
 ROUNDS = 8
 OURS = "vitrail, timm's file"

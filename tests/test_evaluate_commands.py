@@ -24,9 +24,9 @@ from vitrail.data.transforms.apply import normalize
 from vitrail.evaluation.features.feature_index import read_index
 from vitrail.evaluation.metrics.significance import mcnemar
 from vitrail.models.cost.total import cost_of
-from vitrail.weights.checkpoint import save_folder
 from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
 from vitrail.weights.load import load, read_checkpoint
+from vitrail.weights.model_folder import save_folder
 
 Capture = pytest.CaptureFixture[str]
 CPU = ("--device", "cpu")
@@ -181,7 +181,8 @@ def test_a_head_of_zeros_is_no_classifier(capsys: Capture, photos: Path, tmp_pat
     import torch
 
     from vitrail.models import build
-    from vitrail.weights.checkpoint import Checkpoint, save_folder
+    from vitrail.weights.checkpoint import Checkpoint
+    from vitrail.weights.model_folder import save_folder
 
     made = build("ViT/4@8,depth=1,width=16,heads=2,mlp=32", classes=3)
     with torch.no_grad():

@@ -35,8 +35,9 @@ from vitrail.predictor.fused import fuse
 from vitrail.predictor.images import find_images
 from vitrail.predictor.last_block import LastBlock, prune_last_block
 from vitrail.predictor.prediction_files import csv_writer
-from vitrail.weights.checkpoint import Checkpoint, save_folder
+from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.loaded import save
+from vitrail.weights.model_folder import save_folder
 
 
 @pytest.fixture
@@ -491,10 +492,10 @@ def test_command_writes_tables(folder: Path, capsys: pytest.CaptureFixture[str])
     assert (table[2]["top"], table[2]["error"]) == (None, "not an image but text")
     left = {path.name for path in folder.iterdir()}
     assert left == {"model", "images", "a.csv", "a.parquet"}
-
     strange = str(folder / "\udcff.parquet")  # a name that is not UTF-8, which pyarrow can't open
     main(["predict", str(folder / "model"), str(folder / "images"), "--parquet", strange])
     assert Path(strange).stat().st_size > 1000
+
 
 def test_command_gives_the_labels_of_a_multi_label_model(
     folder: Path, capsys: pytest.CaptureFixture[str]

@@ -22,7 +22,8 @@ from vitrail.run import TrainConfig
 from vitrail.vtab1k import GROUPS, TASKS, TaskResult, VTABResult, vtab
 from vitrail.vtab1k.benchmark import configure_tasks
 from vitrail.vtab1k.task_images import find_task, open_task, write_list
-from vitrail.weights.checkpoint import Checkpoint, save_folder
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.model_folder import save_folder
 
 TINY = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"
 BY_NAME = {task.name: task for task in TASKS}

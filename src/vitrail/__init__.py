@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from vitrail.training.task import Task as Task
     from vitrail.training.train_config import TrainConfig as TrainConfig
     from vitrail.vtab1k import vtab as vtab
-    from vitrail.weights.convert import convert as convert
-    from vitrail.weights.convert import to_state_dict as to_state_dict
+    from vitrail.weights.conversion.convert import convert as convert
+    from vitrail.weights.conversion.write_formats import to_state_dict as to_state_dict
     from vitrail.weights.load import load as load
     from vitrail.weights.loaded import save as save
     from vitrail.weights.published.weights_list import list_weights as list_weights
@@ -93,14 +93,14 @@ _LAZY = {
     "soup": "vitrail.model_soup",
     "vtab": "vitrail.vtab1k",
     "build": "vitrail.models",
-    "convert": "vitrail.weights.convert",
+    "convert": "vitrail.weights.conversion.convert",
     "describe": "vitrail.models.cost.total",
     "list_models": "vitrail.models.cost.total",
     "load": "vitrail.weights.load",
     "save": "vitrail.weights.loaded",
     "list_weights": "vitrail.weights.published.weights_list",
     "show_weights": "vitrail.weights.weights_summary",
-    "to_state_dict": "vitrail.weights.convert",
+    "to_state_dict": "vitrail.weights.conversion.write_formats",
     "Predictor": "vitrail.predictor",
     "train": "vitrail.run",
     "finetune": "vitrail.run",

@@ -1,9 +1,10 @@
-"""Atomic writes: a file is written beside its place, then moved into it."""
+"""Atomic writes: a file or folder is written beside its place, then moved into it."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -86,6 +87,43 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"{path}: cannot be written: {reason}") from None
+
+
+def replace_folder(new: Path, folder: Path) -> None:
+    """Put a finished folder, named `.NAME.new-` and eight letters, in the place of NAME.
+
+    NAME is renamed to `.NAME.old-…`, the new one to NAME, then the old one is removed. Wherever
+    that stops, NAME is the old folder or the new one, or, between the two renames, is missing while
+    both stand beside it: there `find_stranded` finds the new one, and `settle_folder` finishes.
+    """
+    old = new.with_name(f".{folder.name}.old-{new.name[-8:]}")
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)  # `settle_folder` removes what stays of it
+
+
+def find_stranded(folder: Path) -> Path | None:
+    """Find the new folder of a replacement that stopped between its two renames."""
+    there = {path.name[-12:]: path for path in _leftovers(folder)}
+    return next(
+        (there[key] for key in there if key[:3] == "new" and f"old{key[3:]}" in there), None
+    )
+
+
+def settle_folder(folder: Path) -> None:
+    """Finish or remove what a stopped replacement left behind."""
+    if not folder.exists() and (stranded := find_stranded(folder)):
+        stranded.rename(folder)
+        sync(folder.parent)
+    for path in _leftovers(folder):
+        shutil.rmtree(path)
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    pattern = re.compile(rf"\.{re.escape(folder.name)}\.(new|old)-\w{{8}}")
+    return [path for path in folder.parent.glob(".*") if pattern.fullmatch(path.name)]
 
 
 @contextmanager

@@ -35,9 +35,10 @@ from vitrail.training.checkpoints.run_folder import CHECKPOINTS
 from vitrail.training.checkpoints.state_dicts import load_tensors
 from vitrail.training.optimization.averaging import greedy_soup, uniform_soup
 from vitrail.training.peft import plain_state
-from vitrail.weights.checkpoint import Checkpoint, Provenance, save_folder
+from vitrail.weights.checkpoint import Checkpoint, Provenance
 from vitrail.weights.load import read_checkpoint
 from vitrail.weights.loaded import AnyModel, as_checkpoint
+from vitrail.weights.model_folder import save_folder
 
 _BATCH = 64  # images in a forward pass
 _METRICS = {"top1": "top-1", "map": "mAP", "loss": "-loss"}

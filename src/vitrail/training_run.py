@@ -54,7 +54,7 @@ from vitrail.training.train_config import TrainConfig
 from vitrail.training.train_iterator import count_images, open_iterator
 from vitrail.training.trainer_setup import build_model, make_trainer, plan_intervals
 from vitrail.training.validation import Validator
-from vitrail.weights.checkpoint import save_folder
+from vitrail.weights.model_folder import save_folder
 
 log = logging.getLogger("vitrail")
 

@@ -25,7 +25,8 @@ from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.evaluation.uncertainty.novelty import class_means, feature_distance
 from vitrail.models import build, parse
 from vitrail.predictor import Predictor
-from vitrail.weights.checkpoint import Checkpoint, save_folder
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.model_folder import save_folder
 from vitrail.weights.uncertainty_record import Uncertainty, UncertaintyFacts
 
 PREPROCESS = Preprocess(

@@ -39,7 +39,7 @@ from vitrail.inspection.attention import attention_masks
 from vitrail.inspection.distance import attention_distance
 from vitrail.inspection.record import record
 from vitrail.predictor import Predictor
-from vitrail.weights.checkpoint import load_folder, save_folder
+from vitrail.weights.model_folder import load_folder, save_folder
 
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)

@@ -9,7 +9,8 @@ from PIL import Image
 
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build
-from vitrail.weights.checkpoint import Checkpoint, save_folder
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.model_folder import save_folder
 
 CLASSES = ("a", "b", "c")
 TINY = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"

@@ -15,9 +15,10 @@ from vitrail.models.pretraining.masked import MaskedAutoencoder
 from vitrail.models.pretraining.masking import gather_patches, sample_masking
 from vitrail.models.pretraining.mim import MaskConfig
 from vitrail.weights.adapt import adapt_checkpoint
-from vitrail.weights.checkpoint import Checkpoint, load_folder
-from vitrail.weights.convert import convert
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.conversion.convert import convert
 from vitrail.weights.load import load, read_checkpoint
+from vitrail.weights.model_folder import load_folder
 
 hf = peers.load("transformers")
 OPTIONS: dict[str, Any] = {

@@ -19,7 +19,7 @@ from vitrail.config import InputError
 from vitrail.weights.files.tensor_files import WeightsFile
 from vitrail.weights.formats.timm.timm_architectures import RESNETS, VITS
 from vitrail.weights.load import read_weights
-from vitrail.weights.sources import Resolved
+from vitrail.weights.sources.resolved import Resolved
 
 timm = peers.load("timm")
 
@@ -84,7 +84,7 @@ def read(name: str, model: Any, arguments: dict[str, Any]) -> Any:
         ignored=(),
         load=lambda: state,
     )
-    found = Resolved(f"timm:{name}", Path(name), json.loads(json.dumps(config)), {}, None)
+    found = Resolved(f"timm:{name}", Path(name), json.loads(json.dumps(config)))
     return read_weights(file, found, hashed=False)
 
 

@@ -30,7 +30,7 @@ from tests.parity.transformers_tiny import (
 )
 from vitrail.config import InputError
 from vitrail.models import ViT
-from vitrail.weights.convert import convert
+from vitrail.weights.conversion.convert import convert
 from vitrail.weights.load import read_checkpoint
 
 DECODER = {f"decoder_{key}": value for key, value in TEXT.items()}

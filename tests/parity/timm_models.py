@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vitrail.models import ViT
 from vitrail.weights.files.tensor_files import WeightsFile
 from vitrail.weights.load import read_weights
-from vitrail.weights.sources import Resolved
+from vitrail.weights.sources.resolved import Resolved
 
 TINY: dict[str, Any] = {"embed_dim": 48, "depth": 2, "num_heads": 3, "num_classes": 5}
 
@@ -29,7 +29,7 @@ def read(name: str, model: nn.Module, arguments: dict[str, Any]) -> ViT:
         ignored=(),
         load=lambda: state,
     )
-    found = Resolved(f"timm:{name}", Path(name), json.loads(json.dumps(config)), {}, None)
+    found = Resolved(f"timm:{name}", Path(name), json.loads(json.dumps(config)))
     ours = read_weights(file, found, hashed=False).build()
     assert isinstance(ours, ViT)
     return ours

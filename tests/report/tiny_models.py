@@ -11,7 +11,8 @@ from PIL import Image
 
 from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.models import build, parse
-from vitrail.weights.checkpoint import Activation, Checkpoint, Provenance, save_folder
+from vitrail.weights.checkpoint import Activation, Checkpoint, Provenance
+from vitrail.weights.model_folder import save_folder
 
 EVIL = "<script>alert('x')</script>"
 """A name of a class, and of a file, that must come out as text."""

@@ -27,8 +27,9 @@ from vitrail.run import TrainConfig
 from vitrail.training.losses import DistillConfig
 from vitrail.training.optimization.optim import OptimConfig
 from vitrail.training.task import DeviceBatch
-from vitrail.weights.checkpoint import Checkpoint, save_folder
+from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load, read_checkpoint
+from vitrail.weights.model_folder import save_folder
 
 PLAIN = Augment(crop="whole", flip=0.0, mixup=0.5)
 

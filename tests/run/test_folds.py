@@ -1,6 +1,8 @@
 """Grouped hold-outs and k-fold cross-validation of whole runs, and finished runs that go on."""
 
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from vitrail.config import InputError
 from vitrail.recipes.folds import FoldsResult
 from vitrail.training.checkpoints.run_folder import MODEL
 from vitrail.training.run_data import open_run_data
-from vitrail.weights.checkpoint import load_folder
+from vitrail.weights.model_folder import load_folder
 
 MODEL_NAME = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"
 WORDS: dict[str, Any] = {"model": MODEL_NAME, "batch": 4, "loggers": ()}
@@ -50,6 +52,32 @@ def test_a_run_holds_out_whole_groups(patients: Path, tmp_path: Path) -> None:
     assert held | rest == set(range(8))
     assert not held & rest
     assert found.images == 6
+
+
+def test_the_next_commands_work_as_they_are(
+    patients: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = (
+        "train",
+        f"csv:{patients.name}",
+        "--model",
+        MODEL_NAME,
+        "--steps",
+        "1",
+        "--no-report",
+    )
+    assert run(capsys, *command, "--out", "my run", "--loggers", "null")[0] == 0
+    code, said, err = run(capsys, *command, "--out", "my run", "--loggers", "null")
+    assert code == 0, err
+    found = [line[9:] for line in said.splitlines() if line[:8].strip() in ("next", "")]
+    assert re.fullmatch(r"vitrail predict 'my run' \d+\.png", found[1])
+    assert Path(found[1].split()[-1]).name in {
+        f"{n}.png" for n in patients_of(Path("my run"), "val")
+    }
+    assert found[0] == "vitrail evaluate 'my run' csv:list.csv"
+    for line in found[:2]:
+        assert run(capsys, *shlex.split(line)[1:])[0] == 0
 
 
 def test_without_splits_a_tenth_of_the_groups_is_held_out(patients: Path, tmp_path: Path) -> None:

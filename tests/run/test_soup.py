@@ -22,8 +22,8 @@ from vitrail.training.checkpoints.resume import TENSORS
 from vitrail.training.checkpoints.state_dicts import load_tensors
 from vitrail.training.optimization.optim import OptimConfig
 from vitrail.training.peft import TuneConfig
-from vitrail.weights.checkpoint import save_folder
 from vitrail.weights.load import load, read_checkpoint
+from vitrail.weights.model_folder import save_folder
 
 LEARNS: dict[str, Any] = {
     "length": steps(8),

@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 from tests.weights.checkpoints import SMALL, equal, make_checkpoint, same
 from vitrail.config import InputError
 from vitrail.models import BiTSpec, HybridSpec, Spec, build
-from vitrail.weights import checkpoint
-from vitrail.weights.checkpoint import Checkpoint, load_folder, save_folder
+from vitrail.weights import model_folder
+from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import load
+from vitrail.weights.model_folder import load_folder, save_folder
 
 SPECS: list[Spec] = [
     replace(SMALL, depth=2, pool="map", registers=2, layer_scale=0.1),
@@ -190,7 +191,7 @@ def test_a_failed_save_leaves_what_was_there(
     def fail(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "sync", fail)
+    monkeypatch.setattr(model_folder, "sync", fail)
     with pytest.raises(InputError, match="No space left on device; what was there stays"):
         save_folder(make_checkpoint(seed=1), tmp_path / "m")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]

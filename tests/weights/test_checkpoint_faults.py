@@ -10,7 +10,7 @@ import pytest
 from tests.material import ROOT
 from tests.weights.checkpoints import make_checkpoint, same
 from vitrail.config import InputError
-from vitrail.weights.checkpoint import load_folder, save_folder
+from vitrail.weights.model_folder import load_folder, save_folder
 
 
 def damage(folder: Path, name: str, change: str) -> None:
@@ -106,7 +106,7 @@ import os, signal, sys
 from pathlib import Path
 import torch
 from tests.weights.checkpoints import make_checkpoint, same
-from vitrail.weights.checkpoint import load_folder, save_folder
+from vitrail.weights.model_folder import load_folder, save_folder
 
 torch.set_num_threads(1)
 place = Path(sys.argv[1])

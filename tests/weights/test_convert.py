@@ -19,12 +19,14 @@ from tests.parity import peers
 from vitrail.cli import main
 from vitrail.config import InputError
 from vitrail.models import build, parse
-from vitrail.weights.checkpoint import Checkpoint, load_folder, save_folder
+from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.class_names import imagenet_classes
-from vitrail.weights.convert import WRITERS, compare_logits, convert
+from vitrail.weights.conversion.convert import compare_logits, convert
+from vitrail.weights.conversion.write_formats import WRITERS
 from vitrail.weights.formats.keymap import write_table
 from vitrail.weights.formats.torchvision import TORCHVISION
 from vitrail.weights.load import read_checkpoint
+from vitrail.weights.model_folder import load_folder, save_folder
 
 TINY = "ViT/8@32,depth=2,width=128,heads=2,mlp=96,classes=5"
 RULE: dict[str, Any] = {"position_resize": "google"}
@@ -137,8 +139,8 @@ def test_a_full_disk_leaves_nothing_behind(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("vitrail.weights.convert._finish", full)
-    with pytest.raises(InputError, match="could not be written: No space left on device"):
+    monkeypatch.setattr("vitrail.files.sync", full)
+    with pytest.raises(InputError, match="cannot be written: No space left on device"):
         convert(str(tmp_path / "ours"), tmp_path / "deep" / "out", to)
     assert list((tmp_path / "deep").iterdir()) == []
 

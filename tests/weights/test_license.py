@@ -11,11 +11,12 @@ from tests.predictors import make
 from vitrail.config import InputError
 from vitrail.weights.checkpoint import Provenance
 from vitrail.weights.license import find_license
-from vitrail.weights.sources import Resolved, resolve
+from vitrail.weights.sources.resolve import resolve
+from vitrail.weights.sources.resolved import Resolved
 
 
 def found(folder: Path, config: dict[str, Any], source: str = "file:x") -> Resolved:
-    return Resolved(source, folder / "model.safetensors", config, {}, None)
+    return Resolved(source, folder / "model.safetensors", config)
 
 
 def test_where_a_license_is_found(tmp_path: Path) -> None:

@@ -16,12 +16,13 @@ from safetensors.torch import save_file
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build
-from vitrail.weights.checkpoint import Checkpoint, save_folder
-from vitrail.weights.convert import convert
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.conversion.convert import convert
 from vitrail.weights.formats.keymap import write_table
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.torchvision import TORCHVISION
 from vitrail.weights.load import read_checkpoint
+from vitrail.weights.model_folder import save_folder
 
 TINY = "ViT/8@16,depth=1,width=64,heads=1,mlp=32,classes=3,activation=gelu"
 IMAGE = Preprocess(
@@ -223,7 +224,7 @@ def test_files_have_the_usual_rights(to: str, tmp_path: Path) -> None:
 
 def test_what_a_killed_conversion_left_is_removed(tmp_path: Path) -> None:
     save_folder(checkpoint(), tmp_path / "ours")
-    left = tmp_path / ".out.part"
+    left = tmp_path / ".vitrail-12345678"
     left.mkdir()
     (left / "preprocessor_config.json").write_text("of another model")
     convert(str(tmp_path / "ours"), tmp_path / "out", "timm")

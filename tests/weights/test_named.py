@@ -15,15 +15,18 @@ from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build, parse
 from vitrail.weights.adapt import adapt_checkpoint, adapt_to_model, find_classes
-from vitrail.weights.checkpoint import Checkpoint, Provenance, save_folder
+from vitrail.weights.checkpoint import Checkpoint, Provenance
 from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
-from vitrail.weights.convert import WRITERS, compare_logits, convert
+from vitrail.weights.conversion.convert import compare_logits, convert
+from vitrail.weights.conversion.write_formats import WRITERS
 from vitrail.weights.formats.format import Format
 from vitrail.weights.formats.huggingface.huggingface import HF_VIT
 from vitrail.weights.formats.keymap import Tensors, write_table
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.torchvision import TORCHVISION
-from vitrail.weights.load import SPEC_KEY, load, read_checkpoint
+from vitrail.weights.identify import SPEC_KEY
+from vitrail.weights.load import load, read_checkpoint
+from vitrail.weights.model_folder import save_folder
 
 TINY = "ViT/8@16,depth=1,width=32,heads=2,mlp=32,classes=3,activation=gelu"
 WIDE = "ViT/8@16x24,depth=1,width=64,heads=1,mlp=32,classes=3,activation=gelu"
@@ -230,7 +233,7 @@ def test_a_conversion_that_fails_leaves_the_older_model(
     for folder in ("old", "new"):
         save_folder(make_checkpoint(TINY), tmp_path / folder)
     before: dict[str, Any] = {file.name: file.read_bytes() for file in (tmp_path / "old").iterdir()}
-    monkeypatch.setattr("vitrail.weights.convert.TOLERANCE", -1)
+    monkeypatch.setattr("vitrail.weights.conversion.convert.TOLERANCE", -1)
     with pytest.raises(InputError, match="other logits"):
         convert(str(tmp_path / "new"), tmp_path / "old", "vitrail")
     assert {file.name: file.read_bytes() for file in (tmp_path / "old").iterdir()} == before
@@ -257,7 +260,7 @@ def test_a_conversion_that_is_stopped_leaves_nothing(
         raise KeyboardInterrupt
 
     save_folder(make_checkpoint(TINY), tmp_path / "own")
-    monkeypatch.setattr("vitrail.weights.convert.compare_logits", stop)
+    monkeypatch.setattr("vitrail.weights.conversion.convert.compare_logits", stop)
     for to in WRITERS:
         with pytest.raises(KeyboardInterrupt):
             convert(str(tmp_path / "own"), tmp_path / "out", to)

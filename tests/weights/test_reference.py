@@ -11,8 +11,11 @@ import torch
 from tests.parity import peers
 from vitrail.config import InputError
 from vitrail.models import build, parse
-from vitrail.weights.checkpoint import Checkpoint, save_folder
-from vitrail.weights.convert import WRITERS, convert
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.conversion import write_formats
+from vitrail.weights.conversion.convert import convert
+from vitrail.weights.conversion.reference import NoReferenceError, run_reference
+from vitrail.weights.conversion.write_formats import WRITERS
 from vitrail.weights.files.tensor_files import open_weights
 from vitrail.weights.formats.google import GOOGLE
 from vitrail.weights.formats.huggingface.huggingface import HF_VIT
@@ -21,8 +24,8 @@ from vitrail.weights.formats.keymap import Entry, Table
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.torchvision import TORCHVISION
 from vitrail.weights.load import read_resolved
-from vitrail.weights.reference import NoReferenceError, run_reference
-from vitrail.weights.sources import resolve
+from vitrail.weights.model_folder import save_folder
+from vitrail.weights.sources.resolve import resolve
 
 TINY = "ViT/8@32,depth=2,width=64,heads=4,mlp=64,classes=5,activation=gelu"  # a square MLP
 DOUBLE = TINY.replace("mlp=64", "mlp=128")  # where a Flax kernel's axes could be taken for a gate's
@@ -180,7 +183,7 @@ def test_a_wrong_config_is_found(
 ) -> None:
     """Our reader believes the spec in the metadata; another project reads config.json."""
     wrong = {**write_hf_config(parse(TINY)), key: value}
-    monkeypatch.setattr("vitrail.weights.convert.write_hf_config", lambda *_: wrong)
+    monkeypatch.setattr(write_formats, "write_hf_config", lambda *_: wrong)
     with pytest.raises(InputError, match="plain forward pass"):
         convert(str(ours), tmp_path / "hf", "hf")
 

@@ -14,9 +14,9 @@ import pytest
 
 from tests.shelf import BODY, Shelf, refusal, serving
 from vitrail.models import parse
-from vitrail.weights import sources
 from vitrail.weights.published.catalog import CATALOG, RECOMMENDED, find
-from vitrail.weights.sources import resolve
+from vitrail.weights.sources import remote_sources
+from vitrail.weights.sources.resolve import resolve
 
 INDEX = "model.safetensors.index.json"
 
@@ -178,8 +178,8 @@ def test_near_names_are_offered(tmp_path: Path) -> None:
 @pytest.fixture
 def stores(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """Let the shelf stand in for the model stores."""
-    monkeypatch.setattr(sources, "GOOGLE", shelf.address)
-    monkeypatch.setattr(sources, "DINOV2", f"{shelf.address}/dinov2")
+    monkeypatch.setattr(remote_sources, "GOOGLE", shelf.address)
+    monkeypatch.setattr(remote_sources, "DINOV2", f"{shelf.address}/dinov2")
     return shelf
 
 
@@ -300,7 +300,7 @@ def test_without_the_hubs_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def resolve_online(source: str, endpoint: str, home: Path) -> str:
     """Resolve in a process that believes in a hub there; give its last line."""
-    code = f"from vitrail.weights.sources import resolve; print(resolve({source!r}))"
+    code = f"from vitrail.weights.sources.resolve import resolve; print(resolve({source!r}))"
     env = {**os.environ, "HF_HUB_OFFLINE": "0", "HF_ENDPOINT": endpoint, "HF_HOME": str(home)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     return (done.stdout or done.stderr).splitlines()[-1]

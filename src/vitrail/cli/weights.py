@@ -29,7 +29,7 @@ def convert(
         to: vitrail, npz, bigvision, timm, hf or torchvision.
         model: The model's name, if the weights don't tell it, such as ViT-B/16,heads=16.
     """
-    from vitrail.weights.convert import convert as write
+    from vitrail.weights.conversion.convert import convert as write
 
     print_result(write(source, out, to, model=model), json=json)
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from vitrail.config import InputError
 from vitrail.download import fetch_from_hub
 from vitrail.weights.formats.conventions import section
-from vitrail.weights.sources import LARGEST_JSON, Resolved, hub_repository
+from vitrail.weights.sources.remote_sources import hub_repository
+from vitrail.weights.sources.resolved import LARGEST_JSON, Resolved
 
 _CARD = "README.md"
 

@@ -14,7 +14,8 @@ from vitrail.config import InputError
 from vitrail.data import Preprocess
 from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.models import BiT, ViT, ViTSpec, build
-from vitrail.weights.checkpoint import Activation, Checkpoint, Provenance, save_folder
+from vitrail.weights.checkpoint import Activation, Checkpoint, Provenance
+from vitrail.weights.model_folder import save_folder
 from vitrail.weights.uncertainty_record import Uncertainty
 
 

@@ -15,7 +15,7 @@ from vitrail.weights.license import find_license
 from vitrail.weights.load import read_resolved
 from vitrail.weights.loaded import AnyModel, as_checkpoint
 from vitrail.weights.published.catalog import find
-from vitrail.weights.sources import resolve
+from vitrail.weights.sources.resolve import resolve
 
 
 @dataclass(frozen=True, kw_only=True)

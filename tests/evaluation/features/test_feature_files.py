@@ -18,7 +18,8 @@ from vitrail.data.datasets.open import open_data
 from vitrail.evaluation.features.extract import Features, extract
 from vitrail.evaluation.features.feature_files import write_features
 from vitrail.models import build
-from vitrail.weights.checkpoint import Checkpoint, save_folder
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.model_folder import save_folder
 
 MODEL = "ViT/8@16,depth=2,width=8,heads=2,mlp=16"
 

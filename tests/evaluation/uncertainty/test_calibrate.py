@@ -14,7 +14,7 @@ from vitrail.config import InputError
 from vitrail.data.datasets.open import open_dataset
 from vitrail.evaluation.metrics.calibration import measure_calibration
 from vitrail.evaluation.uncertainty.fit_uncertainty import fit_uncertainty
-from vitrail.weights.checkpoint import load_folder
+from vitrail.weights.model_folder import load_folder
 
 
 def test_the_error_after_is_of_temperatures_that_did_not_see_the_image() -> None:

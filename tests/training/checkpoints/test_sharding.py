@@ -30,7 +30,8 @@ from vitrail.training.parts import gather_parts
 from vitrail.training.peft import TuneConfig, adapt
 from vitrail.training.train_config import TrainConfig
 from vitrail.training.trainer_setup import build_model
-from vitrail.weights.checkpoint import Checkpoint, save_folder
+from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.model_folder import save_folder
 
 VIT = "ViT/4@8,depth=2,width=12,heads=3,mlp=20,classes=5"
 HYBRID = "R+ViT/4@32,stages=1-1,stem_width=32,depth=1,width=12,heads=3,mlp=20,classes=5"

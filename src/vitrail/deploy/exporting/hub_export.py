@@ -17,11 +17,12 @@ from vitrail.training.checkpoints.default_folder import data_name
 from vitrail.training.checkpoints.run_folder import RESULT, find_run
 from vitrail.training.run_data import read_config
 from vitrail.weights.checkpoint import Checkpoint
-from vitrail.weights.convert import ConversionResult, convert
+from vitrail.weights.conversion.convert import ConversionResult, convert
 from vitrail.weights.license import find_license
 from vitrail.weights.load import read_checkpoint
 from vitrail.weights.loaded import AnyModel, as_checkpoint
-from vitrail.weights.sources import hub_repository, resolve
+from vitrail.weights.sources.remote_sources import hub_repository
+from vitrail.weights.sources.resolve import resolve
 
 CARD = "README.md"
 _FORMATS = {"hf": "transformers", "timm": "timm", "vitrail": "vitrail"}

@@ -19,9 +19,10 @@ from vitrail.evaluation.uncertainty.fit_uncertainty import fit_uncertainty
 from vitrail.evaluation.uncertainty.novelty import class_means, feature_distance
 from vitrail.files import check_writable
 from vitrail.models import ViTSpec
-from vitrail.weights.checkpoint import Provenance, check_replaceable, save_folder
+from vitrail.weights.checkpoint import Provenance
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, as_checkpoint
+from vitrail.weights.model_folder import check_replaceable, save_folder
 from vitrail.weights.uncertainty_record import Uncertainty
 
 _FOLDS = 5

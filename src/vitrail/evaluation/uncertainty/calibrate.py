@@ -33,9 +33,9 @@ from vitrail.result import Result, ResultTable
 from vitrail.text import expand
 from vitrail.training.checkpoints.run_folder import MODEL
 from vitrail.training.run_data import open_run_data, read_config
-from vitrail.weights.checkpoint import RECORD, check_replaceable, load_folder, save_folder
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint, as_model
+from vitrail.weights.model_folder import RECORD, check_replaceable, load_folder, save_folder
 from vitrail.weights.uncertainty_record import Uncertainty
 
 BATCH = 64

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitrail.download import cache_folder
 from vitrail.weights.published.catalog import CATALOG, PublishedWeights
-from vitrail.weights.sources import cached_path
+from vitrail.weights.sources.remote_sources import cached_path
 
 
 def weights_at_hand() -> list[PublishedWeights]:

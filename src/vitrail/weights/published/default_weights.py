@@ -9,7 +9,7 @@ from vitrail.machine import available_cores
 from vitrail.models.cost.total import cost_of
 from vitrail.weights.published.at_hand import is_free, weights_at_hand
 from vitrail.weights.published.catalog import CATALOG, I21K, PublishedWeights
-from vitrail.weights.sources import resolve
+from vitrail.weights.sources.resolve import resolve
 
 log = logging.getLogger("vitrail")
 

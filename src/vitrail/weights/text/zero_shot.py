@@ -25,7 +25,9 @@ from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.files.tensor_files import check_numbers, open_weights
 from vitrail.weights.load import read_weights, unwrap_names
 from vitrail.weights.loaded import LoadedModel, as_model
-from vitrail.weights.sources import Resolved, hub_repository, read_json, resolve
+from vitrail.weights.sources.remote_sources import hub_repository
+from vitrail.weights.sources.resolve import resolve
+from vitrail.weights.sources.resolved import Resolved, read_json
 from vitrail.weights.text.prompts import Texts, parse_classes, parse_templates
 from vitrail.weights.text.text_formats import TextWeights, read_text_weights
 from vitrail.weights.text.tokenizer import SETTINGS, TOKENIZER, TextTokenizer, load_tokenizer

@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.models import Spec, ViTSpec
-from vitrail.weights.formats.timm.timm_architectures import VITS
-from vitrail.weights.reference_names import (
+from vitrail.weights.conversion.reference_names import (
     ENDINGS,
     GATED,
     PROJECTS,
     UNDERSTOOD,
     ReferenceNames,
 )
+from vitrail.weights.formats.timm.timm_architectures import VITS
 
 
 class NoReferenceError(Exception):
@@ -113,11 +113,9 @@ class _Pass:
             pooled = x[:, 0]
             if heads == ["classifier"] and self.weight(heads[0]).shape[1] == 2 * x.shape[2]:
                 pooled = torch.cat([pooled, x[:, prefix:].mean(1)], 1)  # DINOv2's
-        elif self.has(names.pool.partition(" ")[0]) and heads != [
-            "classifier"
-        ]:  # SigLIP's reads the mean
+        elif self.has(names.pool.partition(" ")[0]) and heads != ["classifier"]:
             pooled = self.pool(x)
-        else:
+        else:  # as SigLIP's classifier in transformers does
             pooled = x[:, prefix:].mean(1)
         pooled = self.linear(pooled, names.hidden).tanh() if hidden else pooled
         if len(heads) == 2:

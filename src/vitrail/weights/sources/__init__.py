@@ -1,0 +1,1 @@
+"""Where weights come from: this machine, or the network."""
