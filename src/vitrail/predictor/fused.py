@@ -19,6 +19,8 @@ from vitrail.machine import has_bfloat16
 from vitrail.models import BiT, ViT
 from vitrail.models.layers.blocks import Block, ParallelBlock
 from vitrail.models.layers.mlp import MLP
+from vitrail.models.layers.self_attention import AttentionMix
+from vitrail.predictor.attention_products import AttentionProducts
 from vitrail.predictor.int8 import InputRange, Int8Dense
 from vitrail.predictor.last_block import (
     LastBlock,
@@ -98,6 +100,8 @@ class _Layers:
         attention.output = self.make(attention.output, f"{name}.attention.output")
         if isinstance(attention, ReadAttention):
             return
+        if type(attention.mix) is AttentionMix:
+            attention.mix = AttentionProducts(attention.mix)
         for part in ("qkv",) if attention.query is None else ("query", "key_value"):
             made = self.make(getattr(attention, part), f"{name}.attention.{part}")
             setattr(attention, part, made)
