@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from vitrail.config import InputError, from_dict, read_file
 from vitrail.data.dataset import ImageDataset, ImageStream, select
-from vitrail.data.datasets.groups import group_images, hold_out_groups, torn_groups
+from vitrail.data.datasets.groups import group_images
 from vitrail.data.datasets.open import (
     Data,
     group_column,
@@ -21,6 +21,7 @@ from vitrail.data.datasets.open import (
     open_stand_in,
     whole_data,
 )
+from vitrail.data.grouped_split import hold_out_groups, torn_groups
 from vitrail.data.split import HELD_OUT, NoSplitError, assign_folds, spell, split_dataset
 from vitrail.text import quoted
 from vitrail.training.checkpoints.run_folder import CONFIG

@@ -1,20 +1,12 @@
-"""Groups of images: named by a pattern or a column, and held out whole."""
+"""Groups of images, named by a pattern or a column."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.data.sets import encode, photo
 from vitrail.config import InputError
-from vitrail.data.datasets.groups import (
-    group_by_pattern,
-    group_images,
-    hold_out_groups,
-    torn_groups,
-)
+from vitrail.data.datasets.groups import group_by_pattern, group_images
 from vitrail.data.datasets.open import group_column, is_divided, open_dataset
 
 
@@ -26,6 +18,10 @@ def test_a_pattern_names_groups() -> None:
         group_by_pattern(names, "p1")
     with pytest.raises(InputError, match="not a regular expression"):
         group_by_pattern(names, "(p1")
+    with pytest.raises(InputError, match=r"matches no text of 'a/p1_0\.png', 'b/p1_1\.png'"):
+        group_by_pattern(names, r"(\d*)")
+    with pytest.raises(InputError, match=r"does not match 'a/p1_0\.png'"):
+        group_by_pattern(names, r"(p2)?_0")
 
 
 def write_list(folder: Path, *, split: bool = False) -> Path:
@@ -75,26 +71,3 @@ def test_splits_of_its_own_are_told_from_held_out_images(tmp_path: Path) -> None
     assert not is_divided(str(write_list(tmp_path / "plain")))
     assert is_divided(str(write_list(tmp_path / "split", split=True)))
     assert is_divided("digits")
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), min_size=2, max_size=120),
-    st.sampled_from([0.1, 0.2, 0.5]),
-)
-def test_no_group_is_torn_apart(rows: list[tuple[int, int]], fraction: float) -> None:
-    labels, groups = np.array([row[0] for row in rows]), np.array([f"g{row[1]}" for row in rows])
-    if len(set(groups.tolist())) == 1:
-        with pytest.raises(InputError, match="all images are of one group"):
-            hold_out_groups(labels, groups, fraction)
-        return
-    chosen = hold_out_groups(labels, groups, fraction)
-    assert torn_groups(groups[chosen], groups[~chosen]) == []
-    assert 0 < chosen.sum() < len(rows)
-
-
-def test_each_class_gives_its_fraction() -> None:
-    """Forty groups of five, each of one class of four: a fifth of each class is held out."""
-    labels = np.repeat(np.arange(4), 50)
-    groups = np.array([f"g{number // 5}" for number in range(200)])
-    chosen = hold_out_groups(labels, groups, 0.2)
-    assert np.bincount(labels[chosen]).tolist() == [10, 10, 10, 10]
