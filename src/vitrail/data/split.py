@@ -17,6 +17,7 @@ import numpy as np
 from vitrail.config import InputError, suggest
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.kept_selection import keep_selection
+from vitrail.data.grouped_split import assign_group_folds
 
 SPLITS = ("train", "val", "test")
 HELD_OUT = 0.1
@@ -145,24 +146,4 @@ def assign_folds(
             found[order] = (start + np.arange(len(order))) % folds
             start += len(order)
         return found
-    names, inverse = np.unique(groups, return_inverse=True)
-    if len(names) < folds:
-        raise InputError(f"--folds {folds}: there are only {len(names)} groups")
-    counts = np.zeros((len(names), classes), np.int64)
-    np.add.at(counts, (inverse, labels), 1)
-    order = _generator(seed).permutation(len(names))
-    order = order[np.argsort(-counts[order].max(1), kind="stable")]
-    total = np.maximum(counts.sum(0), 1)
-    filled = np.zeros((folds, classes))
-    for group in order:
-        share = counts[group] / total
-        # Lowest spread of each class over the folds, then the emptiest fold.
-        costs = [
-            (float(np.std(filled + share * (np.arange(folds) == fold)[:, None], axis=0).mean()),
-             float(filled[fold].sum()))
-            for fold in range(folds)
-        ]  # fmt: skip
-        best = min(range(folds), key=lambda fold: costs[fold])
-        filled[best] += share
-        found[inverse == group] = best
-    return found
+    return assign_group_folds(labels, classes, folds, groups, _generator(seed))
