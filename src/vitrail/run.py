@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Literal, Unpack
 
 from vitrail.config import Duration, InputError, to_dict
+from vitrail.data.checks.output_place import check_output_place
 from vitrail.data.datasets.open import Data
 from vitrail.distributed import Processes, process_group
 from vitrail.evaluation.uncertainty.calibrate import leave_calibration
@@ -184,6 +185,7 @@ def train_among(
     with ExitStack() as stack:
 
         def look(config: TrainConfig) -> tuple[TrainConfig, dict[str, Any] | None]:
+            check_output_place(config.out, config.data)
             stack.enter_context(run_lock(config.out))
             config = settle_more(config, restart=restart)
             return config, check_folder(config, restart=restart)

@@ -10,6 +10,7 @@ from typing import Literal
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.batches import EvalBatches
+from vitrail.data.checks.output_place import check_output_place
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data
 from vitrail.data.datasets.open import notes as notes_of
@@ -72,6 +73,7 @@ def evaluate(
         check_writable(Path(csv))
     if out is not None:
         check_writable(Path(out), folder=True)
+        check_output_place(out, data)
     with process_group(None if engine == "ray" else device) as processes:
         if engine == "ray" and processes.count > 1:
             raise InputError("--engine ray starts its own processes; run it without torchrun")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitrail.config import InputError
+from vitrail.data.checks.output_place import check_output_place
 from vitrail.data.datasets.open import Data
 from vitrail.evaluation.evaluate import BATCH, evaluate
 from vitrail.evaluation.evaluation_result import EvaluationResult
@@ -46,6 +47,7 @@ def zeroshot(
     given = None if classes is None else parse_classes(classes)
     if save is not None:
         check_writable(Path(save), folder=True)
+        check_output_place(save, data)
     dataset, _ = open_images(data, split)
     words = given or spell_classes(dataset.classes)
     if len(words) != len(dataset.classes):

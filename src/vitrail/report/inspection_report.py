@@ -18,6 +18,7 @@ from typing import Any
 
 from vitrail import __version__
 from vitrail.config import InputError
+from vitrail.data.checks.output_place import check_output_place
 from vitrail.data.datasets.open import Data
 from vitrail.files import check_writable, make_folder, write_whole
 from vitrail.models import BiT
@@ -145,6 +146,7 @@ def inspect(
         raise InputError("--out must name a folder, got ''")
     if out is not None:
         check_writable(Path(out), folder=True)
+        check_output_place(out, data)
     given = [images] if is_one(images) else list(images)
     size = parse_size(image) if isinstance(image, str) else image
     chosen: dict[str, Any] = {"data": data, "split": split, "count": count, "device": device}

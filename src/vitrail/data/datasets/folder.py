@@ -113,6 +113,21 @@ def find_files(folder: Path) -> list[bytes]:
     return _walk(folder, b"", ())[0]
 
 
+def is_among_images(root: Path, place: Path) -> bool:
+    """Tell whether files at a place would count as images, or folders in it as classes, of `root`.
+
+    They do not beside the folders of splits, nor below a name that begins with a dot.
+    """
+    try:
+        inside = Path(os.path.realpath(place)).relative_to(os.path.realpath(root)).parts
+    except ValueError:  # it is elsewhere
+        return False
+    if any(name.startswith(".") for name in inside):
+        return False
+    splits = _splits(root, _list(root, b""))
+    return not splits or bool(inside and os.fsencode(inside[0]) in splits.values())
+
+
 def open_folder(
     path: Path, split: str = "train", *, seed: int = 0, labels: bool = True
 ) -> FolderDataset:

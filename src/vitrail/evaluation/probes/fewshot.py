@@ -124,7 +124,7 @@ def fewshot(
     head the classifier of the most shots, of the first sample. `options` say how features are
     computed.
     """
-    check_probe_out(out, options.get("features", "pre-logits"))
+    check_probe_out(out, options.get("features", "pre-logits"), data)
     loaded = as_loaded(model, patches=options.get("patches"))
     pair = features_of_pair(loaded, data, test, **options)
     least = np.bincount(pair[0].labels, minlength=len(pair[0].classes)).min()

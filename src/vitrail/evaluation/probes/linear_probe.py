@@ -144,7 +144,7 @@ def probe(
     test, or val if there is none. With `out`, the backbone with the classifier as its head is
     written there: a model folder for every command. `options` say how features are computed.
     """
-    check_probe_out(out, options.get("features", "pre-logits"))
+    check_probe_out(out, options.get("features", "pre-logits"), data)
     loaded = as_loaded(model, patches=options.get("patches"))
     pair = features_of_pair(loaded, data, test, **options)
     chosen = values or (DECAYS if by == "lbfgs" else RATES)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
+from vitrail.data.checks.output_place import check_output_place
+from vitrail.data.datasets.open import Data
 from vitrail.data.split import sample_order
 from vitrail.evaluation.features.extract import Features
 from vitrail.evaluation.features.mapped_rows import split_rows, take_rows
@@ -75,7 +77,7 @@ def folds(labels: np.ndarray, classes: int, seed: int) -> Iterator[tuple[Tensor,
             yield torch.from_numpy(np.flatnonzero(fold_of != fold)), torch.from_numpy(held)
 
 
-def check_probe_out(out: str | Path | None, features: str) -> None:
+def check_probe_out(out: str | Path | None, features: str, data: Data) -> None:
     """Refuse a model folder that can't be written, before the work begins."""
     if out is None:
         return
@@ -84,6 +86,7 @@ def check_probe_out(out: str | Path | None, features: str) -> None:
             f"--out requires --features pre-logits, which a model's head reads; got {features}"
         )
     check_writable(Path(out), folder=True)
+    check_output_place(out, data)
     check_replaceable(Path(out))
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from vitrail.config import InputError, read_file
+from vitrail.data.checks.output_place import check_output_place
 from vitrail.files import write_whole
 from vitrail.signals import Signals, Stopped, listen
 from vitrail.studies.engine.jobs import CellJobs, Job, JobQueue, Records, plan_jobs
@@ -159,6 +160,8 @@ def _check_plan(plan: Sweep, out: Path, engine: str, parallel: int | None) -> _P
     slots = count_slots(parallel, jobs)
     _check_folder(out, plan)
     configs = check_jobs(jobs)
+    for data in {config.data for config in configs.values()}:
+        check_output_place(out, data)
     known = read_file(out / SPEEDS) if (out / SPEEDS).exists() else {}
     speeds = Speeds(share_threads(slots), known)
     jobs = speeds.add_to(jobs, configs)
