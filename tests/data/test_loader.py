@@ -240,7 +240,7 @@ def _alive(pid: int) -> bool:
 
 
 def test_settings_that_make_no_loader_are_refused() -> None:
-    with pytest.raises(InputError, match=r"loader\.workers must be at least 0, got -1"):
+    with pytest.raises(InputError, match=r"loader\.workers must be in \[0, 1024\], got -1"):
         LoaderConfig(workers=-1)
     with pytest.raises(InputError, match=r"loader\.prefetch must be at least 1, got 0"):
         LoaderConfig(prefetch=0)

@@ -151,7 +151,8 @@ def mask(text: str, classes: Sequence[str]) -> list[str]:
     """Keep the structure of each line: not numbers, classes, notes and the width of columns."""
     names = "|".join(map(re.escape, sorted(classes, key=len, reverse=True)))
     text = re.sub(rf"\b({names})\b", "CLASS", text)
-    text = re.sub(r"-?\d[\d,.]*(e-?\d+)?", "#", text)
+    text = re.sub(r"photos/test/\S+\.jpg", "IMAGE", text)
+    text = re.sub(r"-?\d[\d,.]*(e-?\d+)?", "#", text).replace("# workers", "# worker")
     text = re.sub(r"─+", "─", text)
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]
     rows = [re.sub(r"^(new/\S+ )?CLASS #%.*$", "CLASS #%", line) for line in lines]

@@ -52,6 +52,11 @@ class LoaderConfig:
             if self.workers == 0 and getattr(self, name) != getattr(LoaderConfig, name):
                 raise InputError(f"loader.{name} is only used with workers; got loader.workers=0")
 
+    @property
+    def worker_count(self) -> int:
+        """Workers that there are on this machine."""
+        return min(available_cores(), 8) if self.workers is None else self.workers
+
 
 class WorkerError(RuntimeError):
     """Worker processes died again and again on the same batch."""
@@ -75,7 +80,7 @@ class Loader(Generic[T, R]):
         self._make = make
         self._tasks = iter(tasks)
         self._config = config
-        self.workers = min(available_cores(), 8) if config.workers is None else config.workers
+        self.workers = config.worker_count
         self._processes: list[Any] = []
         self._pending: deque[tuple[T, Future[R]]] = deque()
         self._changed = threading.Condition()  # guards the pool and what is below

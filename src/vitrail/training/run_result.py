@@ -65,6 +65,8 @@ class Run(Result):
     """Hash of all settings that decide what a run computes."""
     data: str | None = None
     """What it was trained on, as it was given."""
+    example: str | None = None
+    """A validation image, where images are files of their own."""
     model: str | None = None
     parameters: int | None = None
     trained_parameters: int | None = None
@@ -126,7 +128,9 @@ class Run(Result):
         if self.score()[0] == "loss":  # pre-training without labels
             return [f"vitrail finetune photos/ --weights run:{folder}"]
         measured = [] if data is None else [f"vitrail evaluate {folder} {data}"]
-        return [*measured, f"vitrail predict {folder} new/", f"vitrail serve {folder}"]
+        image = self.example if self.example and Path(self.example).is_file() else "new/"
+        predict = f"vitrail predict {folder} {shlex.quote(image)}"
+        return [*measured, predict, f"vitrail serve {folder}"]
 
     @classmethod
     def load(cls, folder: Path, reached: Mapping[str, Any]) -> Run:

@@ -58,14 +58,16 @@ def describe_run(run: OpenedRun, start: int, deadline: Deadline | None = None) -
         found += before[len(older) - older[::-1].index(True) if any(older) else 0 :]
     parameters = sum(p.numel() for p in run.model.parameters() if p.requires_grad)
     device, precision = run.processes.device.type, run.trainer.autocast or torch.float32
+    size = "x".join(map(str, run.model.spec.image))
     found.append(
-        f"model    {run.model.spec}: {parameters:,} trained parameters, on {device} in "
-        f"{str(precision).removeprefix('torch.')}"
+        f"model    {run.model.spec}: {parameters:,} trained parameters, {size} images, on {device} "
+        f"in {str(precision).removeprefix('torch.')}"
     )
     epochs = f" ({total * config.batch / run.images:.3g} epochs)" if run.images else ""
+    workers = config.loader.worker_count
     found.append(
         f"run      {show(config.out)}: {total:,} steps of {config.batch}{epochs}, "
-        f"{run.trainer.micro_batch} at a time"
+        f"{run.trainer.micro_batch} at a time, {workers} worker{'' if workers == 1 else 's'}"
     )
     if (old := config.ema**total) > 0.5:
         found.append(
@@ -93,7 +95,8 @@ def describe_data(
         if isinstance(train, ImageDataset) and not train.multilabel:
             counts = train.class_counts()
             least, most = counts.min(), counts.max()
-            ratio = f" ({imbalance(counts):.1f} to 1)" if most > least else ""
+            uneven = f"{imbalance(counts):.1f}"
+            ratio = "" if uneven == "1.0" else f" ({uneven} to 1)"
             said += f", {least:,} to {most:,} each{ratio}" if most > least else f", {most:,} each"
     if val is None:
         return f"data     {said}; nothing is held out"

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from vitrail import __version__
+from vitrail.data.dataset import ImageDataset
 from vitrail.distributed import Processes
 from vitrail.files import write_whole
 from vitrail.machine import available_cores
@@ -39,6 +40,7 @@ class _TrainingRun(Protocol):
     model: Model
     task: Task
     parts: Parts
+    val_set: ImageDataset | None
 
 
 def image_flops(config: TrainConfig, spec: Spec, teacher: Spec | None = None) -> int:
@@ -78,6 +80,7 @@ def _describe_training(run: _TrainingRun, steps: int) -> dict[str, Any]:
         flops = image_flops(config, spec, teacher and teacher.spec) * images
     return {
         "data": config.data,
+        "example": _find_file(run.val_set),
         "seed": config.seed,
         "settings": identify_run(config)["settings"],
         "model": str(spec),
@@ -86,6 +89,14 @@ def _describe_training(run: _TrainingRun, steps: int) -> dict[str, Any]:
         "images_seen": images,
         "flops": flops,
     }
+
+
+def _find_file(dataset: ImageDataset | None) -> str | None:
+    """Give the first image's file, where it is one of its own."""
+    if dataset is None or not len(dataset):
+        return None
+    file = (dataset.root or Path()) / dataset.where(0)
+    return os.path.normpath(file) if file.is_file() else None
 
 
 @dataclass(frozen=True, kw_only=True)
