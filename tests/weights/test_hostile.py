@@ -132,6 +132,17 @@ def test_cut_anywhere(tmp_path: Path, kind: str) -> None:
     says(bad, "not complete")
 
 
+def test_cut_in_the_comment_that_holds_the_preprocessing(tmp_path: Path) -> None:
+    """Which zipfile lets pass: the model would be used with other preprocessing, or none."""
+    with zipfile.ZipFile(tmp_path / "npz", "a") as archive:
+        archive.comment = b'{"mean": [0.5]}'
+    data = (tmp_path / "npz").read_bytes()
+    check(tmp_path / "npz", tensors())
+    for length in range(len(data) - len(b'{"mean": [0.5]}'), len(data)):
+        (tmp_path / "bad").write_bytes(data[:length])
+        says(tmp_path / "bad", "not complete")
+
+
 @pytest.mark.parametrize("kind", ["npz", "torch"])
 def test_a_flipped_bit_is_found_or_changes_nothing(tmp_path: Path, kind: str) -> None:
     """Both are archives with checksums, which torch itself does not look at."""

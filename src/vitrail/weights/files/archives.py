@@ -71,7 +71,9 @@ def open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
             raise InputError("the file is not complete: the zip archive's end is missing") from None
         members, size = archive.infolist(), path.stat().st_size
         file.seek(size - 22 - len(archive.comment))
-        sign, count = struct.unpack("<4s6xH10x", file.read(22))
+        sign, count, comment = struct.unpack("<4s6xH8xH", file.read(22))
+        if sign == b"PK\x05\x06" and comment != len(archive.comment):  # which zipfile lets pass
+            raise InputError("the file is not complete: the zip archive's end is missing")
         if sign != b"PK\x05\x06" or count not in (
             len(members),
             0xFFFF,
