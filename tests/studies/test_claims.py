@@ -22,7 +22,6 @@ from vitrail.studies.claims import (
     gap_closes,
     greater,
     ordered,
-    rises,
 )
 from vitrail.studies.scaling import fit_power_laws, saves_compute
 
@@ -161,17 +160,6 @@ def test_gains_are_of_seeds_that_have_all_four_runs() -> None:
     assert (found.n, found.effect) == (2, pytest.approx(15))
 
 
-def test_rises_by_the_slope_of_each_seed() -> None:
-    rows = grid({("a", 100 * 2**k): [0.1 + 0.05 * k, 0.2 + 0.06 * k] for k in range(4)})
-    found = judge(rises("top1", A, "images"), rows)
-    assert found.effect == pytest.approx(5.5)
-    assert found.n == 2
-    assert found.low < 5.5 < found.high
-    falling = grid({("a", 2**k): [0.5 - 0.05 * k, 0.5 - 0.051 * k] for k in range(4)})
-    assert judge(rises("top1", A, "images"), falling).verdict == "fails"
-    assert judge(rises("top1", A, "images"), grid({("a", 100): [0.5, 0.6]})).verdict == "undecided"
-
-
 def test_best_of_chooses_by_the_mean_over_the_other_seeds() -> None:
     rows = [
         {"pool": pool, "lr": lr, "seed": seed, "val": val, "top1": lr}
@@ -255,7 +243,6 @@ def at_the_margin(rng: np.random.Generator) -> Table:
         (crosses("top1", A, B, SMALL, LARGE), equal_grid, 2000),
         (gap_closes("top1", A, B, SMALL, LARGE), equal_grid, 2000),
         (gains_more("top1", A, B, SMALL, LARGE), equal_grid, 2000),
-        (rises("top1", A, "images"), equal_grid, 2000),
         (all_of(*[greater("top1", A, B)] * 3), equal_pair, 2000),
         (SAVES, power_law, 1000),
     ],
@@ -265,7 +252,6 @@ def at_the_margin(rng: np.random.Generator) -> Table:
         "crosses",
         "gap_closes",
         "gains_more",
-        "rises",
         "all_of",
         "saves_compute",
     ],

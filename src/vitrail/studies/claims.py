@@ -1,7 +1,7 @@
 """Claims as functions of a table: each holds, fails or stays undecided, with its effect.
 
 A table has one row per cell and seed. A check is a function of the table and a level; those here
-are put together from few blocks: `greater`, `alike`, `ordered`, `crosses`, `rises`, `gains_more`,
+are put together from few blocks: `greater`, `alike`, `ordered`, `crosses`, `gains_more`,
 `gap_closes`, and, for several at once, `all_of`. Runs of the same seed are compared in pairs, and
 the interval is Student's t over seeds. A claim holds if its whole interval is on its side, fails if
 the whole interval is on the other side, and is undecided otherwise: a false one holds, or a true
@@ -123,19 +123,6 @@ def crosses(measure: str, first: Where, second: Where, start: Where, end: Where)
     return all_of(behind, greater(measure, {**first, **end}, {**second, **end}))
 
 
-def rises(measure: str, where: Where, along: str) -> Check:
-    """Claim that a measure rises with the logarithm of another column, in points per doubling."""
-
-    def check(rows: Rows, level: float) -> Finding:
-        found = [
-            fit_slope(rows, measure, {**where, "seed": seed}, along) for seed in seeds_of(rows)
-        ]
-        values = np.array([value for value in found if math.isfinite(value)])
-        return replace(judge_sign(values, level), unit=f"points per doubling of {along}")
-
-    return check
-
-
 def gains_more(measure: str, first: Where, second: Where, start: Where, end: Where) -> Check:
     """Claim that a measure rises more from start to end in the first rows than in the second."""
 
@@ -156,7 +143,7 @@ def gap_closes(measure: str, leader: Where, follower: Where, start: Where, end: 
 
 
 def all_of(*checks: Check) -> Check:
-    """Claim several things at once: all hold, or one fails, each at its part of the level.
+    """Claim several things at once: all hold, or one fails, each at its share of the level.
 
     The effect is that of the comparison that decided: of the one that failed, or else of the
     weakest one.
@@ -219,19 +206,6 @@ def rows_where(rows: Rows, where: Where) -> Rows:
 def seeds_of(rows: Rows) -> list[int]:
     """List the seeds of a table."""
     return sorted({int(row["seed"]) for row in rows})
-
-
-def fit_slope(rows: Rows, measure: str, where: Where, along: str) -> float:
-    """Fit a line to a measure over the logarithm (base 2) of another column."""
-    points = [
-        (math.log2(x), y)
-        for row in rows_where(rows, where)
-        if (x := as_number(row.get(along))) and (y := as_number(row.get(measure))) is not None
-    ]
-    if len({x for x, _ in points}) < 2:
-        return math.nan
-    xs, ys = np.array(points).T
-    return float(np.polyfit(xs, ys, 1)[0])
 
 
 def judge_sign(values: np.ndarray, level: float, *, offset: float = 0.0) -> Finding:

@@ -215,7 +215,7 @@ def run_packed(packed: Mapping[str, Any]) -> str | None:
 def _serve() -> None:
     """Run jobs from stdin until it ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what others print is no answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # others may print; this is not an answer
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def read() -> None:

@@ -156,7 +156,7 @@ def _teacher_spec(source: str) -> Spec:
 def solve_length(
     words: Words, config: TrainConfig, image_seconds: float | None = None
 ) -> int | None:
-    """Say how many steps a budget allows; None where the length is no budget.
+    """Say how many steps a budget allows; None where the length is not a budget.
 
     `image_seconds` is the processor time that training on an image takes.
     """

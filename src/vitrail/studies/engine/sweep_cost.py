@@ -107,7 +107,7 @@ def check_jobs(jobs: Mapping[str, Job]) -> dict[str, TrainConfig]:
 
 @functools.lru_cache(maxsize=256)
 def _count_images(data: str) -> int:
-    """Count training images; what is no data is refused here."""
+    """Count training images; refuse what is not a dataset."""
     return count_images(open_data(data, split="train", labels=False)) or 0
 
 

@@ -151,7 +151,7 @@ class Sweep:
 
 
 def _read_axis(axis: str, values: Values) -> list[Choice]:
-    """Read an axis's values; those of a name that is no setting must be groups of settings."""
+    """Read an axis's values; if its name is not a setting, they must be groups of settings."""
     if isinstance(values, str) or not isinstance(values, Mapping | Sequence):
         raise InputError(f"{axis}: expected a list of values or of groups, got {values!r}")
     if not values:

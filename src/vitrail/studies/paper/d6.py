@@ -7,8 +7,9 @@ from vitrail.result import ResultTable
 from vitrail.studies.claims import Claim, Rows, greater
 from vitrail.studies.curves import groups
 from vitrail.studies.engine.sweep_plan import Sweep
-from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, few_shots, vit
-from vitrail.studies.study import DATA, Setting, Study
+from vitrail.studies.plans import NO_JFT, by_model, plan_few_shots
+from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, vit
+from vitrail.studies.study import Setting, Study
 
 MEASURE = "fewshot_10"
 MODELS = {"ViT": vit(4, 4, 64, "pool=gap"), "axial ViT": f"Axial{vit(4, 4, 64)}"}
@@ -23,15 +24,8 @@ def _plan(
     words: dict[str, object], models: dict[str, str], steps: int, flops: float, seeds: int
 ) -> Sweep:
     words = {key: value for key, value in words.items() if key != "steps"}
-    return Sweep(
-        base={"data": DATA, **words},
-        axes={
-            "attention": {name: {"model": model} for name, model in models.items()},
-            "length": {"equal steps": {"steps": steps}, "equal compute": {"flops": flops}},
-        },
-        seeds=range(seeds),
-        measures=(few_shots(DATA),),
-    )
+    lengths = {"equal steps": {"steps": steps}, "equal compute": {"flops": flops}}
+    return plan_few_shots(words, {"attention": by_model(models), "length": lengths}, seeds)
 
 
 def _named(rows: Rows) -> Rows:
@@ -66,7 +60,7 @@ STUDY = Study(
         "paper": Setting(
             plan=_plan({"recipe": "pretrain:jft"}, BIG, 518_000, 2.24e20, 1),
             hours=12_000,
-            why="JFT-300M is not public; give images of your own",
+            why=NO_JFT,
         ),
     },
     by=("attention", "length"),

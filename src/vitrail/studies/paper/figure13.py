@@ -7,8 +7,9 @@ from vitrail.result import ResultTable
 from vitrail.studies.claims import Claim, Rows, greater
 from vitrail.studies.curves import curves
 from vitrail.studies.engine.sweep_plan import Sweep
-from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, bit, few_shots, vit
-from vitrail.studies.study import DATA, Setting, Study
+from vitrail.studies.plans import NO_JFT, by_model, plan_few_shots
+from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, bit, vit
+from vitrail.studies.study import Setting, Study
 
 MEASURE, MODEL = "fewshot_10", "size"
 MODELS = {
@@ -30,12 +31,7 @@ BIG = {
 
 
 def _plan(words: dict[str, object], models: dict[str, str], seeds: int) -> Sweep:
-    return Sweep(
-        base={"data": DATA, **words},
-        axes={MODEL: {name: {"model": model} for name, model in models.items()}},
-        seeds=range(seeds),
-        measures=(few_shots(DATA),),
-    )
+    return plan_few_shots(words, {MODEL: by_model(models)}, seeds)
 
 
 def _families(rows: Rows) -> Rows:
@@ -75,7 +71,7 @@ STUDY = Study(
         "paper": Setting(
             plan=_plan({"recipe": "pretrain:jft"}, BIG, 1),
             hours=15_000,
-            why="JFT-300M is not public; give images of your own",
+            why=NO_JFT,
         ),
     },
     by=(MODEL,),

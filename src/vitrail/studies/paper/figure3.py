@@ -8,6 +8,7 @@ from vitrail.studies.claims import LEAST, MOST, Claim, gains_more, greater
 from vitrail.studies.curves import curves
 from vitrail.studies.engine.sweep_plan import Sweep
 from vitrail.studies.paper.figure4 import BIG, MODELS
+from vitrail.studies.plans import NO_JFT, by_model, then
 from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA
 from vitrail.studies.study import DATA, Setting, Study
 
@@ -22,15 +23,15 @@ def _at(name: str) -> dict[str, str]:
 
 def _plan(
     first: dict[str, object],
-    then: dict[str, object],
+    second: dict[str, object],
     models: dict[str, str],
     images: list[int],
     seeds: int,
     **best: list[float],
 ) -> Sweep:
     return Sweep(
-        base={**first, "then.data": DATA, **{f"then.{key}": value for key, value in then.items()}},
-        axes={"family": {name: {"model": models[name]} for name in NAMES}, IMAGES: images},
+        base={**first, **then(second)},
+        axes={"family": by_model({name: models[name] for name in NAMES}), IMAGES: images},
         seeds=range(seeds),
         best={key.replace("__", "."): values for key, values in best.items()},
     )
@@ -96,7 +97,7 @@ STUDY = Study(
                 loss__smoothing=[0.0, 0.1],
             ),
             hours=150_000,
-            why="JFT-300M is not public; give images of your own",
+            why=NO_JFT,
         ),
     },
     by=("family", IMAGES),

@@ -7,8 +7,9 @@ from vitrail.result import ResultTable
 from vitrail.studies.claims import LEAST, MOST, Claim, crosses, gains_more, gap_closes, greater
 from vitrail.studies.curves import curves
 from vitrail.studies.engine.sweep_plan import Sweep
-from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, bit, few_shots, hybrid, vit
-from vitrail.studies.study import DATA, Setting, Study
+from vitrail.studies.plans import NO_JFT, by_model, plan_few_shots
+from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, bit, hybrid, vit
+from vitrail.studies.study import Setting, Study
 
 MEASURE, IMAGES = "fewshot_10", "data.take"
 MODELS = {
@@ -33,12 +34,7 @@ def _at(name: str) -> dict[str, str]:
 
 
 def _plan(words: dict[str, object], models: dict[str, str], images: list[int], seeds: int) -> Sweep:
-    return Sweep(
-        base={"data": DATA, **words},
-        axes={"family": {name: {"model": model} for name, model in models.items()}, IMAGES: images},
-        seeds=range(seeds),
-        measures=(few_shots(DATA),),
-    )
+    return plan_few_shots(words, {"family": by_model(models), IMAGES: images}, seeds)
 
 
 STUDY = Study(
@@ -86,7 +82,7 @@ STUDY = Study(
                 1,
             ),
             hours=90_000,
-            why="JFT-300M is not public; give images of your own",
+            why=NO_JFT,
         ),
     },
     by=("family", IMAGES),

@@ -10,9 +10,10 @@ from vitrail.result import ResultTable
 from vitrail.studies.claims import LEAST, MOST, Claim, Finding, Rows, gap_closes, greater
 from vitrail.studies.curves import curves
 from vitrail.studies.engine.sweep_plan import Sweep
+from vitrail.studies.plans import NO_JFT, by_model, plan_few_shots
 from vitrail.studies.scaling import fit_power_laws, saves_compute
-from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, bit, few_shots, hybrid, vit
-from vitrail.studies.study import DATA, Setting, Study
+from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, bit, hybrid, vit
+from vitrail.studies.study import Setting, Study
 
 MEASURE, FLOPS, MODEL = "fewshot_10", "flops", "size"
 FAMILIES = ("ViT", "BiT", "hybrid")
@@ -51,12 +52,7 @@ def _at(family: str) -> dict[str, str]:
 
 
 def _plan(words: dict[str, object], models: dict[str, str], seeds: int) -> Sweep:
-    return Sweep(
-        base={"data": DATA, **words},
-        axes={MODEL: {name: {"model": model} for name, model in models.items()}},
-        seeds=range(seeds),
-        measures=(few_shots(DATA),),
-    )
+    return plan_few_shots(words, {MODEL: by_model(models)}, seeds)
 
 
 def _with_family(rows: Rows) -> Rows:
@@ -133,7 +129,7 @@ STUDY = Study(
         "paper": Setting(
             plan=_plan({"recipe": "pretrain:jft"}, TABLE6, 1),
             hours=130_000,
-            why="JFT-300M is not public; give images of your own",
+            why=NO_JFT,
         ),
     },
     by=(MODEL,),

@@ -7,8 +7,9 @@ from vitrail.result import ResultTable
 from vitrail.studies.claims import Claim, Rows, greater
 from vitrail.studies.curves import curves
 from vitrail.studies.engine.sweep_plan import Sweep
-from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, few_shots, vit
-from vitrail.studies.study import DATA, Setting, Study
+from vitrail.studies.plans import NO_JFT, plan_few_shots
+from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, vit
+from vitrail.studies.study import Setting, Study
 
 MEASURE = "fewshot_10"
 
@@ -43,12 +44,7 @@ def _at(name: str) -> dict[str, str]:
 
 
 def _plan(words: dict[str, object], shapes: dict[str, dict[str, object]], seeds: int) -> Sweep:
-    return Sweep(
-        base={"data": DATA, **words},
-        axes={"shape": shapes},
-        seeds=range(seeds),
-        measures=(few_shots(DATA),),
-    )
+    return plan_few_shots(words, {"shape": shapes}, seeds)
 
 
 def _lines(rows: Rows) -> Rows:
@@ -95,7 +91,7 @@ STUDY = Study(
         "paper": Setting(
             plan=_plan({"recipe": "pretrain:jft", "model": "ViT-B/32"}, _shapes(8, 1024, 32), 1),
             hours=10_000,
-            why="JFT-300M is not public; give images of your own",
+            why=NO_JFT,
         ),
     },
     by=("shape",),

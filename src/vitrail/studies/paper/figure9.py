@@ -18,8 +18,9 @@ from vitrail.studies.claims import (
 )
 from vitrail.studies.curves import curves
 from vitrail.studies.engine.sweep_plan import Sweep
-from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, few_shots, vit
-from vitrail.studies.study import DATA, Setting, Study
+from vitrail.studies.plans import NO_JFT, plan_few_shots
+from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, vit
+from vitrail.studies.study import Setting, Study
 
 RATES = [3e-4, 1e-3, 3e-3, 1e-2, 3e-2]
 MEASURE, GAP, TOKEN = "fewshot_10", {"model.pool": "gap"}, {"model.pool": "token"}
@@ -51,12 +52,8 @@ def _check_other_rate(rows: Rows, level: float) -> Finding:
 
 
 def _plan(words: dict[str, object], rates: list[float], seeds: int) -> Sweep:
-    return Sweep(
-        base={"data": DATA, "hold_out": 0.1, **words},
-        axes={"model.pool": ["token", "gap"], "lr": rates},
-        seeds=range(seeds),
-        measures=(few_shots(DATA),),
-    )
+    axes = {"model.pool": ["token", "gap"], "lr": rates}
+    return plan_few_shots({"hold_out": 0.1, **words}, axes, seeds)
 
 
 STUDY = Study(
@@ -94,7 +91,7 @@ STUDY = Study(
         "paper": Setting(
             plan=_plan({"recipe": "pretrain:jft", "model": "ViT-B/16"}, [3e-4, 8e-4], 1),
             hours=5600,
-            why="JFT-300M is not public; give images of your own",
+            why=NO_JFT,
         ),
     },
     by=("model.pool", "lr"),

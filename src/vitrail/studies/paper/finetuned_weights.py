@@ -9,26 +9,27 @@ from vitrail.result import ResultTable
 from vitrail.studies.claims import Claim, greater
 from vitrail.studies.curves import groups
 from vitrail.studies.engine.sweep_plan import Sweep
+from vitrail.studies.plans import then
 from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, vit
-from vitrail.studies.study import DATA, WEIGHTS, Setting, Study
+from vitrail.studies.study import WEIGHTS, Setting, Study
 
 MEASURE = "then.top1"
 
 
 def _plan(
-    model: str, then: dict[str, Any], starts: dict[str, Any], rates: list[float], seeds: int
+    model: str, words: dict[str, Any], starts: dict[str, Any], rates: list[float], seeds: int
 ) -> Sweep:
-    then = {key: value for key, value in then.items() if key != "lr"}
     return Sweep(
-        base={
-            "model": model,
-            "then.data": DATA,
-            **{f"then.{key}": value for key, value in then.items()},
-        },
+        base={"model": model, **_then(words)},
         axes={"start": starts},
         seeds=range(seeds),
         best={"then.lr": rates},
     )
+
+
+def _then(words: dict[str, Any]) -> dict[str, Any]:
+    """Give the words of fine-tuning, whose learning rate the grid decides."""
+    return then({key: value for key, value in words.items() if key != "lr"})
 
 
 def _starts(model: str) -> dict[str, Any]:
@@ -59,8 +60,7 @@ STUDY = Study(
     settings={
         "smoke": Setting(
             plan=Sweep(
-                base={"data": TINY_DATA, "model": TINY_VIT, **TINY, "then.data": DATA,
-                      **{f"then.{key}": value for key, value in TINY.items() if key != "lr"}},
+                base={"data": TINY_DATA, "model": TINY_VIT, **TINY, **_then(TINY)},
                 axes={"start": {"published weights": {}, "scratch": {
                     "then.weights": None, "then.model": TINY_VIT}}},
                 best={"then.lr": [1e-3, 1e-2]},

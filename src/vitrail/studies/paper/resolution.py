@@ -7,6 +7,7 @@ from vitrail.result import ResultTable
 from vitrail.studies.claims import Claim, alike, greater
 from vitrail.studies.curves import groups
 from vitrail.studies.engine.sweep_plan import Sweep
+from vitrail.studies.plans import NO_JFT, then
 from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, vit
 from vitrail.studies.study import DATA, Setting, Study
 
@@ -18,10 +19,10 @@ def _at(name: str) -> dict[str, str]:
 
 
 def _plan(
-    first: dict[str, object], then: dict[str, object], low: int, high: int, seeds: int
+    first: dict[str, object], second: dict[str, object], low: int, high: int, seeds: int
 ) -> Sweep:
     return Sweep(
-        base={**first, "then.data": DATA, **{f"then.{key}": value for key, value in then.items()}},
+        base={**first, **then(second)},
         axes={
             "finetuning": {
                 "same resolution": {"then.image": low},
@@ -85,7 +86,7 @@ STUDY = Study(
                 {"recipe": "finetune:imagenet"}, 224, 384, 3,
             ),
             hours=5_600,
-            why="JFT-300M is not public; give images of your own",
+            why=NO_JFT,
         ),
     },
     by=("finetuning",),

@@ -9,6 +9,7 @@ from vitrail.result import ResultTable
 from vitrail.studies.claims import Claim, greater, ordered
 from vitrail.studies.curves import groups
 from vitrail.studies.engine.sweep_plan import Sweep
+from vitrail.studies.plans import NO_JFT, then
 from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, vit
 from vitrail.studies.study import DATA, Setting, Study
 
@@ -40,18 +41,13 @@ def _at(name: str) -> dict[str, str]:
 def _plan(
     model: str,
     first: dict[str, object],
-    then: dict[str, object],
+    second: dict[str, object],
     seeds: int,
     subset: dict[str, object] | None = None,
 ) -> Sweep:
-    later = {"data": DATA, **then, **(subset or {})}
+    later = then({**second, **(subset or {})})
     return Sweep(
-        base={
-            "data": DATA,
-            "model": model,
-            **first,
-            **{f"then.{key}": value for key, value in later.items()},
-        },
+        base={"data": DATA, "model": model, **first, **later},
         axes={"pretraining": _ways(model)},
         seeds=range(seeds),
     )
@@ -105,7 +101,7 @@ STUDY = Study(
                 1,
             ),
             hours=60_000,
-            why="JFT-300M is not public; give images of your own",
+            why=NO_JFT,
         ),
     },
     by=("pretraining",),

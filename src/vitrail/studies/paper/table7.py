@@ -7,6 +7,7 @@ from vitrail.result import ResultTable
 from vitrail.studies.claims import Claim, Rows, greater
 from vitrail.studies.curves import groups
 from vitrail.studies.engine.sweep_plan import Sweep
+from vitrail.studies.plans import NO_JFT, by_model, then
 from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, bit
 from vitrail.studies.study import DATA, Setting, Study
 
@@ -21,18 +22,15 @@ RATES = [3e-3, 3e-2, 3e-1]
 
 def _plan(
     first: dict[str, object],
-    then: dict[str, object],
+    second: dict[str, object],
     models: dict[str, str],
     rates: list[float],
     seeds: int,
 ) -> Sweep:
     first = {key: value for key, value in first.items() if key != "lr"}
     return Sweep(
-        base={**first, "then.data": DATA, **{f"then.{key}": value for key, value in then.items()}},
-        axes={
-            "size": {name: {"model": model} for name, model in models.items()},
-            "optimizer": OPTIMIZERS,
-        },
+        base={**first, **then(second)},
+        axes={"size": by_model(models), "optimizer": OPTIMIZERS},
         seeds=range(seeds),
         best={"lr": rates},
     )
@@ -104,7 +102,7 @@ STUDY = Study(
                 3,
             ),
             hours=40_000,
-            why="JFT-300M is not public; give images of your own",
+            why=NO_JFT,
         ),
     },
     by=("size", "optimizer"),

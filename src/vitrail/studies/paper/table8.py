@@ -7,8 +7,9 @@ from vitrail.result import ResultTable
 from vitrail.studies.claims import Claim, alike, all_of, greater
 from vitrail.studies.curves import groups
 from vitrail.studies.engine.sweep_plan import Sweep
-from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, few_shots, vit
-from vitrail.studies.study import DATA, Setting, Study
+from vitrail.studies.plans import NO_JFT, plan_few_shots
+from vitrail.studies.small_runs import SHORT, TINY, TINY_DATA, vit
+from vitrail.studies.study import Setting, Study
 
 MEASURE = "fewshot_10"
 PLACES = {"input": "input", "every layer": "every-layer", "shared": "shared"}
@@ -31,12 +32,7 @@ def _at(name: str) -> dict[str, str]:
 
 
 def _plan(words: dict[str, object], positions: dict[str, dict[str, str]], seeds: int) -> Sweep:
-    return Sweep(
-        base={"data": DATA, **words},
-        axes={"positions": positions},
-        seeds=range(seeds),
-        measures=(few_shots(DATA),),
-    )
+    return plan_few_shots(words, {"positions": positions}, seeds)
 
 
 def _alike(paper: str, *names: str) -> Claim:
@@ -82,7 +78,7 @@ STUDY = Study(
         "paper": Setting(
             plan=_plan({"recipe": "pretrain:jft", "model": "ViT-B/16"}, POSITIONS, 1),
             hours=55_000,
-            why="JFT-300M is not public; give images of your own",
+            why=NO_JFT,
         ),
     },
     by=("positions",),
