@@ -1,5 +1,9 @@
 """Cores and memory of containers, by files as the kernel writes them."""
 
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,3 +104,35 @@ def test_what_a_processor_is_good_at(
     listing.write_text(one + "\n" + one)
     assert ask() == expected
     machine._processor_words.cache_clear()
+
+
+_FAULTS = """
+import resource, sys
+from vitrail.machine import keep_freed_memory
+if sys.argv[1] == "called":
+    keep_freed_memory()
+def use():
+    parts = [bytearray(12 << 20) for _ in range(4)]
+use()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    use()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator")
+def test_freed_memory_is_kept() -> None:
+    def faults(how: str, **more: str) -> int:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("GLIBC", "MALLOC"))}
+        command = (sys.executable, "-c", _FAULTS, how)
+        ran = subprocess.run(
+            command, env=environment | more, capture_output=True, text=True, check=True
+        )
+        return int(ran.stdout)
+
+    # Huge pages make few faults of many, so the usual way is taken without them.
+    pages = 5 * 4 * (12 << 20) // os.sysconf("SC_PAGE_SIZE")
+    assert faults("not") > pages / 4
+    assert faults("called") < pages / 100
+    assert faults("not", GLIBC_TUNABLES=machine.KEEP_FREED_MEMORY) < pages / 100

@@ -21,6 +21,7 @@ from vitrail.cli.options import (
     optional,
 )
 from vitrail.console import print_json, print_line
+from vitrail.machine import keep_freed_memory
 from vitrail.result import print_result
 
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -67,6 +68,8 @@ def predict(
         data: The dataset whose training images calibrate int8.
     """
     from vitrail.deploy.predict import predict as run
+
+    keep_freed_memory()
 
     def show(prediction: Prediction) -> None:
         if json:
@@ -171,6 +174,7 @@ def bench(
     """
     from vitrail.deploy.backends.bench import bench as run
 
+    keep_freed_memory()
     result = run(
         model, data=data, split=split, backends=backends, images=images, rounds=rounds,
         max_loss=max_loss, max_changed=max_changed, merge=merge,

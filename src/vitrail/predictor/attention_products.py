@@ -21,7 +21,16 @@ _LEAST_TOKENS, _MOST_TOKENS = 48, 1024  # the fused kernel is faster, or needs l
 _BYTES = 2**21
 """Size of the weights that are computed at once; those of one head may take more."""
 _SHAPES = 3  # for which a thread keeps memory
-_kept = threading.local()
+
+
+class _Kept(threading.local):
+    """Memory that a thread uses again, by the shape that it was made for."""
+
+    def __init__(self) -> None:
+        self.parts: dict[tuple[object, ...], tuple[Tensor, ...]] = {}
+
+
+_kept = _Kept()
 
 
 class AttentionProducts(nn.Module):
@@ -69,8 +78,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 def _memory(count: int, tokens: int, size: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
     """Give tensors in memory that the thread keeps: new memory would be as slow as a product."""
-    kept: dict[object, tuple[Tensor, ...]] = _kept.__dict__
-    wanted = (count, tokens, size, dtype)
+    kept, wanted = _kept.parts, (count, tokens, size, dtype)
     if wanted not in kept:
         if len(kept) >= _SHAPES:
             kept.clear()

@@ -12,11 +12,16 @@ from typing import Any
 
 from vitrail.config import InputError
 from vitrail.deploy.serving.frames import Frame, pack_frame, receive_frame
+from vitrail.machine import KEEP_FREED_MEMORY
 
 COMMAND = (sys.executable, "-m", "vitrail.deploy.serving.worker")
 _PIPE = 2**24  # bytes read ahead of a pipe
 # Threads that spin while waiting take 40 times as long on a busy machine.
-_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "PYTHONSAFEPATH": "1"}
+_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "PYTHONSAFEPATH": "1",
+    "GLIBC_TUNABLES": KEEP_FREED_MEMORY,
+}
 KEY_VARIABLE = "VITRAIL_API_KEY"
 """Environment variable with the API key, which model processes never see."""
 

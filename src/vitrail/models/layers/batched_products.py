@@ -31,7 +31,8 @@ def products_by_onednn() -> Iterator[None]:
     The switch is the whole process's: other threads' products are oneDNN's meanwhile, too.
     """
     global _inside, _before
-    settings: Any = torch.backends.mkldnn.matmul
+    backend: Any = torch.backends.mkldnn
+    settings = backend.matmul
     with _lock:
         if not _inside:
             _before, settings.fp32_precision = settings.fp32_precision, "bf16"
