@@ -22,7 +22,7 @@ def test_re_encoded_and_unreadable_images_are_found(tmp_path: Path) -> None:
     assert found.leaks == (("val/b/5.jpg", "train/b/2.png"),)
     assert found.unreadable == ("val/a/6.jpg",)
     unreadable, leaks = found.notes()
-    assert unreadable == "1 files can't be read and are skipped: val/a/6.jpg"
+    assert unreadable == "1 file can't be read and is skipped: val/a/6.jpg"
     assert leaks.startswith("1 of 4 validation images look like training images")
     assert quick_check(train, val, most=5) is None
 

@@ -3,7 +3,10 @@
 import json
 import os
 import resource
+import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +28,7 @@ from vitrail.deploy.exporting import writers as writers_room
 from vitrail.deploy.exporting.export import ExportResult, export
 from vitrail.deploy.exporting.graph import ExportModule, trace
 from vitrail.deploy.exporting.samples import take_samples
+from vitrail.deploy.exporting.usage import use_command
 from vitrail.predictor import Predictor
 
 onnx = pytest.importorskip("onnx")
@@ -83,6 +87,28 @@ def test_onnx_says_what_was_found_and_what_it_is(plain: ExportResult, folder: Pa
     assert json.loads(told["classes"]) == list(NAMES)
     assert json.loads(told["vitrail.preprocess"])["mean"] == list(PREPROCESS.mean)
     onnx.checker.check_model(plain.files[0])
+
+
+def open_as_told(written: ExportResult) -> str:
+    """Run the command that an export prints, and give what it says."""
+    assert f"to use it: {written.use}" in list(written.summary())
+    _, *words = shlex.split(written.use or "")
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_export_says_how_it_is_opened(predictor: Predictor, tmp_path: Path) -> None:
+    here = tmp_path / "my 'models'"
+    here.mkdir()
+    assert "shape=['batch', 3, 32, 32]" in open_as_told(
+        export(predictor, here / "a.onnx", to="onnx")
+    )
+    pytest.importorskip("openvino")
+    assert "CompiledModel" in open_as_told(export(predictor, here / "b", to="openvino"))
+    assert "GraphModule" in open_as_told(export(predictor, here / "c.pt2", to="pt2"))
+    page = use_command("web", [here / "page" / "index.html", here / "page" / "model.json"])
+    assert shlex.split(page)[1:] == ["-m", "http.server", "--directory", str(here / "page")]
 
 
 def test_images_may_have_another_size_than_the_positions(folder: Path) -> None:

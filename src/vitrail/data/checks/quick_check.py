@@ -30,12 +30,18 @@ class QuickCheck:
         found = []
         if self.unreadable:
             some = ", ".join(self.unreadable[:3])
-            found.append(f"{len(self.unreadable):,} files can't be read and are skipped: {some}")
+            one = len(self.unreadable) == 1
+            files = (
+                "1 file can't be read and is"
+                if one
+                else f"{len(self.unreadable):,} files can't be read and are"
+            )
+            found.append(f"{files} skipped: {some}")
         if self.leaks:
             found.append(
                 f"{len(self.leaks):,} of {self.val_images:,} validation images look like training "
                 f"images, which makes the accuracy too high: {self.leaks[0][0]} looks like "
-                f"{self.leaks[0][1]}; 'vitrail data check' lists all"
+                f"{self.leaks[0][1]}; 'vitrail data check DATA --out FILE' lists all"
             )
         return tuple(found)
 

@@ -14,8 +14,9 @@ import torch
 from vitrail.config import InputError, suggest
 from vitrail.data.datasets.open import Data
 from vitrail.deploy.exporting.graph import ExportModule, Input, other_size, trace
-from vitrail.deploy.exporting.hub_export import check_repository, push_folder, write_hub
+from vitrail.deploy.exporting.hub_export import CARD, check_repository, push_folder, write_hub
 from vitrail.deploy.exporting.samples import Samples, take_samples
+from vitrail.deploy.exporting.usage import use_command
 from vitrail.deploy.exporting.web_export import check_web, read_runtime
 from vitrail.deploy.exporting.writers import WRITERS, ExportConfig, ExportContext, Quantize
 from vitrail.files import replacing
@@ -30,13 +31,6 @@ BATCHES = (1, 3, 8)
 """Batch sizes that an exported model is checked with."""
 CALIBRATION = 64
 """Images of the training split for calibrating int8."""
-
-
-_USES = {
-    "onnx": 'onnxruntime.InferenceSession("{file}")',
-    "openvino": 'openvino.Core().compile_model("{file}", "CPU")',
-}
-"""How the files of a format are opened from Python."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +55,8 @@ class ExportResult(Result):
     """Where it was pushed to, if it was."""
     compared: str = "top-1"
     """What the agreement is of."""
+    use: str | None = None
+    """A command that opens what was written; a folder for the hub has a card that says how."""
 
     def summary(self) -> Iterable[ResultTable | str]:
         """Give the files, and how they compare with PyTorch."""
@@ -70,6 +66,7 @@ class ExportResult(Result):
         if self.format == "hub":
             folder = os.path.commonpath([file.parent for file in self.files])
             yield f"logits differ by {self.max_difference:.1e}; compared with {self.images}"
+            yield f"to use it: {Path(folder) / CARD} says how"
             yield self.address or f"to publish it: hf upload ORG/{Path(folder).name} {folder}"
             return
         yield (
@@ -77,12 +74,7 @@ class ExportResult(Result):
             f"{self.images} at {' and '.join(self.sizes)}; largest difference of the logits: "
             f"{self.max_difference:.1e}"
         )
-        if self.format == "web":
-            folder = os.path.commonpath([file.parent for file in self.files])
-            yield f"to try it: python -m http.server --directory {folder}"
-        elif self.format in _USES:
-            first = next((file for file in self.files if file.suffix == ".xml"), self.files[0])
-            yield f"to use it: {_USES[self.format].format(file=first)}"
+        yield f"to use it: {self.use}"
 
 
 @dataclass(frozen=True)
@@ -174,6 +166,7 @@ def export(
         compared="top-1" if predictor.targets is None else "numbers, within 2 %,",
         quantize=chosen,
         bytes=sum(file.stat().st_size for file in written),
+        use=use_command("pt2-aot" if config.aot else to, written),
     )
 
 
