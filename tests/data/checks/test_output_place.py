@@ -43,7 +43,7 @@ def test_a_place_among_the_images_is_refused(photos: Path, data: str, out: str) 
 @pytest.mark.parametrize(
     ("data", "out"),
     [(".", "../runs"), ("../split", "../split/runs"), (".", ".runs/x"), ("digits", "x"),
-     ("csv:x.csv", "x"), (".", "../photos2")],
+     ("csv:x.csv", "x"), (".", "../photos2"), ("", "x")],
 )  # fmt: skip
 def test_other_places_are_not(photos: Path, data: str, out: str) -> None:
     check_output_place(out, data)

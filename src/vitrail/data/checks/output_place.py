@@ -15,8 +15,9 @@ def check_output_place(out: str | Path, data: Data) -> None:
     """Refuse a folder to write into that would be a class of the dataset, or hold its classes."""
     if not isinstance(data, str | os.PathLike):
         return
-    root = expand(os.fspath(whole_data(data)).removeprefix("folder:"))
-    if root.is_dir() and is_among_images(root, Path(out)):
+    text = os.fspath(whole_data(data)).removeprefix("folder:")
+    root = expand(text)
+    if text and root.is_dir() and is_among_images(root, Path(out)):
         above, name = os.path.split(os.path.abspath(root))
         raise InputError(
             f"{show(Path(out))} is in the folder of the images, where it would become a class; "
