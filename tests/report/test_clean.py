@@ -13,7 +13,8 @@ from tests.evaluation.sets import save_tiny, write_images
 from vitrail.cli import main
 from vitrail.data.dataset import select
 from vitrail.data.datasets.open import notes, open_dataset
-from vitrail.evaluation.cleaning.find_issues import CleaningResult
+from vitrail.evaluation.cleaning.find_issues import CleaningResult, ImageIssue
+from vitrail.report.clean_page import write_clean_page
 
 NAME = "vitrail-decisions.csv"
 
@@ -49,9 +50,25 @@ def test_what_is_wrong_is_found_and_shown(photos: Path, tmp_path: Path) -> None:
     assert found.images == 30
     page = (tmp_path / "page.html").read_text()
     assert 'data-path="test/a/copy.png"' in page
+    assert '<p class="path">test/<wbr>a/<wbr>copy.png</p>' in page  # the split is said once
     assert "http://" not in page
     assert "https://" not in page
     assert {path: path.stat().st_mtime_ns for path in photos.rglob("*")} == before
+
+
+def test_a_card_says_label_and_split_once(photos: Path, tmp_path: Path) -> None:
+    splits = {"train": open_dataset(photos, split="train")}
+    issues = (
+        ImageIssue("label", "train", "train/a/0.png", "a", "probably b (81%), not a", "b"),
+        ImageIssue("outlier", "train", "my_0.png", "a", "unlike all other images"),
+    )
+    whole = {"data": "photos", "model": "tiny", "images": 18, "pairs": ()}
+    page = write_clean_page(CleaningResult(issues=issues, **whole), splits, {})
+    assert "<p>probably b (81%), not a</p>" in page
+    assert '<p class="path">train: my_<wbr>0.png</p>\n<p>a: unlike all other images</p>' in page
+    assert "1 probable label errors, 1 outliers." in page
+    page = write_clean_page(CleaningResult(issues=(), **whole), splits, {})
+    assert "<p>18 images of photos, by the features of tiny: nothing was found.</p>" in page
 
 
 def test_every_command_obeys_decisions(photos: Path, tmp_path: Path) -> None:

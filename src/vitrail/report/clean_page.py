@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -178,10 +179,10 @@ def write_clean_page(
         )
     counts = ", ".join(f"{n:,} {KINDS[kind]}" for kind, n in result.counts().items() if n)
     classes = next(iter(splits.values())).classes
-    said = f"{result.images:,} images of {result.data}, by the features of {result.model}: {counts}"
+    said = f"{result.images:,} images of {result.data}, by the features of {result.model}: "
     return page.substitute(
         style=page_style(),
-        summary=escape(f"{said or 'nothing found'}."),
+        summary=escape(f"{said}{counts or 'nothing was found'}."),
         links=" ".join(links),
         body="\n".join(sections) or "<p>Nothing was found.</p>",
         classes="".join(f"<option>{escape(name)}</option>" for name in classes),
@@ -202,6 +203,10 @@ def _card(
     if issue.like:
         split, _, path = issue.like.partition(": ")
         images += _thumbnail(places.get((split, path)), path)
+    named = issue.path.startswith(f"{issue.split}/")
+    where = issue.path if named else f"{issue.split}: {issue.path}"
+    plain = issue.kind == "label" or not issue.label  # its reason names the label
+    why = issue.reason if plain else f"{issue.label}: {issue.reason}"
     decided = earlier.get(issue.path)
     chosen = "" if decided is None else decided.what
     label = decided.label if decided and decided.label else issue.suggested or issue.label
@@ -212,10 +217,15 @@ def _card(
     )
     return (
         f'<form class="card" data-path="{escape(issue.path)}" data-label="{escape(label)}">\n'
-        f'<div class="pair">{images}</div>\n<p class="path">{escape(issue.split)}: '
-        f"{escape(issue.path)}</p>\n<p>{escape(issue.label)}: {escape(issue.reason)}</p>\n"
+        f'<div class="pair">{images}</div>\n<p class="path">{_breakable(where)}</p>\n'
+        f"<p>{escape(why)}</p>\n"
         f'<div class="choices">{choices}</div>\n</form>'
     )
+
+
+def _breakable(name: str) -> str:
+    """Let a long name break where a person would break it."""
+    return re.sub("([/_])", r"\1<wbr>", escape(name))
 
 
 def _thumbnail(place: tuple[ImageDataset, int] | None, name: str) -> str:
