@@ -46,6 +46,25 @@ def test_a_report_with_json(place: Path, tmp_path: Path, capsys: Capture) -> Non
     assert json.loads((out / "report.json").read_text())["sections"][0]["layers"] == [0, 1]
 
 
+@pytest.mark.parametrize("kind", ["folder", "list"])
+def test_photos_without_labels_are_inspected(
+    kind: str, place: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """All of them, and no label is claimed."""
+    flat, out = tmp_path / "flat", tmp_path / "out"
+    flat.mkdir()
+    save_images(flat, *(f"{number}.png" for number in range(12)))
+    (tmp_path / "list.csv").write_text("path\n" + "".join(f"flat/{n}.png\n" for n in range(12)))
+    data = str(flat) if kind == "folder" else f"csv:{tmp_path / 'list.csv'}"
+    words = ("inspect", str(place / "vit"), "--data", data, "--out", str(out), "--json")
+    code, said, err = run(capsys, *words)
+    assert (code, err) == (0, ""), said
+    sections = json.loads((out / "report.json").read_text())["sections"]
+    assert [each["labels"] for each in sections if "top" in each] == [None] * 4
+    assert "12 images" in (out / "report.html").read_text()
+    assert "Labeled" not in (out / "report.html").read_text()
+
+
 def test_a_bit_is_reported_as_far_as_it_goes(place: Path, tmp_path: Path, capsys: Capture) -> None:
     """It stands beside a ViT, on a data set, with what both have."""
     data = ("--data", str(place / "set"), "--split", "all", "--against", str(place / "vit"))

@@ -36,13 +36,19 @@ def preprocess_of(loaded: LoadedModel) -> Preprocess:
     return loaded.preprocess or default_preprocess(spec.image, spec.channels)
 
 
+def is_labeled(dataset: ImageDataset) -> bool:
+    """Tell whether labels say anything: images without any are all of one class."""
+    return dataset.regression or dataset.multilabel or len(dataset.classes) > 1
+
+
 def open_images(
-    data: Data, split: str | None, models: Sequence[AnyModel] = ()
+    data: Data, split: str | None, models: Sequence[AnyModel] = (), *, labels: bool = True
 ) -> tuple[ImageDataset, tuple[str, ...]]:
     """Open the images to evaluate on, and note what a person should know about them.
 
     For the data that a run was trained on, `val` is what the run was validated on, however it was
-    held out; it is also the default. Other data has its own splits.
+    held out; it is also the default. Other data has its own splits. `labels=False` also takes
+    images without labels, and all of them by default, as none of them were held out.
     """
     for model in models:
         if (config := read_run_config(model)) is None or not same_data(config.data, data):
@@ -55,7 +61,11 @@ def open_images(
         what = "was trained on" if split == "train" else "was validated on"
         return dataset, (f"{dataset.name}: images that the run {what}",)
     try:
-        return open_dataset(data, split=split or "val"), ()
+        dataset = open_dataset(data, split=split or "val", labels=labels)
+        text = isinstance(data, str | os.PathLike)
+        if text and split is None and not labels and not is_labeled(dataset):
+            dataset = open_dataset(data, split="all", labels=False)
+        return dataset, ()
     except NoSplitError as error:
         if split is None or split == "val":
             raise

@@ -16,7 +16,7 @@ from vitrail.data.datasets.open import Data
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import choose_device
-from vitrail.evaluation.inputs import open_images, preprocess_of
+from vitrail.evaluation.inputs import is_labeled, open_images, preprocess_of
 from vitrail.models import BiT, ViT
 from vitrail.models.spec import Size, check_division
 from vitrail.predictor.images import ImageLike
@@ -60,7 +60,7 @@ class ReportInputs:
 
     def labels_of(self, image: ReportImage) -> list[str] | None:
         """Names of an image's true classes, where they are known."""
-        if self.dataset is None or image.labels is None:
+        if self.dataset is None or image.labels is None or not is_labeled(self.dataset):
             return None
         return [self.dataset.classes[label] for label in image.labels]
 
@@ -106,7 +106,7 @@ def open_inputs(
         raise InputError(f"count must be at least 1, got {count}")
     dataset, run = None, find_run(model)
     if data is not None:
-        dataset, _ = open_images(data, split, [model])
+        dataset, _ = open_images(data, split, [model], labels=False)
     elif not images and run is not None:
         dataset = open_run_data(run, split)
     elif split is not None:
