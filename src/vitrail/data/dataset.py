@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.data.datasets.mapped import Lookups, blocks
+from vitrail.data.datasets.mapped import Lookups, blocks, release_pages
 from vitrail.data.datasets.sparse_labels import SparseLabels, label_arrays, sparse
 
 _SIZES = 200_000  # images whose sizes a fingerprint counts
+_TOGETHER = 4096  # of them, so many at a time
 _SAMPLED = 256  # images whose contents it hashes
 _WHOLE = 2**30  # bytes of decoded images that are hashed whole
 _AT_ONCE = 1024  # of them, so many images at a time
@@ -95,6 +96,10 @@ class ImageDataset(ABC):
         """Name all images, in their order."""
         return map(self.where, range(len(self)))
 
+    def encoded_names(self, start: int, stop: int) -> list[bytes]:
+        """Name the images from one index up to another, in UTF-8."""
+        return [self.where(n).encode("utf-8", "surrogateescape") for n in range(start, stop)]
+
     def unreadable(self, index: int, reason: str, kind: str) -> UnreadableImage:
         """Describe an image that could not be used."""
         return UnreadableImage(self.where(index), reason, kind)
@@ -102,6 +107,10 @@ class ImageDataset(ABC):
     def size(self, index: int) -> int:
         """Count the bytes of an image without reading it; -1 if unknown."""
         return -1
+
+    def sizes(self, indices: np.ndarray) -> Iterable[int]:
+        """Count the bytes of some images."""
+        return map(self.size, indices.tolist())
 
     def storage(self) -> str:
         """Say where the images are stored and when they last changed, as far as that is known."""
@@ -114,8 +123,10 @@ class ImageDataset(ABC):
         """
         digest = hashlib.sha256()
         self._hash_index(digest.update)
-        for index in _spread(len(self), _SIZES):
-            digest.update(b"%d;" % self.size(index))
+        chosen = np.array(_spread(len(self), _SIZES), np.int64)
+        for start in range(0, len(chosen), _TOGETHER):
+            for size in self.sizes(chosen[start : start + _TOGETHER]):
+                digest.update(b"%d;" % size)
         self._hash_contents(digest.update)
         return digest.hexdigest()
 
@@ -276,6 +287,12 @@ class Selection(ImageDataset):
     def size(self, index: int) -> int:
         """Count the image's bytes as the dataset behind does."""
         return self.dataset.size(self._behind(index))
+
+    def sizes(self, indices: np.ndarray) -> Iterable[int]:
+        """Count the bytes of some images as the dataset behind does."""
+        behind = np.array(self.indices[indices])
+        release_pages(self.indices)
+        return self.dataset.sizes(behind)
 
     def storage(self) -> str:
         """Say where the dataset behind is stored."""

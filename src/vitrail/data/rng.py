@@ -111,12 +111,18 @@ class CounterRNG:
 
 def shuffled(count: int, seed: int, purpose: Purpose, epoch: int = 0) -> np.ndarray:
     """Return a random permutation of range(count), a pure function of the arguments."""
-    keys = np.empty(count, np.uint64)
-    for start in range(0, count, _AT_ONCE):
-        some = np.arange(start, min(start + _AT_ONCE, count))
+    return np.argsort(shuffle_keys(0, count, seed, purpose, epoch), kind="stable")
+
+
+def shuffle_keys(start: int, stop: int, seed: int, purpose: Purpose, epoch: int = 0) -> np.ndarray:
+    """Draw the keys by which some numbers of a permutation are sorted (uint64)."""
+    keys = np.empty(stop - start, np.uint64)
+    for place in range(start, stop, _AT_ONCE):
+        some = np.arange(place, min(place + _AT_ONCE, stop))
         drawn = words(seed, purpose, epoch, some, range(1))
-        keys[start : start + _AT_ONCE] = drawn[:, 0].astype(np.uint64) << _HALF | drawn[:, 1]
-    return np.argsort(keys, kind="stable")
+        here = slice(place - start, place - start + len(some))
+        keys[here] = drawn[:, 0].astype(np.uint64) << _HALF | drawn[:, 1]
+    return keys
 
 
 class Permutation:

@@ -6,7 +6,6 @@ everything. A dataset without splits gives a tenth of each class to `val` and th
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -18,6 +17,8 @@ from vitrail.config import InputError, suggest
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.kept_selection import keep_selection
 from vitrail.data.grouped_split import assign_group_folds
+from vitrail.data.name_hashes import name_hashes
+from vitrail.data.smallest import smallest_keys
 
 SPLITS = ("train", "val", "test")
 HELD_OUT = 0.1
@@ -71,11 +72,11 @@ def split_dataset(
         raise InputError(f"the held-out fraction must be in (0, 1), got {fraction}")
     what, chosen = (fraction, seed), cache(lambda: _held_out(dataset, fraction, seed))
     return (
-        keep_selection(dataset, ("rest", what), lambda: np.flatnonzero(~chosen())),
+        keep_selection(dataset, ("rest", what), lambda: ~chosen()),
         keep_selection(
             dataset,
             ("held out", what),
-            lambda: np.flatnonzero(chosen()),
+            chosen,
             f"{dataset.name} (held out)",
         ),
     )
@@ -83,14 +84,17 @@ def split_dataset(
 
 def _held_out(dataset: ImageDataset, fraction: float, seed: int) -> np.ndarray:
     """Mark the images to hold out: in each class, those with the smallest hashes."""
-    hashes, chosen = _hashes(dataset, seed), np.zeros(len(dataset), bool)
-    everything = [np.arange(len(dataset))]
-    several = dataset.labels.ndim == 2
-    for group in everything if several else members(dataset.labels, len(dataset.classes)):
-        count = round_half_up(fraction, len(group))
-        count = min(max(count, 1), len(group) - 1) if len(group) > 1 else 0
-        chosen[group[np.argsort(hashes[group], kind="stable")[:count]]] = True
-    return chosen
+    keys = name_hashes(dataset, seed)
+    if dataset.labels.ndim == 2:
+        return smallest_keys(keys, len(dataset), np.array([_share(fraction, len(dataset))]))
+    counts = dataset.class_counts()
+    wanted = np.array([_share(fraction, count) for count in counts.tolist()], np.int64)
+    return smallest_keys(keys, dataset.labels, wanted)
+
+
+def _share(fraction: float, total: int) -> int:
+    """Count the images to hold out of a class: at least one, and one is kept."""
+    return min(max(round_half_up(fraction, total), 1), total - 1) if total > 1 else 0
 
 
 def members(labels: np.ndarray, classes: int) -> list[np.ndarray]:
@@ -118,22 +122,13 @@ def round_half_up(fraction: float, total: int) -> int:
     return math.floor(Fraction(str(fraction)) * total + Fraction(1, 2))
 
 
-def _hashes(dataset: ImageDataset, seed: int) -> np.ndarray:
-    key = (seed % 2**64).to_bytes(8, "little")
-    digests = bytearray()
-    for name in dataset.image_names():
-        encoded = name.encode("utf-8", "surrogateescape")
-        digests += hashlib.blake2b(encoded, digest_size=8, key=key).digest()
-    return np.frombuffer(digests, "<u8")
-
-
 def assign_folds(
     labels: np.ndarray, classes: int, folds: int, *, seed: int = 0, groups: np.ndarray | None = None
 ) -> np.ndarray:
     """Assign a fold to each image (n), from 0; images of one group share theirs.
 
     Without groups, each class's images are dealt in turn, and the next class goes on where the last
-    one stopped. With groups, the largest go first, each to the fold where its classes lack most.
+    one stopped.
     """
     if folds < 2:
         raise InputError(f"--folds {folds}: expected 2 or more")

@@ -10,13 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.kept_selection import keep_selection
-from vitrail.data.rng import shuffled
+from vitrail.data.rng import shuffle_keys, shuffled
+from vitrail.data.smallest import grouped_places, smallest_keys
 from vitrail.data.split import members, round_half_up
 from vitrail.text import quoted
 
@@ -77,21 +79,28 @@ def _read_count(name: str, written: str, text: str, *, least: int = 1) -> int:
 
 def subset(dataset: ImageDataset, count: int | float, seed: int) -> ImageDataset:
     """Sample images at random: a number of them (int), or a fraction of the dataset (float)."""
-    return _first(dataset, lambda: shuffled(len(dataset), seed, "subset"), count, seed)
+
+    def choose(number: int) -> np.ndarray:
+        keys = partial(shuffle_keys, seed=seed, purpose="subset")
+        return smallest_keys(keys, len(dataset), np.array([number]))
+
+    return _first(dataset, choose, count, seed)
 
 
 def balanced_subset(dataset: ImageDataset, count: int | float, seed: int) -> ImageDataset:
     """Sample images at random, as equally many of each class as there are."""
     _check_one_label(dataset, "a balanced subset")
 
-    def in_turns() -> np.ndarray:
+    def choose(number: int) -> np.ndarray:
         order = shuffled(len(dataset), seed, "subset")
         rounds = np.empty(len(dataset), np.int64)  # in which each image is its class's turn
         for group in members(dataset.labels[order], len(dataset.classes)):
             rounds[order[group]] = np.arange(len(group))
-        return order[np.argsort(rounds[order], kind="stable")]
+        marked = np.zeros(len(dataset), bool)
+        marked[order[np.argsort(rounds[order], kind="stable")[:number]]] = True
+        return marked
 
-    return _first(dataset, in_turns, count, ("balanced", seed))
+    return _first(dataset, choose, count, ("balanced", seed))
 
 
 def shots(dataset: ImageDataset, k: int, seed: int) -> ImageDataset:
@@ -103,20 +112,26 @@ def shots(dataset: ImageDataset, k: int, seed: int) -> ImageDataset:
     if k < 1:
         raise InputError(f"expected at least one shot per class, got {k}")
     generator = np.random.default_rng(seed)
-    chosen = []
-    groups = members(dataset.labels, len(dataset.classes))
-    for name, group in zip(dataset.classes, groups, strict=True):
-        if len(group) < k:
-            short = f"{dataset.name} has {len(group)} of class {quoted([name])}"
+    counts, places = dataset.class_counts(), []
+    for name, count, end in zip(dataset.classes, counts.tolist(), np.cumsum(counts), strict=True):
+        if count < k:
+            short = f"{dataset.name} has {count} of class {quoted([name])}"
             raise InputError(f"{short}: too few for {k} per class")
-        chosen.append(generator.permutation(group)[:k])
-    return select(dataset, np.concatenate(chosen), f"{dataset.name} ({k} shots)")
+        places.append(generator.permutation(count)[:k] + end - count)
+    wanted = np.concatenate(places)  # among the images as sorted by class
+    order = np.argsort(wanted)
+    chosen = np.empty(len(wanted), np.int64)
+    for start, here in grouped_places(dataset.labels, counts):
+        found = np.minimum(np.searchsorted(wanted, here, sorter=order), len(wanted) - 1)
+        hits = np.flatnonzero(wanted[order[found]] == here)
+        chosen[order[found[hits]]] = start + hits
+    return select(dataset, chosen, f"{dataset.name} ({k} shots)")
 
 
 def _first(
-    dataset: ImageDataset, order: Callable[[], np.ndarray], count: int | float, what: object
+    dataset: ImageDataset, choose: Callable[[int], np.ndarray], count: int | float, what: object
 ) -> ImageDataset:
-    """Select the first images of an order, sorted by index; `what` names the order."""
+    """Select as many images as `choose` marks; `what` names how it chooses."""
     total = len(dataset)
     if isinstance(count, float):
         if not 0 < count <= 1:
@@ -127,7 +142,7 @@ def _first(
     return keep_selection(
         dataset,
         ("subset", count, what),
-        lambda: np.sort(order()[:count]),
+        lambda: choose(count),
         f"{dataset.name} ({count:,} of {total:,})",
     )
 

@@ -97,8 +97,9 @@ def test_a_choice_of_a_large_dataset_is_made_once_and_mapped(
     monkeypatch.setattr(index_files, "WORTH_KEEPING", 1)
     large = open_folder(tmp_path / "photos", "all")
     first = CHOICES[choice](large)
-    monkeypatch.setattr(FolderDataset, "image_names", lambda _: [][0])
+    monkeypatch.setattr(FolderDataset, "encoded_names", lambda *_: [][0])
     monkeypatch.setattr("vitrail.data.subsets.shuffled", lambda *_: [][0])
+    monkeypatch.setattr("vitrail.data.subsets.smallest_keys", lambda *_: [][0])
     again = CHOICES[choice](large)
     for found in (first, again):
         assert isinstance(found, Selection)

@@ -18,8 +18,9 @@ import numpy as np
 
 from vitrail.config import InputError, suggest
 from vitrail.data.dataset import ImageDataset, Selection
-from vitrail.data.datasets.kept_selection import keep_choice
-from vitrail.data.datasets.sparse_labels import label_arrays, labels_of, relabel
+from vitrail.data.datasets.kept_selection import keep_marked
+from vitrail.data.datasets.sparse_labels import labels_of
+from vitrail.data.name_hashes import find_names
 from vitrail.files import write_whole
 from vitrail.text import original, printable, show
 
@@ -42,7 +43,7 @@ class DecidedDataset(Selection):
     """A dataset's images without those that were dropped, the others with their new labels."""
 
     def __init__(self, dataset: ImageDataset, decisions: Mapping[str, Decision]) -> None:
-        found = keep_choice(
+        found = keep_marked(
             dataset, sorted(decisions.items()), lambda: self._decide(dataset, decisions)
         )
         labels = labels_of(found, len(dataset.classes))
@@ -50,13 +51,18 @@ class DecidedDataset(Selection):
         self.dropped, self.relabeled = len(dataset) - len(self), int(found["relabeled"][0])
 
     @staticmethod
-    def _decide(dataset: ImageDataset, decisions: Mapping[str, Decision]) -> dict[str, np.ndarray]:
+    def _decide(
+        dataset: ImageDataset, decisions: Mapping[str, Decision]
+    ) -> tuple[np.ndarray, dict[int, int]]:
+        """Mark the images that are kept, and give the new labels of some."""
         numbers = {name: number for number, name in enumerate(dataset.classes)}
         changes, kept = dict[int, int](), np.ones(len(dataset), bool)
-        for index, name in enumerate(dataset.image_names()):
-            decision = decisions.get(name)
-            if decision is None or decision.what == "keep":
-                continue
+        acted = [name for name, decision in decisions.items() if decision.what != "keep"]
+        found = find_names(dataset, acted)
+        for index, name in sorted(
+            (index, name) for name, there in found.items() for index in there
+        ):
+            decision = decisions[name]
             if decision.what == "drop":
                 kept[index] = False
                 continue
@@ -69,9 +75,7 @@ class DecidedDataset(Selection):
             if dataset.regression:
                 raise InputError(f"{DECISIONS} relabels {name}, but it has numbers")
             changes[index] = numbers[decision.label]
-        indices = np.flatnonzero(kept)
-        labels = relabel(dataset.labels, changes).take(indices, axis=0)
-        return {"indices": indices, **label_arrays(labels), "relabeled": np.array([len(changes)])}
+        return kept, changes
 
     def note(self) -> str:
         """Say what the decisions changed."""

@@ -62,9 +62,17 @@ class Names:
             start = int(ends[-1])
             release_pages(self.text)
 
+    def some(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Copy the text of some names, and where each of them ends in it."""
+        before = int(self.ends[start - 1]) if start else 0
+        ends = np.array(self.ends[start:stop]) - before
+        text = np.array(self.text[before : before + int(ends[-1])]) if len(ends) else self.text[:0]
+        release_pages(self.text, self.ends)
+        return text, ends
+
     def take(self, indices: np.ndarray) -> Names:
         """Copy some of the names, in a given order."""
-        starts = np.concatenate([[0], self.ends[:-1]])[indices] if len(self) else indices
+        starts = np.where(indices > 0, self.ends[indices - 1], 0)
         lengths = self.ends[indices] - starts
         parts = []
         for first in range(0, len(indices), _AT_ONCE):

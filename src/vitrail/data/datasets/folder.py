@@ -13,6 +13,7 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 from unicodedata import normalize
@@ -26,8 +27,10 @@ from vitrail.data.datasets.decisions import DECISIONS
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.index_files import DatasetIndex, keep_index, keep_part
 from vitrail.data.datasets.labels import UNLABELED
+from vitrail.data.datasets.mapped import release_pages
 from vitrail.data.datasets.unreadable_list import UNREADABLE_LIST
 from vitrail.data.loader import Loader, LoaderConfig
+from vitrail.data.name_hashes import name_hashes
 from vitrail.data.split import SPLITS, choose_split, spell, split_indices
 from vitrail.text import neighbors, printable, quoted, show
 
@@ -70,10 +73,28 @@ class FolderDataset(ImageDataset):
         """Name all images, in their order."""
         return map(printable, map(os.fsdecode, self._files))
 
+    def encoded_names(self, start: int, stop: int) -> list[bytes]:
+        """Name some images in UTF-8; nearly all names are printable as they are."""
+        text, ends = self._files.some(start, stop)
+        whole = text.tobytes()
+        names = [whole[first:last] for first, last in pairwise((0, *ends.tolist()))]
+        odd = np.flatnonzero((text < ord(" ")) | (text > ord("~")) | (text == ord("\\")))
+        for row in np.unique(np.searchsorted(ends, odd, "right")).tolist():
+            names[row] = printable(os.fsdecode(names[row])).encode("utf-8", "surrogateescape")
+        return names
+
     def size(self, index: int) -> int:
         """Return the size of the file."""
+        return self._size(self._files[index])
+
+    def sizes(self, indices: np.ndarray) -> Iterator[int]:
+        """Return the sizes of some files."""
+        yield from map(self._size, self._files.take(indices))
+        release_pages(self._files.text, self._files.ends)
+
+    def _size(self, name: bytes) -> int:
         try:
-            return os.stat(os.path.join(self._base, self._files[index])).st_size
+            return os.stat(os.path.join(self._base, name)).st_size
         except OSError:
             return -1
 
@@ -151,7 +172,12 @@ def open_folder(
 
     def scan(parts: list[bytes], name: str) -> DatasetIndex:
         make = _index_flat if flat else _index_classes
-        return keep_index(path, key(parts), lambda: make(path, parts, first, name))
+        return keep_index(
+            path,
+            key(parts),
+            lambda: make(path, parts, first, name),
+            finish=lambda index: name_hashes(opened(index, name)),
+        )
 
     def opened(index: DatasetIndex, name: str) -> FolderDataset:
         found = [*notes, *index.notes]

@@ -59,11 +59,17 @@ def changed_at(path: str | bytes | os.PathLike[str]) -> int:
 
 
 def keep_index(
-    root: Path, key: str, build: Callable[[], DatasetIndex], *, always: bool = False
+    root: Path,
+    key: str,
+    build: Callable[[], DatasetIndex],
+    *,
+    always: bool = False,
+    finish: Callable[[DatasetIndex], object] = lambda index: None,
 ) -> DatasetIndex:
     """Load the index of a dataset, or build it and, if it is large or `always`, keep it.
 
     Processes that start together build it one after the other, so that all but the first load it.
+    `finish` is called once with an index that was kept, to keep beside it what takes long to find.
     """
     place = index_place(key)
     found = _load(place, key)
@@ -78,7 +84,9 @@ def keep_index(
             if always or len(found.names) >= WORTH_KEEPING:
                 with suppress(OSError):  # a full or read-only disk costs time, not the run
                     _save(place, key, found)
-                    found = _load(place, key) or found  # mapped, as in the other processes
+                    if mapped := _load(place, key):  # as in the other processes
+                        finish(mapped)
+                        found = mapped
         return found
 
 

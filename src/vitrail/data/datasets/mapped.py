@@ -10,8 +10,10 @@ import hashlib
 import json
 import mmap
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ INDEX = "index.json"
 _LOOKS = 16  # at single values, before their pages, up to 2 MB each, are given back
 _SMALL = 1 << 27  # bytes of arrays that may stay: giving back costs a look some 60 microseconds
 _BLOCK = 1 << 20  # values that are read at a time
+_building = threading.local()  # whether this thread holds the lock
 
 
 class Lookups:
@@ -61,7 +64,22 @@ def blocks(array: np.ndarray) -> Iterator[np.ndarray]:
         release_pages(array)
 
 
-def keep_arrays(key: str, build: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+@dataclass(frozen=True)
+class Parts:
+    """An array that is made part by part, so that it is written without being held whole."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    make: Callable[[], Iterator[np.ndarray]]
+
+    def whole(self) -> np.ndarray:
+        """Put the parts together in memory."""
+        return np.concatenate([np.empty((0, *self.shape[1:]), self.dtype), *self.make()])
+
+
+def keep_arrays(
+    key: str, build: Callable[[], Mapping[str, np.ndarray | Parts]]
+) -> dict[str, np.ndarray]:
     """Map arrays that were built once and kept in the cache, or build them.
 
     Processes that start together build them one after the other, so that all but the first map
@@ -73,17 +91,26 @@ def keep_arrays(key: str, build: Callable[[], dict[str, np.ndarray]]) -> dict[st
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
     except OSError:  # a full or read-only disk costs time, not the run
-        return build()
+        return _hold(build())
     with ExitStack() as stack:
-        with suppress(OSError):  # a file system without locks
-            stack.enter_context(lock_folder(place.parent))
+        if not getattr(_building, "now", False):  # or what needs other arrays would wait for itself
+            stack.callback(setattr, _building, "now", False)
+            _building.now = True
+            with suppress(OSError):  # a file system without locks
+                stack.enter_context(lock_folder(place.parent))
         with suppress(OSError, ValueError):
             return load_arrays(place)
         built = build()
         with suppress(OSError, ValueError):
             save_arrays(place, built)
             return load_arrays(place)
-        return built
+        return _hold(built)
+
+
+def _hold(arrays: Mapping[str, np.ndarray | Parts]) -> dict[str, np.ndarray]:
+    return {
+        name: array.whole() if isinstance(array, Parts) else array for name, array in arrays.items()
+    }
 
 
 def index_place(key: str) -> Path:
@@ -100,7 +127,7 @@ def load_arrays(place: Path) -> dict[str, np.ndarray]:
 
 
 def save_arrays(
-    place: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any] | None = None
+    place: Path, arrays: Mapping[str, np.ndarray | Parts], facts: Mapping[str, Any] | None = None
 ) -> None:
     """Write arrays, with facts on them, to a folder that is whole or not there."""
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +135,7 @@ def save_arrays(
         whole = folder / "whole"
         whole.mkdir()
         for name, array in arrays.items():
-            np.save(whole / f"{name}.npy", array)
+            _save(whole / f"{name}.npy", array)
         text = json.dumps({**(facts or {}), "arrays": list(arrays)})
         (whole / INDEX).write_text(text, encoding="utf-8")
         for path in (*whole.iterdir(), whole):
@@ -117,3 +144,14 @@ def save_arrays(
         if place.exists():
             place.rename(folder / "old")
         whole.rename(place)
+
+
+def _save(path: Path, array: np.ndarray | Parts) -> None:
+    if not isinstance(array, Parts):
+        np.save(path, array)
+        return
+    header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for part in array.make():
+            file.write(np.ascontiguousarray(part, array.dtype).data)

@@ -101,16 +101,12 @@ def labels_of(arrays: Mapping[str, np.ndarray], count: int) -> np.ndarray:
     return labels if ends is None else sparse_of(labels, ends, count)
 
 
-def relabel(labels: np.ndarray, changes: Mapping[int, int]) -> np.ndarray:
+def relabel(labels: SparseLabels, changes: Mapping[int, int]) -> SparseLabels:
     """Give some images one label instead of what they have, in a copy."""
-    if not isinstance(labels, SparseLabels):
-        labels = labels.copy()
-        labels[list(changes)] = list(changes.values())
-        return labels
     pieces, last = list[np.ndarray](), 0
     lengths, starts = labels.lengths, labels.ends - labels.lengths
     for index, label in sorted(changes.items()):
         pieces += [labels.classes[last : starts[index]], np.array([label], np.int32)]
         last, lengths[index] = int(labels.ends[index]), 1
     joined = np.concatenate([*pieces, labels.classes[last:]])
-    return sparse_of(joined, np.cumsum(lengths), labels.shape[1])
+    return SparseLabels(joined, np.cumsum(lengths), labels.shape[1])

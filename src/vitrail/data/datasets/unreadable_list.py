@@ -15,6 +15,7 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, Selection
 from vitrail.data.datasets.kept_selection import keep_selection
+from vitrail.data.name_hashes import find_names
 from vitrail.files import write_whole
 from vitrail.text import original, printable
 
@@ -27,13 +28,13 @@ class FilteredDataset(Selection):
     """A dataset's images without those on its list."""
 
     def __init__(self, dataset: ImageDataset, bad: Collection[str]) -> None:
-        part = keep_selection(
-            dataset,
-            ("unreadable", sorted(bad)),
-            lambda: np.array(
-                [i for i, name in enumerate(dataset.image_names()) if name not in bad], int
-            ),
-        )
+        def readable() -> np.ndarray:
+            marked = np.ones(len(dataset), bool)
+            for indices in find_names(dataset, frozenset(bad)).values():
+                marked[indices] = False
+            return marked
+
+        part = keep_selection(dataset, ("unreadable", sorted(bad)), readable)
         assert isinstance(part, Selection)
         super().__init__(part.dataset, part.indices, dataset.name, part.labels)
         self.skipped = len(dataset) - len(self)

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from vitrail.data.dataset import ImageDataset, stat_files
 from vitrail.data.datasets.class_index import name_classes, number_labels
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.index_files import DatasetIndex, changed_at, keep_index, keep_part
-from vitrail.data.datasets.mapped import Lookups, blocks
+from vitrail.data.datasets.mapped import Lookups, blocks, release_pages
 from vitrail.data.datasets.shards.tar_reader import read_members
 from vitrail.data.datasets.shards.tar_samples import (
     CLASSES,
@@ -33,6 +34,7 @@ from vitrail.data.datasets.shards.tar_samples import (
     read_class_file,
 )
 from vitrail.data.loader import Loader, LoaderConfig
+from vitrail.data.name_hashes import name_hashes
 from vitrail.data.split import choose_split, split_indices
 from vitrail.text import printable, show
 
@@ -71,6 +73,24 @@ class TarDataset(ImageDataset):
         title = self._titles[self._places[index, 0]]
         return printable(f"{title}:{os.fsdecode(self._names[index])}")
 
+    def encoded_names(self, start: int, stop: int) -> list[bytes]:
+        """Name some images in UTF-8."""
+        text, ends = self._names.some(start, stop)
+        whole, shards = text.tobytes(), np.array(self._places[start:stop, 0]).tolist()
+        release_pages(self._places)
+        spans = zip(shards, pairwise((0, *ends.tolist())), strict=True)
+        names = ((self._titles[shard], whole[first:last]) for shard, (first, last) in spans)
+        return [
+            printable(f"{title}:{os.fsdecode(name)}").encode("utf-8", "surrogateescape")
+            for title, name in names
+        ]
+
+    def sizes(self, indices: np.ndarray) -> list[int]:
+        """Return the sizes of some images."""
+        found = np.array(self._places[indices, 2]).tolist()
+        release_pages(self._places)
+        return found
+
     def size(self, index: int) -> int:
         """Return the image's size from its tar header."""
         self._lookups.count()
@@ -97,7 +117,12 @@ def open_tar(
     """Open all images of some shards or, with `held`, those that a split and a seed choose."""
     folder = shards[0].parent
     key = repr(("shards", [os.path.abspath(path) for path in shards], labels))
-    index = keep_index(folder, key, lambda: _read_shards(name, shards, labels=labels))
+    index = keep_index(
+        folder,
+        key,
+        lambda: _read_shards(name, shards, labels=labels),
+        finish=lambda index: name_hashes(TarDataset(name, shards, index)),
+    )
     dataset = TarDataset(name, shards, index)
     if held is None:
         return dataset
