@@ -16,12 +16,22 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitrail.models import Spec, ViT
+from vitrail.models import Spec, ViT, ViTSpec
 
 M = TypeVar("M", bound=nn.Module)
 Rules = Iterable[tuple[str, str]]
 Cursor = tuple[nn.Module, Literal["input", "output"]]
 
+TINY = ViTSpec(
+    depth=2,
+    width=48,
+    heads=4,
+    mlp=96,
+    patch=(8, 8),
+    image=(32, 32),
+    classes=7,
+    activation="gelu",
+)
 PRECISIONS = pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [

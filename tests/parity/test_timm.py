@@ -23,17 +23,7 @@ timm_layers = peers.load("timm.layers")
 timm_resnet = peers.load("timm.models.resnetv2")
 timm_vits = peers.load("timm.models.vision_transformer")
 
-BASE = ViTSpec(
-    depth=2,
-    width=48,
-    heads=4,
-    mlp=96,
-    patch=(8, 8),
-    image=(32, 32),
-    classes=7,
-    activation="gelu",
-    position_resize="timm",
-)
+BASE = replace(peers.TINY, position_resize="timm")
 STEM: dict[str, Any] = {"stem_width": 32, "stem_norm_eps": 1e-5, "standardize": "timm"}
 SPECS: dict[str, ViTSpec] = {
     "class token": BASE,

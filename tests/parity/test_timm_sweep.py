@@ -16,7 +16,7 @@ import torch
 
 from tests.parity import peers
 from vitrail.config import InputError
-from vitrail.weights.files.tensor_files import WeightsFile
+from vitrail.weights.files.tensor_files import weights_in_memory
 from vitrail.weights.formats.timm.timm_architectures import RESNETS, VITS
 from vitrail.weights.load import read_weights
 from vitrail.weights.sources.resolved import Resolved
@@ -74,16 +74,7 @@ def read(name: str, model: Any, arguments: dict[str, Any]) -> Any:
     said = {key: value for key, value in model.pretrained_cfg.items() if value is not None}
     config = {"architecture": name, "model_args": arguments, "pretrained_cfg": said}
     config["global_pool"] = getattr(model, "global_pool", None)
-    state = dict(model.state_dict())
-    file = WeightsFile(
-        path=Path(name),
-        kind="safetensors",
-        shapes={key: tuple(value.shape) for key, value in state.items()},
-        dtypes={key: value.dtype for key, value in state.items()},
-        metadata={},
-        ignored=(),
-        load=lambda: state,
-    )
+    file = weights_in_memory(model.state_dict(), name)
     found = Resolved(f"timm:{name}", Path(name), json.loads(json.dumps(config)))
     return read_weights(file, found, hashed=False)
 

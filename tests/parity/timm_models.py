@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.models import ViT
-from vitrail.weights.files.tensor_files import WeightsFile
+from vitrail.weights.files.tensor_files import weights_in_memory
 from vitrail.weights.load import read_weights
 from vitrail.weights.sources.resolved import Resolved
 
@@ -17,18 +17,9 @@ TINY: dict[str, Any] = {"embed_dim": 48, "depth": 2, "num_heads": 3, "num_classe
 
 def read(name: str, model: nn.Module, arguments: dict[str, Any]) -> ViT:
     """Read timm's weights with the config that its hub folders have."""
-    state = dict(model.state_dict())
     said = {"input_size": [3, *arguments["img_size"]]}
     config = {"architecture": name, "model_args": arguments, "pretrained_cfg": said}
-    file = WeightsFile(
-        path=Path(name),
-        kind="safetensors",
-        shapes={key: tuple(value.shape) for key, value in state.items()},
-        dtypes={key: value.dtype for key, value in state.items()},
-        metadata={},
-        ignored=(),
-        load=lambda: state,
-    )
+    file = weights_in_memory(model.state_dict(), name)
     found = Resolved(f"timm:{name}", Path(name), json.loads(json.dumps(config)))
     ours = read_weights(file, found, hashed=False).build()
     assert isinstance(ours, ViT)

@@ -1,5 +1,6 @@
 """A tiny ViT of torchvision."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,17 +9,7 @@ from tests.parity import peers
 from vitrail.models import ViTSpec
 
 torchvision = peers.load("torchvision.models.vision_transformer")
-BASE = ViTSpec(
-    depth=2,
-    width=48,
-    heads=4,
-    mlp=96,
-    patch=(8, 8),
-    image=(32, 32),
-    classes=7,
-    activation="gelu",
-    position_resize="torchvision",
-)
+BASE = replace(peers.TINY, position_resize="torchvision")
 
 
 def torchvision_vit(spec: ViTSpec, dtype: torch.dtype) -> Any:

@@ -1,21 +1,12 @@
 """Tiny models of transformers."""
 
+from dataclasses import replace
 from typing import Any
 
+from tests.parity import peers
 from vitrail.models import ViTSpec
 
-BASE = ViTSpec(
-    depth=2,
-    width=48,
-    heads=4,
-    mlp=96,
-    patch=(8, 8),
-    image=(32, 32),
-    classes=7,
-    activation="gelu",
-    norm_eps=1e-12,
-    position_resize="huggingface",
-)
+BASE = replace(peers.TINY, norm_eps=1e-12, position_resize="huggingface")
 RULES = [
     (r"^(vit|vision_model)\.", ""),
     (r"^embeddings\.cls_token$", "class_token"),

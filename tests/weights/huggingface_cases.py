@@ -55,18 +55,7 @@ SIZES = {
     "patch_size": 8,
 }
 MLP = {**SIZES, "intermediate_size": 96}
-VIT = ViTSpec(
-    depth=2,
-    width=48,
-    heads=4,
-    mlp=96,
-    patch=(8, 8),
-    image=(32, 32),
-    classes=7,
-    activation="gelu",
-    norm_eps=1e-12,
-    position_resize="huggingface",
-)
+VIT = replace(peers.TINY, norm_eps=1e-12, position_resize="huggingface")
 DINO = replace(VIT, classes=0, norm_eps=1e-6, layer_scale=1.0, mlp=192)
 DINOV3 = replace(
     DINO, mlp=96, norm_eps=1e-5, position="none", rotary="centered", rotary_theta=100.0,

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from vitrail.weights.files.tensor_files import (
     WeightsFile,
     check_numbers,
     sha256_of,
+    weights_in_memory,
 )
 from vitrail.weights.formats.keymap import Tensors, cut_name, read_table
 from vitrail.weights.formats.known_formats import FORMATS, read_classes, read_preprocess
@@ -102,15 +102,7 @@ def _read_state_dict(
     known = {each.name: each for each in FORMATS}
     if format is not None and format not in known:
         raise InputError(f"no format {format!r}; there are: {', '.join(known)}")
-    file = WeightsFile(
-        path=Path("state dict"),
-        kind="torch",
-        shapes={name: tuple(tensor.shape) for name, tensor in tensors.items()},
-        dtypes={name: tensor.dtype for name, tensor in tensors.items()},
-        metadata={},
-        ignored=(),
-        load=lambda: dict(tensors),
-    )
+    file = weights_in_memory(tensors, "state dict")
     found = Resolved("state dict", file.path, {})
     checkpoint = read_weights(file, found, model=model, hashed=False)
     assert checkpoint.provenance is not None

@@ -91,6 +91,19 @@ class WeightsFile:
             return tensors
 
 
+def weights_in_memory(tensors: Mapping[str, Tensor], name: str) -> WeightsFile:
+    """Take a state dict for a file of that name."""
+    return WeightsFile(
+        path=Path(name),
+        kind="torch",
+        shapes={key: tuple(tensor.shape) for key, tensor in tensors.items()},
+        dtypes={key: tensor.dtype for key, tensor in tensors.items()},
+        metadata={},
+        ignored=(),
+        load=lambda: dict(tensors),
+    )
+
+
 def open_weights(path: Path) -> WeightsFile:
     """Recognize a weights file and read its header."""
     _check_place(path)
