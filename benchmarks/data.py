@@ -9,7 +9,7 @@ area), resized bilinearly to 224, flipped, stacked and normalized. Small images 
 pixels. In a round every contestant has one turn; ratios are taken within a round, and of processor
 time, so that a busy machine slows both sides of a ratio.
 
-Of large JPEGs vitrail decodes a half, a quarter or an eighth, and rounds boxes to those pixels. How
+vitrail decodes large JPEGs at a half, a quarter or an eighth, and rounds boxes to those pixels. How
 far its images are from a full decoding by Pillow, with the boxes as drawn, is measured too.
 """
 

@@ -62,7 +62,7 @@ def main(
     Args:
         case: What to measure.
         rounds: Turns of each contestant of kNN; few-shot has as many as there are draws.
-        test: Images that few-shot is measured on.
+        test: Images that few-shot is evaluated on.
         fits: Values of l2, of 20, for which scikit-learn's loop is run.
         queries: Images whose nearest are looked for.
         k: How many of them.

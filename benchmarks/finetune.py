@@ -77,7 +77,7 @@ def time_run(side: str, data: str, weights: str, seed: int) -> Timed:
 
 
 def make_table(runs: Sequence[Timed], goal: float) -> str:
-    """Show each side's runs, and its mean time as a part of those of timm."""
+    """Show each side's runs, and its mean time relative to timm's."""
     lines = [
         f"| side | seed | seconds to {goal:g} % | seconds to the end | accuracy at the end |",
         "|---|--:|--:|--:|--:|",

@@ -177,7 +177,7 @@ def tabulate(report: Report) -> Iterator[Grid]:
 
 
 def _ratio_grid(timings: list[Timing], how: str) -> Grid:
-    """Lay the ratios out, a row a case, and say who is the fastest beyond the noise."""
+    """Lay the ratios out, one row per case, and name the fastest beyond the noise."""
     found = {(timing.case, timing.contestant): timing for timing in timings}
     peers = [contestant for contestant in CONTESTANTS if contestant not in (OURS, AGAIN)]
     rows = []

@@ -83,7 +83,7 @@ def main(
         photos: A folder of JPEGs; painted ones of 500 x 375 unless given.
         images: How many of them a turn takes.
         rounds: Turns that each contestant has.
-        threads: Threads of both sides' models; one a core unless given. On a busy machine take
+        threads: Threads of both sides' models; one per core unless given. On a busy machine take
             one: torch's threads spin while they wait for each other, which costs timm's side.
         backend: What computes at ours, as `vitrail predict --backend` says.
         precision: The precision of ours, as `vitrail predict --precision` says.

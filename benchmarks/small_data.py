@@ -63,7 +63,7 @@ MODEL = (
 """Ours: what docs/small-data.md advises for images of this size."""
 HALF = (0.5, 0.5, 0.5)
 INPUTS = Preprocess(size=(32, 32), mean=HALF, std=HALF, interpolation="bilinear", fit="stretch")
-"""What all contestants are measured on."""
+"""What all contestants are evaluated on."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,7 @@ def main(
     Args:
         case: Which cases; all unless given.
         rounds: Turns that each contestant has in each case.
-        threads: Of torch and of data loading; one a core unless given.
+        threads: Of torch and of data loading; one per core unless given.
         photos: A folder DIR/CLASS/… for `jpeg`, in the place of painted images.
         memory: Whether fresh processes measure memory and waiting.
         json: Write the figures here.

@@ -157,7 +157,7 @@ class ProtocolEstimate(Result):
     final: RunEstimate
     """A run on all images."""
     measured: int
-    """Images that the result is measured on."""
+    """Images that the result is evaluated on."""
     folders: tuple[str, ...]
     """Where each run will be."""
     seconds: float

@@ -100,8 +100,8 @@ class LogitLens(Drawable):
 def patch_colors(tokens: Tensor, grid: Size, *, threshold: Threshold = "otsu") -> PatchColors:
     """Color patch tokens (images, patches, width) by their three principal components.
 
-    The components are those of all images together. First the strongest one parts foreground
-    from background, which has most of the images' edges: at Otsu's threshold, at a part of its
+    The components are those of all images together. First the strongest one separates foreground
+    from background, which has most of the images' edges: at Otsu's threshold, at a fraction of its
     range, or with None not at all. The colors are the components of the foreground alone.
     """
     images, patches, _ = tokens.shape

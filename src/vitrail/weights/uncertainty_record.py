@@ -29,7 +29,7 @@ class UncertaintyFacts:
     ece_after: UnitFloat
     """The same with it, each fifth of the images by the temperature of the others."""
     images: int
-    """Held-out images that all this was measured on."""
+    """Held-out images that all this was evaluated on."""
     data: str
     """Where they are from."""
     sha256: str = ""

@@ -259,7 +259,7 @@ def _read_positions(shapes: Shapes, stride: Size, image: Size | None) -> dict[st
         return {"image": image, **read_offsets(shapes)}
     rows = shapes["pos_embed"][1]
     registers = shapes.get("reg_token", (1, 0))[1]
-    # How many rows may stand before the patches': one a token, none, and one a register as well.
+    # How many rows may come before the patches': one per token, none, or one per register too.
     extras = (tokens, 0, tokens + registers)
     fits = [extra for extra in extras if grid and rows - extra == grid[0] * grid[1]]
     fits += [extra for extra in extras if rows > extra and is_square(rows - extra)]
