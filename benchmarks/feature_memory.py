@@ -64,10 +64,10 @@ def main(
 
 def measure(name: str, file: Path, images: int, width: int, classes: int) -> None:
     """Run one evaluation and print its peak."""
-    from vitrail.evaluation.features.extract import Features
-    from vitrail.evaluation.probes import linear_probe
+    from vitrail.evaluation.features.image_features import Features
+    from vitrail.evaluation.probes import linear_fits
 
-    linear_probe._STEPS = 1
+    linear_fits._STEPS = 1
     values = np.asarray(np.memmap(file, np.float32, "r+", shape=(images, width)))
     labels = np.arange(images) % classes
     names = np.char.add("image-", np.arange(images).astype(np.str_))
@@ -100,8 +100,8 @@ def evaluation(name: str, train: object, test: object, folder: Path) -> Callable
         cross_validate_probabilities,
         find_label_errors,
     )
-    from vitrail.evaluation.features.extract import Features
     from vitrail.evaluation.features.feature_files import write_features
+    from vitrail.evaluation.features.image_features import Features
     from vitrail.evaluation.probes.fewshot import fit_shots
     from vitrail.evaluation.probes.knn import classify_by_neighbors
     from vitrail.evaluation.probes.linear_probe import probe_lbfgs, probe_sgd

@@ -21,7 +21,8 @@ from vitrail.evaluation.uncertainty.calibrate import leave_calibration
 from vitrail.models import BiT, ViT
 from vitrail.recipes import paper_protocol
 from vitrail.recipes.folds import run_folds
-from vitrail.recipes.protocol import ProtocolResult, run_protocol
+from vitrail.recipes.protocol import ProtocolResult
+from vitrail.recipes.protocol_run import run_protocol
 from vitrail.report import leave_report
 from vitrail.run_minutes import plan_finetuning, plan_training
 from vitrail.run_settings import Configured, RunWords, configure_finetuning, prepare_run

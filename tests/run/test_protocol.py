@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import vitrail.recipes.protocol
+import vitrail.recipes.protocol_run
 from tests.faults.toy import in_child, steps, toy
 from tests.forks import Ended
 from tests.runs import read_repeatable, train
@@ -22,7 +22,8 @@ from vitrail.data.datasets.open import open_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.split import split_dataset
 from vitrail.data.transforms.augment import Augment
-from vitrail.recipes.protocol import SUMMARY, Protocol, ProtocolResult, find_hopeless, run_protocol
+from vitrail.recipes.protocol import Protocol, ProtocolResult
+from vitrail.recipes.protocol_run import SUMMARY, find_hopeless, run_protocol
 from vitrail.run import TrainConfig, train_among
 from vitrail.training import run_data
 from vitrail.training.loop import DivergedError, Trainer
@@ -135,8 +136,8 @@ def test_a_finished_protocol_only_says_what_it_reached(
 
 
 MOMENTS: dict[str, tuple[object, str, int]] = {
-    "before a trial is noted": (vitrail.recipes.protocol, "write_whole", 2),
-    "before a cut is noted": (vitrail.recipes.protocol, "write_whole", 5),
+    "before a trial is noted": (vitrail.recipes.protocol_run, "write_whole", 2),
+    "before a cut is noted": (vitrail.recipes.protocol_run, "write_whole", 5),
     "amid the second rung": (Trainer, "launch", 22),
     "in a run on all": (Trainer, "launch", 60),
 }

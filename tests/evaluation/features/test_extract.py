@@ -14,10 +14,11 @@ from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.open import open_data
 from vitrail.data.transforms.apply import eval_image, normalize
 from vitrail.evaluation.features import extract as room
-from vitrail.evaluation.features.extract import Features, check_pair, extract, hash_data
+from vitrail.evaluation.features.extract import extract, hash_data
 from vitrail.evaluation.features.feature_kinds import FeatureKind, parse_feature_kind
 from vitrail.evaluation.features.feature_kinds import encode as encode_kind
 from vitrail.evaluation.features.feature_store import CacheEntry
+from vitrail.evaluation.features.image_features import Features, check_pair
 from vitrail.models import BiT, BiTSpec, ViT, build
 from vitrail.models.weight_hash import hash_weights
 

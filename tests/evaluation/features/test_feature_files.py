@@ -15,8 +15,9 @@ from vitrail.cli.main import main
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_data
-from vitrail.evaluation.features.extract import Features, extract
+from vitrail.evaluation.features.extract import extract
 from vitrail.evaluation.features.feature_files import write_features
+from vitrail.evaluation.features.image_features import Features
 from vitrail.models import build
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.model_folder import save_folder

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.shelf import refusal
-from vitrail.evaluation.features.extract import Features
 from vitrail.evaluation.features.feature_files import write_features
 from vitrail.evaluation.features.feature_index import read_index
+from vitrail.evaluation.features.image_features import Features
 
 FACTS = {"model": "m", "data": "d", "split": "all", "features": "pre-logits", "weights": "w"}
 

@@ -121,7 +121,7 @@ MADE = """
 import resource, sys
 import numpy as np, torch
 from vitrail.evaluation.features import mapped_rows
-from vitrail.evaluation.features.extract import Features
+from vitrail.evaluation.features.image_features import Features
 from vitrail.evaluation.features.feature_files import write_features
 from vitrail.evaluation.cleaning.label_errors import (
     cross_validate_probabilities, find_label_errors,

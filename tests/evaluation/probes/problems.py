@@ -7,7 +7,7 @@ import torch
 
 from tests.data.sets import encode
 from tests.golden import reader
-from vitrail.evaluation.features.extract import Features
+from vitrail.evaluation.features.image_features import Features
 
 
 def problem(

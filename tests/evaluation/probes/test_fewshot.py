@@ -14,7 +14,8 @@ from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.open import open_data
 from vitrail.data.split import sample_order
-from vitrail.evaluation.features.extract import Features, extract
+from vitrail.evaluation.features.extract import extract
+from vitrail.evaluation.features.image_features import Features
 from vitrail.evaluation.probes.fewshot import Shots, fit_shots
 from vitrail.evaluation.probes.ridge import Ridge
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from tests.evaluation.probes.problems import pets, problem
 from vitrail.config import InputError
 from vitrail.evaluation.probes.holdout import hold_out_features
-from vitrail.evaluation.probes.linear_probe import Heads, fit_lbfgs, fit_sgd, probe_lbfgs, probe_sgd
+from vitrail.evaluation.probes.linear_fits import Heads, fit_lbfgs, fit_sgd
+from vitrail.evaluation.probes.linear_probe import probe_lbfgs, probe_sgd
 
 
 def standardized(seed: int = 0) -> tuple[Tensor, Tensor]:

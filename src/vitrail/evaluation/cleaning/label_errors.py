@@ -19,7 +19,7 @@ from torch import Tensor
 from vitrail.data.split import assign_folds
 from vitrail.evaluation.features.mapped_rows import StandardizedRows, split_rows, take_rows
 from vitrail.evaluation.metrics.scores import Confusion, count_confusion
-from vitrail.evaluation.probes.linear_probe import fit_lbfgs
+from vitrail.evaluation.probes.linear_fits import fit_lbfgs
 from vitrail.evaluation.probes.probe_model import LinearHead, unstandardize
 
 FOLDS = 5

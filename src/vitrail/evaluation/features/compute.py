@@ -12,9 +12,10 @@ from vitrail.data.datasets.open import Data, open_dataset, whole_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.split import NoSplitError
 from vitrail.distributed import process_group
-from vitrail.evaluation.features.extract import BATCH, Engine, Features, check_pair, extract
+from vitrail.evaluation.features.extract import BATCH, Engine, extract
 from vitrail.evaluation.features.feature_kinds import parse_feature_kind
 from vitrail.evaluation.features.feature_store import features_folder
+from vitrail.evaluation.features.image_features import Features, check_pair
 from vitrail.evaluation.inputs import preprocess_of
 from vitrail.text import quoted
 from vitrail.weights.load import as_loaded
@@ -40,14 +41,11 @@ class FeatureOptions(TypedDict, total=False):
     """A patch budget within which images keep their aspect ratio; by default as the weights say."""
 
 
-def features_of_pair(
-    model: AnyModel, data: Data, test: str | None, **options: Unpack[FeatureOptions]
-) -> tuple[Features, Features]:
-    """Compute the features of the training split and of the one to evaluate on.
+def open_pair(data: Data, test: str | None) -> list[ImageDataset]:
+    """Open the training split and the one to evaluate on, of a classifier.
 
     By default that is `test`, or `val` if there is none. A subset is one of the training split.
     """
-    parse_feature_kind(options.get("features", "pre-logits"))
     whole = whole_data(data)
     if test is not None:
         evaluated = open_dataset(whole, split=test)
@@ -56,10 +54,22 @@ def features_of_pair(
             evaluated = open_dataset(whole, split="test")
         except NoSplitError:
             evaluated = open_dataset(whole, split="val")
-    datasets = [open_dataset(data, split="train"), evaluated]
-    if len(datasets[0].classes) < 2:
-        only = f"{datasets[0].name} has only the class {quoted(datasets[0].classes)}"
+    train = open_dataset(data, split="train")
+    if train.labels.ndim == 2:
+        has = "numbers" if train.regression else "several labels"
+        raise InputError(f"{train.name} has {has} per image; expected one class each")
+    if len(train.classes) < 2:
+        only = f"{train.name} has only the class {quoted(train.classes)}"
         raise InputError(f"{only}; a classifier needs two or more")
+    return [train, evaluated]
+
+
+def features_of_pair(
+    model: AnyModel, data: Data, test: str | None, **options: Unpack[FeatureOptions]
+) -> tuple[Features, Features]:
+    """Compute the features of the training split and of the one to evaluate on."""
+    parse_feature_kind(options.get("features", "pre-logits"))
+    datasets = open_pair(data, test)
     train, evaluated = features_of(as_loaded(model), datasets, **options)
     check_pair(train, evaluated)
     return train, evaluated

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from vitrail.config import InputError
-from vitrail.evaluation.features.extract import Features
+from vitrail.evaluation.features.image_features import Features
 from vitrail.files import check_writable, replacing
 from vitrail.text import encodable, to_json
 

@@ -14,7 +14,7 @@ from vitrail.data.datasets.groups import group_images
 from vitrail.data.datasets.open import Data, group_column, open_dataset
 from vitrail.data.split import assign_folds
 from vitrail.evaluation.features.compute import FeatureOptions, features_of
-from vitrail.evaluation.features.extract import take_features
+from vitrail.evaluation.features.image_features import take_features
 from vitrail.evaluation.inputs import name_data, name_model
 from vitrail.evaluation.metrics.intervals import Estimate, student_t
 from vitrail.evaluation.probes.linear_probe import probe_lbfgs

@@ -21,7 +21,7 @@ from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data
 from vitrail.data.split import sample_order
 from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
-from vitrail.evaluation.features.extract import Features, check_pair
+from vitrail.evaluation.features.image_features import Features, check_pair
 from vitrail.evaluation.probes.probe_model import (
     LinearHead,
     calibrate_head,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.split import sample_order
-from vitrail.evaluation.features.extract import Features
+from vitrail.evaluation.features.image_features import Features
 from vitrail.text import quoted
 
 _FOLDS = 5  # one of them is held out

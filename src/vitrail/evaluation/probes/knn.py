@@ -14,7 +14,7 @@ from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.datasets.open import Data
 from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
-from vitrail.evaluation.features.extract import Features, check_pair
+from vitrail.evaluation.features.image_features import Features, check_pair
 from vitrail.evaluation.features.mapped_rows import split_rows, take_rows
 from vitrail.evaluation.features.neighbors import nearest
 from vitrail.evaluation.probes.holdout import hold_out_features

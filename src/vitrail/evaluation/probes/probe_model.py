@@ -14,7 +14,7 @@ from vitrail.config import InputError
 from vitrail.data.checks.output_place import check_output_place
 from vitrail.data.datasets.open import Data
 from vitrail.data.split import sample_order
-from vitrail.evaluation.features.extract import Features
+from vitrail.evaluation.features.image_features import Features
 from vitrail.evaluation.features.mapped_rows import split_rows, take_rows
 from vitrail.evaluation.inputs import preprocess_of
 from vitrail.evaluation.uncertainty.fit_uncertainty import fit_uncertainty
@@ -63,8 +63,8 @@ FitHead = Callable[[Tensor, Tensor], LinearHead]
 def folds(labels: np.ndarray, classes: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Split positions into the rest and a held-out fifth of each class, five times.
 
-    A class's only image is never held out. Of many images only one fold is given, and of that
-    fold at most so many as calibrate well.
+    A class's only image is never held out. With many images only one fold is given, and of
+    that at most as many as calibrate well.
     """
     fold_of = np.full(len(labels), -1)
     for order in sample_order(labels, classes, seed):

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitrail.data.datasets.open import Data
 from vitrail.evaluation.features.compute import FeatureOptions
-from vitrail.evaluation.features.extract import Features
+from vitrail.evaluation.features.image_features import Features
 from vitrail.evaluation.inputs import name_data, name_model
 from vitrail.result import Result
 from vitrail.text import show
