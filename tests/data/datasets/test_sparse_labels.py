@@ -24,7 +24,8 @@ def test_rows_are_those_of_the_dense_array(dense: np.ndarray, data: st.DataObjec
     assert (len(labels), labels.shape, labels.ndim) == (len(dense), dense.shape, 2)
     index = st.integers(-len(dense), max(len(dense) - 1, 0))
     chosen = np.array(data.draw(st.lists(index, max_size=8 if len(dense) else 0)), np.int64)
-    whats: list[Any] = [chosen, slice(None), slice(1, 4), np.arange(len(dense)) % 2 > 0]
+    odd = np.arange(len(dense)) % 2 > 0
+    whats: list[Any] = [chosen, slice(None), slice(1, 4), odd, chosen.tolist(), odd.tolist()]
     for what in whats:
         assert np.array_equal(labels[what], dense[what])
         assert np.array_equal(labels.take(what)[:], dense[what])

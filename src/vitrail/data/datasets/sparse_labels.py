@@ -52,7 +52,8 @@ class SparseLabels:
         assert axis == 0
         if isinstance(index, slice):
             index = np.arange(*index.indices(len(self)))
-        chosen = np.flatnonzero(index) if index.dtype == bool else np.asarray(index, np.int64)
+        chosen = np.asarray(index, None if len(index) else np.int64)  # an empty list has no numbers
+        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
         ends = self.ends[chosen]  # which refuses what is out of range
         chosen = np.where(chosen < 0, chosen + len(self), chosen)
         starts = np.where(chosen > 0, self.ends[chosen - 1], 0)
