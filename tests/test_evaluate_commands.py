@@ -504,3 +504,8 @@ def test_features_need_no_labels(
         found.append(np.load(out))
     assert len(found[0]) > 0
     assert np.array_equal(found[0], found[1])
+    monkeypatch.setenv("VITRAIL_CACHE", str(model / "model.json" / "cache"))  # below a file
+    code, _, err = run(capsys, "embed", str(model), str(flat), "--out", str(out), *CPU)
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "Not a directory; free some space, or set VITRAIL_CACHE to another folder" in err

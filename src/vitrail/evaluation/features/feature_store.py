@@ -72,7 +72,7 @@ class CacheEntry:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 bad = tuple(UnreadableImage(*row) for row in file["bad"].tolist())
                 values, labels, names = (file[name] for name in ("values", "labels", "names"))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
             log.warning("%s is damaged; its features are computed again", path)
