@@ -143,19 +143,13 @@ def soup(
         dataset, notes = open_choosing_images(
             data, runs, split=split, hold_out=hold_out, on_test=choose_on_test
         )
-        facts = {"chosen_on": dataset.name, "choosing_images": len(dataset), "notes": notes}
-        facts |= {"chosen_on_test": choose_on_test}
-        evaluate = _Evaluate(first, dataset, device)
-        tensors, chosen, scores, score = greedy_soup(candidates, evaluate)
-        if (others := open_other_images(data, dataset)) is not None:
-            evaluate = _Evaluate(first, others, device)
-            score = evaluate(tensors)
-        facts |= {"scores": tuple(scores), "score": score, **evaluate.describe()}
+        others = open_other_images(data, dataset)
+        tensors, chosen, facts = _choose_greedily(first, candidates, dataset, others, device)
+        facts |= {"chosen_on_test": choose_on_test, "notes": notes}
     else:
         tensors, chosen = uniform_soup(candidates), [*range(len(found))]
         if data is not None:
-            dataset = _open_evaluated(data, split, hold_out, models)
-            evaluate = _Evaluate(first, dataset, device)
+            evaluate = _Evaluate(first, _open_evaluated(data, split, hold_out, models), device)
             scores = tuple(map(evaluate, candidates))
             facts = {"scores": scores, "score": evaluate(tensors), **evaluate.describe()}
     names = tuple(found[number][0] for number in chosen)
@@ -170,6 +164,27 @@ def soup(
     save_folder(mean, Path(out))
     everyone = tuple(name for name, _ in found)
     return SoupResult(model=Path(out), candidates=everyone, chosen=names, **facts)
+
+
+def _choose_greedily(
+    first: Checkpoint,
+    candidates: Sequence[Mapping[str, Tensor]],
+    dataset: ImageDataset,
+    others: ImageDataset | None,
+    device: str | None,
+) -> tuple[dict[str, Tensor], list[int], dict[str, Any]]:
+    """Mix what helps on a dataset; evaluate the soup on other images, if there are any."""
+    evaluate = _Evaluate(first, dataset, device)
+    tensors, chosen, scores, score = greedy_soup(candidates, evaluate)
+    if others is not None:
+        evaluate = _Evaluate(first, others, device)
+        score = evaluate(tensors)
+    facts = {"chosen_on": dataset.name, "choosing_images": len(dataset)}
+    return (
+        tensors,
+        chosen,
+        {**facts, "scores": tuple(scores), "score": score, **evaluate.describe()},
+    )
 
 
 def _read(model: AnyModel, number: int, *, checkpoints: bool) -> list[tuple[str, Checkpoint]]:

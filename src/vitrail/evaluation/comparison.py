@@ -35,9 +35,8 @@ from vitrail.models.spec import Size
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
 
-_ROUNDS = 7
+_ROUNDS = 7  # of measuring each model's speed, in turn with the others
 _LARGEST = 1_000_000  # images in a batch, as in training
-"""Times that each model's speed is measured, in turn with the others."""
 
 
 def compare(
@@ -90,20 +89,19 @@ def compare(
     for number, each in enumerate(loaded):
         cost = cost_of(each.model.spec, image=sizes[number])
         pairs = zip(speeds[number], speeds[0], strict=True)
-        rows.append(
-            ComparedModel(
-                model=name_model(models[number]),
-                name=each.model.spec.name,
-                image="x".join(str(side) for side in cost.image),
-                parameters=cost.parameters,
-                flops=cost.flops,
-                speed=statistics.median(speeds[number]),
-                ratio=statistics.median(mine / first for mine, first in pairs),
-                result=found[number][1],
-                shots=few[number] if few else {},
-                notes=found[number][2],
-            )
+        row = ComparedModel(
+            model=name_model(models[number]),
+            name=each.model.spec.name,
+            image="x".join(str(side) for side in cost.image),
+            parameters=cost.parameters,
+            flops=cost.flops,
+            speed=statistics.median(speeds[number]),
+            ratio=statistics.median(mine / first for mine, first in pairs),
+            result=found[number][1],
+            shots=few[number] if few else {},
+            notes=found[number][2],
         )
+        rows.append(row)
     tests, common = compare_predictions([predictions for predictions, _, _ in found])
     return Comparison(name_data(data), tuple(rows), tests, common)
 
