@@ -289,7 +289,7 @@ def test_several_images_are_named_and_shown_when_chosen(visit: Visit, server: Se
     rows = visit.page.locator("#files li")
     for place, seed in enumerate((1, 2, 3)):
         best = server.post("/predict", image(seed))[2]["images"][0]["top"][0]
-        said = f"{best['label']} {100 * best['probability']:.1f} %"
+        said = f"{best['label']} {100 * best['probability']:.1f}\u00a0%"
         until(lambda place=place: rows.nth(place).locator("span").inner_text() != "", 20)
         assert rows.nth(place).locator("span").inner_text() == said
     rows.nth(2).locator("button").click()

@@ -263,6 +263,7 @@ def test_defaults_are_safe(server: Server) -> None:
     status, headers, page = server.ask("GET", "/docs")
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert b"POST /predict" in page
+    assert f"curl -F file=@cat.jpg http://127.0.0.1:{server.port}/predict<".encode() in page
     assert b"<script" not in page
     for path in ("/redoc", "/admin", "/models/load"):
         assert server.ask("GET", path)[0] == 404

@@ -211,5 +211,5 @@ def test_a_folder_without_classes_has_an_index(
     embed(place / "model", tmp_path / "flat", tmp_path / "flat.safetensors")
     index = SimilarityIndex(str(tmp_path / "flat.safetensors"), predictor)
     (found,) = index.find(predictor.embed([image(2)]), 1)
-    assert [(each["id"], each["similarity"]) for each in found] == [(2, 1.0)]
+    assert found == [{"id": 2, "label": "", "similarity": 1.0}]
     assert Image.open(io.BytesIO(index.thumbnail(2))).size[0] <= SIDE

@@ -23,25 +23,25 @@ tools, and <a href="./">the page</a> shows it.</p></header>
 """
 
 
-def make_docs(schema: dict[str, Any]) -> bytes:
-    """Write an OpenAPI description as a page."""
+def make_docs(schema: dict[str, Any], address: str) -> bytes:
+    """Write the OpenAPI description of the server at an address as a page."""
     parts = [_HEAD]
     for path, methods in schema["paths"].items():
         for method, route in methods.items():
-            parts.append(_show_route(path, method.upper(), route))
+            parts.append(_show_route(address, path, method.upper(), route))
     parts.append("</main>\n</body>\n</html>\n")
     return "".join(parts).encode()
 
 
-def _show_route(path: str, method: str, route: dict[str, Any]) -> str:
+def _show_route(address: str, path: str, method: str, route: dict[str, Any]) -> str:
     rows = "".join(map(_show_parameter, route.get("parameters", ())))
     listed = f"<ul>\n{rows}</ul>\n" if rows else ""
     upload = " -F file=@cat.jpg" if "requestBody" in route else ""
-    shown = path.replace("{id}", "0")
+    shown = address.rstrip("/") + path.replace("{id}", "0")
     return (
         f'<section class="card">\n<h2><code>{method} {escape(path)}</code></h2>\n'
         f"<p>{escape(route.get('summary', ''))}</p>\n{listed}"
-        f"<p><code>curl{upload} http://127.0.0.1:8000{escape(shown)}</code></p>\n</section>\n"
+        f"<p><code>curl{upload} {escape(shown)}</code></p>\n</section>\n"
     )
 
 

@@ -108,7 +108,7 @@ export class Panel {
     const { top, values } = images[0];
     if (values) return asRows(values).map(({ label, value }) => `${label} ${showNumber(value)}`).join(", ");
     const [{ label, probability }] = top;
-    return `${label} ${percent(probability)}`;
+    return `${label} ${percent(probability).replace(" ", "\u00a0")}`; // kept on one line
   }
 
   async compare(signal) {

@@ -149,8 +149,7 @@ def make_app(
     _add_operations(app, service)
     _add_state(app, service)
     _add_errors(app)
-    docs = _fixed(make_docs(app.openapi()), _TYPES["html"])
-    app.add_api_route("/docs", docs, include_in_schema=False)
+    _add_docs(app)
     return AccessMiddleware(
         app,
         open_routes={*pages, "/health"},
@@ -238,6 +237,16 @@ def _fixed(content: bytes, kind: str) -> Any:
         return Response(content, headers={"content-type": kind, "cache-control": "no-cache"})
 
     return give
+
+
+def _add_docs(app: FastAPI) -> None:
+    """Show every route, with a command that reaches it from where the page is read."""
+    schema = app.openapi()
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs(request: Request) -> Response:
+        page = make_docs(schema, str(request.base_url))
+        return Response(page, headers={"content-type": _TYPES["html"], "cache-control": "no-cache"})
 
 
 def _add_errors(app: FastAPI) -> None:

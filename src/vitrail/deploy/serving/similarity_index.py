@@ -19,6 +19,7 @@ from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import open_dataset
 from vitrail.data.decoding.decode import ImageError, decode, read_header
 from vitrail.evaluation.features.feature_index import FeatureIndex, read_index
+from vitrail.evaluation.inputs import is_labeled
 from vitrail.models.weight_hash import hash_weights
 from vitrail.plotting.tiles import to_colors
 from vitrail.predictor import Predictor
@@ -44,7 +45,8 @@ class SimilarityIndex:
             )
         self._dataset = _open(path, index)
         self._rows = _find_rows(index, self._dataset)
-        self._labels = index.labels
+        # Without labels all images are of one class, whose name says nothing.
+        self._labels = index.labels if is_labeled(self._dataset) else ("",) * len(index.labels)
         self._index = FeatureIndex(facts=index.facts, values=index.values, names=(), labels=())
         _ = self._index.norms  # computed now, not for the first client
 
