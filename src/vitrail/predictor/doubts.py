@@ -51,7 +51,7 @@ def doubts_of(loaded: LoadedModel, name: str, rate: float | None) -> Doubts:
         if found is None:
             raise InputError(
                 f"--unsure: {name} was not calibrated on held-out images; first run: vitrail "
-                f"calibrate {name} DATA"
+                f"calibrate {name} DATA, with --out FOLDER for weights of another project"
             )
         threshold = find_threshold(found.confidence.numpy(), found.correct.numpy(), rate)
     known = found is not None and len(found.means) > 0 and len(found.distances) > 0

@@ -82,14 +82,20 @@ def test_weights_for_research_only_are_not_free() -> None:
 def test_bad_input_is_one_line_and_writes_nothing(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    files = sorted(place.glob("photos/**/*.png"))
+    rows = [f"{file},{number}" for number, file in enumerate(files)]
+    (place / "numbers.csv").write_text("\n".join(["path,age", *rows, ""]))
     before = sorted(path.name for path in place.iterdir())
     for arguments, said in (
         (("photos",), "no backbone was downloaded"),
         (("photos", "--among", "one", "--out", "page.txt"), "such as choice.html"),
         (("photos", "--among", "nothing"), "nothing"),
         (("nothing", "--among", "one"), "nothing"),
+        (("photos", "--among", "one", "--test", "extra"), "has no split 'extra'"),
+        (("csv:numbers.csv,targets=age", "--among", "one"), "has numbers per image; expected one"),
     ):
         code, out, err = run(capsys, "choose", *arguments)
         assert (code, out) == (2, "")
-        assert said in err.splitlines()[-1]
+        assert said in err
+        assert err.count("\n") == 1
     assert sorted(path.name for path in place.iterdir()) == before

@@ -15,7 +15,7 @@ from vitrail.config import InputError
 from vitrail.console import log_line
 from vitrail.data.datasets.open import Data
 from vitrail.distributed import choose_device
-from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
+from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair, open_pair
 from vitrail.evaluation.inputs import name_data, name_model, preprocess_of
 from vitrail.evaluation.metrics.intervals import Estimate, wilson
 from vitrail.evaluation.probes.fewshot import SHOTS, fit_shots
@@ -134,11 +134,12 @@ def rank_backbones(
     """Rank backbones by the accuracy of a linear probe; features come from the cache."""
     if not models:
         raise InputError("no backbones to choose from; give --among MODEL …")
+    open_pair(data, test)  # what is wrong with them is said before the first model is tried
     found: list[RankedBackbone] = []
     shots = images = 0
     for model in models:
-        log_line(f"trying {name_model(model)}")
         loaded = as_loaded(model)
+        log_line(f"trying {name_model(model)}")
         train, evaluated = features_of_pair(loaded, data, test, **options)
         images = len(evaluated)
         least = int(np.bincount(train.labels, minlength=len(train.classes)).min())
