@@ -1,6 +1,7 @@
 """Predictors in bfloat16 and int8: near the exact ones, and refused where they can't be."""
 
 import json
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.predictors import FUSED, NAMES, make
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.data.decoding.decode import Limits
+from vitrail.deploy.backends import selection
 from vitrail.deploy.backends.selection import select_backend, select_precision
 from vitrail.deploy.serving.worker import load_model, run_batch
 from vitrail.machine import has_bfloat16
@@ -175,9 +177,10 @@ def test_the_commands_take_a_precision(tmp_path: Path, capsys: pytest.CaptureFix
     ("more", "said"),
     [
         (["--precision", "int8"], "--precision int8 requires --data"),
-        (["--precision", "bfloat16", "--data", "x"], "--data calibrates --precision int8 only"),
+        (["--precision", "bfloat16", "--data", "x"], "--data is for --precision int8"),
         (["--precision", "bfloat16", "--backend", "onnxruntime"], "PyTorch or --backend openvino"),
         (["--precision", "int8", "--data", "x", "--backend", "openvino"], "omit --backend"),
+        (["--precision", "auto", "--backend", "auto"], "omit --backend"),
     ],
 )
 def test_commands_refuse_in_one_line(
@@ -206,6 +209,39 @@ def test_what_a_processor_or_model_lacks_is_said(monkeypatch: pytest.MonkeyPatch
         assert "images of the model's size" in refusal(predictor.with_precision, "int8")
     monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
     assert "no VNNI" in refusal(select_precision, predictor, "int8", "digits")
+
+
+@pytest.mark.parametrize(("changed", "chosen"), [(0, "bfloat16"), (1, "bfloat16"), (2, "float32")])
+def test_auto_takes_bfloat16_unless_it_changes_predictions(
+    monkeypatch: pytest.MonkeyPatch, changed: int, chosen: str
+) -> None:
+    monkeypatch.setattr(selection, "autocast_type", lambda *_: torch.bfloat16)
+    exact, said = Predictor(make(), device="cpu"), list[str]()
+    flips = torch.arange(selection._COMPARED) >= changed
+    monkeypatch.setattr(Predictor, "with_precision", lambda self, name: with_name(self, name))
+    monkeypatch.setattr(Predictor, "same_predictions", lambda *_: flips)
+
+    def with_name(predictor: Predictor, name: InferencePrecision) -> Predictor:
+        made = copy(predictor)
+        made.precision = name
+        return made
+
+    found = select_precision(exact, "auto", None, log=said.append)
+    assert found.precision == chosen
+    (line,) = said
+    assert f"{chosen}; bfloat16 gives the same class for {128 - changed} of 128 images" in line
+
+
+def test_auto_stays_exact_where_bfloat16_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    small = Predictor(make(), device="cpu")  # of 32 features
+    assert select_precision(small, "auto", None, log=said.append) is small
+    monkeypatch.setattr(selection, "autocast_type", lambda *_: torch.bfloat16)
+    convolutional = Predictor(make("BiT-R50x1@32,classes=7"), device="cpu")
+    assert select_precision(convolutional, "auto", None, log=said.append) is convolutional
+    features = Predictor(make("ViT/8@32,depth=1,width=32,heads=2,mlp=64,classes=0"), device="cpu")
+    assert select_precision(features, "auto", None, log=said.append) is features
+    assert ["float32" in line for line in said] == [True] * 3
 
 
 @with_both

@@ -24,7 +24,7 @@ from vitrail.console import print_json, print_line
 from vitrail.machine import keep_freed_memory
 from vitrail.result import print_result
 
-Precision = Literal["float32", "bfloat16", "int8"]
+Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
 if TYPE_CHECKING:
     from vitrail.deploy.serving.serve_config import ServeConfig
@@ -64,8 +64,9 @@ def predict(
         backend: pytorch, onnxruntime, openvino, or auto, which measures once per model and machine
             which is fastest. Predictions are the same.
         precision: What matrix products are computed in; bfloat16 and int8 are faster on CPUs that
-            have them, but change some predictions: vitrail bench says how many.
-        data: The dataset whose training images calibrate int8.
+            have them, but change some predictions: vitrail bench says how many. auto takes bfloat16
+            where it is faster and changes at most 1 %.
+        data: The dataset whose training images calibrate int8, or whose others auto compares on.
     """
     from vitrail.deploy.predict import predict as run
 
@@ -222,8 +223,9 @@ def serve(
         backend: pytorch, onnxruntime, openvino, or auto, which measures once per model and machine
             which is fastest. Predictions are the same.
         precision: What matrix products are computed in; bfloat16 and int8 are faster on CPUs that
-            have them, but change some predictions: vitrail bench says how many.
-        data: The dataset whose training images calibrate int8.
+            have them, but change some predictions: vitrail bench says how many. auto takes bfloat16
+            where it is faster and changes at most 1 %.
+        data: The dataset whose training images calibrate int8, or whose others auto compares on.
         api_key_file: A file with the API key that clients must send. Default: VITRAIL_API_KEY.
         allow_host: Additional host names of the server, e.g. that of a proxy.
         max_megabytes: Largest request.

@@ -13,6 +13,7 @@ from vitrail.data.datasets.open import Data
 from vitrail.deploy.backends.backends import REFERENCE
 from vitrail.deploy.backends.selection import (
     AUTO,
+    PrecisionChoice,
     check_backend,
     check_calibration,
     select_backend,
@@ -21,7 +22,6 @@ from vitrail.deploy.backends.selection import (
 from vitrail.evaluation.uncertainty.selective import parse_rate
 from vitrail.predictor import ImageLike, ModelLike, Prediction, Predictor
 from vitrail.predictor.doubts import answers_nothing
-from vitrail.predictor.fused import InferencePrecision
 from vitrail.predictor.images import find_images, is_one
 from vitrail.predictor.prediction_files import csv_writer, parquet_writer
 from vitrail.result import Result, ResultTable
@@ -79,7 +79,7 @@ def predict(
     csv: str | Path | None = None,
     parquet: str | Path | None = None,
     backend: str = REFERENCE,
-    precision: InferencePrecision = "float32",
+    precision: PrecisionChoice = "float32",
     data: Data | None = None,
     device: str | None = None,
     keep: bool = True,
@@ -91,7 +91,7 @@ def predict(
     line), with prompt `templates` such as "a photo of a {}.". `patches` keeps the images' aspect
     ratio, within a patch budget. `unsure`, such as "5%", withholds answers so that at most that
     fraction of the others is wrong, for a model that was calibrated. `precision` is that of matrix
-    products; int8 is calibrated on training images of `data`.
+    products; int8 is calibrated on training images of `data`, auto compares on its others.
     `on_prediction` gets each prediction as soon as it is there; without `keep`, the result holds
     only the unreadable ones. InputError if no image can be read.
     """
@@ -119,7 +119,7 @@ def predict(
             log_line(f"no answer of {predictor.name} is sure enough for {rate:.4g}: all are unsure")
     predictor = select_backend(predictor, backend, precision=precision, log=log_line)
     if backend == REFERENCE:
-        predictor = select_precision(predictor, precision, data)
+        predictor = select_precision(predictor, precision, data, log=log_line)
     kept: list[Prediction] = []
     unreadable: list[Prediction] = []
     with ExitStack() as stack:

@@ -14,6 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Literal
+
+import torch
 
 from vitrail import __version__
 from vitrail.config import InputError, from_dict, suggest, to_dict
@@ -24,18 +27,24 @@ from vitrail.deploy.backends.backends import (
     BackendContext,
     calibration_images,
 )
-from vitrail.deploy.backends.bench import measure_backends
+from vitrail.deploy.backends.bench import MAX_CHANGED, measure_backends
 from vitrail.deploy.exporting.samples import take_samples
 from vitrail.download import cache_folder
 from vitrail.files import lock_folder, write_whole
 from vitrail.machine import available_cores
+from vitrail.models import ViT
 from vitrail.models.weight_hash import hash_weights
 from vitrail.predictor import BatchingConfig, Predictor
-from vitrail.predictor.fused import InferencePrecision, check_precision
+from vitrail.predictor.fused import check_precision
+from vitrail.training.optimization.precision import autocast_type
 
 AUTO = "auto"
 """The fastest of the exact backends that start within seconds."""
 _MAX_IMAGES = 32  # to measure on
+_COMPARED = 128  # images on which `--precision auto` compares
+
+PrecisionChoice = Literal["auto", "float32", "bfloat16", "int8"]
+"""The values of `--precision`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +73,7 @@ def select_backend(
     backend: str,
     *,
     batching: BatchingConfig | None = None,
-    precision: InferencePrecision = "float32",
+    precision: PrecisionChoice = "float32",
     log: Callable[[str], None] = lambda text: None,
 ) -> Predictor:
     """Give a predictor that uses a backend; `log` gets a line about what takes long.
@@ -79,6 +88,7 @@ def select_backend(
         return predictor
     if not on_cpu:
         raise InputError(f"--backend {backend} runs on the CPU, not on {predictor.device}")
+    assert precision != "auto", "`check_calibration` refuses it"
     check_precision(predictor.model, precision)
     folder = cache_folder() / "backends" / _digest(predictor)
     try:
@@ -103,22 +113,59 @@ def check_calibration(precision: str, backend: str, data: Data | None) -> None:
     """Refuse a precision that a backend doesn't have, or without images to calibrate it on."""
     if precision == "int8" and backend != REFERENCE:
         raise InputError("--precision int8 is computed by PyTorch; omit --backend")
+    if precision == "auto" and backend != REFERENCE:
+        raise InputError("--precision auto is computed by PyTorch; omit --backend")
     if precision == "bfloat16" and backend not in (REFERENCE, "openvino"):
         raise InputError("--precision bfloat16 is computed by PyTorch or --backend openvino")
     if precision == "int8" and data is None:
         raise InputError("--precision int8 requires --data, whose training images calibrate it")
-    if precision != "int8" and data is not None:
-        raise InputError("--data calibrates --precision int8 only")
+    if precision not in ("int8", "auto") and data is not None:
+        raise InputError("--data is for --precision int8, which it calibrates, and auto")
 
 
 def select_precision(
-    predictor: Predictor, precision: InferencePrecision, data: Data | None
+    predictor: Predictor,
+    precision: PrecisionChoice,
+    data: Data | None,
+    *,
+    log: Callable[[str], None] = lambda text: None,
 ) -> Predictor:
-    """Let PyTorch compute in a precision; training images of `data` calibrate int8."""
+    """Let PyTorch compute in a precision; training images of `data` calibrate int8.
+
+    `auto` is bfloat16 where it is faster, by processor and size, unless it changes the predictions
+    of more than 1 % of the images of `data`, or of generated shapes; `log` gets a line about it.
+    """
+    if precision == "auto":
+        return _choose_precision(predictor, data, log)
     if precision == "float32":
         return predictor
     images = calibration_images(predictor, data) if precision == "int8" else None
     return predictor.with_precision(precision, images)
+
+
+def _choose_precision(
+    predictor: Predictor, data: Data | None, log: Callable[[str], None]
+) -> Predictor:
+    """Decide the same in every process of a server: nothing is timed."""
+    model = predictor.model
+    faster = autocast_type("auto", predictor.device, model.spec) == torch.bfloat16
+    if not faster or (predictor.device.type == "cpu" and not isinstance(model, ViT)):
+        log(f"{predictor.name}: float32; bfloat16 is not faster for it here")
+        return predictor
+    if not model.spec.classes:
+        log(f"{predictor.name}: float32; it has no classes to compare")
+        return predictor
+    rounded = predictor.with_precision("bfloat16")
+    samples = take_samples(data, predictor.preprocess, count=_COMPARED)
+    images = list(samples.contents)
+    same = predictor.same_predictions(predictor.logits(images), rounded.logits(images))
+    good = float(same.double().mean()) >= 1 - MAX_CHANGED
+    chosen = rounded if good else predictor
+    log(
+        f"{predictor.name}: {chosen.precision}; bfloat16 gives the same class for "
+        f"{int(same.sum())} of {len(same)} images of {samples.name}"
+    )
+    return chosen
 
 
 def _measure(predictor: Predictor, folder: Path, log: Callable[[str], None]) -> BackendChoice:

@@ -59,7 +59,7 @@ def serve(
     """Serve models over HTTP until SIGTERM or Ctrl-C, with the options of `vitrail serve`.
 
     A dict names the models; loaded ones are handed over in a temporary folder. `precision` is
-    float32, bfloat16, or int8, which training images of `data` calibrate. `unsure`, such as
+    float32, bfloat16, int8, which training images of `data` calibrate, or auto. `unsure`, such as
     "5%", withholds answers so that at most that fraction of the others is wrong. `on_start` gets
     the address once the models are loaded. InputError if the address is taken or a model can't be
     loaded.

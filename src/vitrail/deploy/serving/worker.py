@@ -26,6 +26,7 @@ from vitrail.console import log_line
 from vitrail.data.decoding.decode import ImageError, Limits, read_header
 from vitrail.deploy.backends.backends import REFERENCE
 from vitrail.deploy.backends.selection import (
+    PrecisionChoice,
     check_backend,
     check_calibration,
     select_backend,
@@ -39,7 +40,6 @@ from vitrail.machine import available_cores
 from vitrail.models import BiT
 from vitrail.predictor import Prediction, Predictor
 from vitrail.predictor.batching_config import keep_threads
-from vitrail.predictor.fused import InferencePrecision
 from vitrail.text import to_json
 
 HEARTBEAT = 0.5
@@ -85,7 +85,7 @@ def load_model(
     index: str | None,
     device: str | None,
     backend: str = "pytorch",
-    precision: InferencePrecision = "float32",
+    precision: PrecisionChoice = "float32",
     data: str | None = None,
     unsure: float | None = None,
 ) -> ServedModel:
@@ -100,7 +100,7 @@ def load_model(
         predictor, backend, batching=batching, precision=precision, log=log_line
     )
     if backend == REFERENCE:
-        predictor = select_precision(predictor, precision, data)
+        predictor = select_precision(predictor, precision, data, log=log_line)
     return ServedModel(predictor, similar)
 
 
