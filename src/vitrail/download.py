@@ -22,6 +22,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from vitrail.config import InputError
+from vitrail.files import sync
 
 CHUNK = 1 << 20
 TIMEOUT = 10.0  # seconds without a byte after which a connection is closed
@@ -166,10 +167,8 @@ def _locked(part: Path) -> Iterator[IO[str]]:
 
 def _put(part: Path, target: Path) -> None:
     """Rename a complete file into place, durably."""
-    os.replace(part, target)
-    folder = os.open(target.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    part.replace(target)
+    sync(target.parent)
 
 
 def _download(url: str, part: Path, lock: IO[str], size: int | None) -> None:

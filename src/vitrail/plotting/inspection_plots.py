@@ -94,10 +94,10 @@ def draw_distances(distances: Mapping[str, np.ndarray]) -> Plot:
 
 
 @styled
-def draw_filters(filters: np.ndarray, columns: int = 7) -> Plot:
-    """Draw filters (count, height, width, 3), from 0 to 1, as tiles row by row."""
+def draw_filters(filters: np.ndarray) -> Plot:
+    """Draw filters (count, height, width, 3), from 0 to 1, as tiles in rows of 7, as Figure 7."""
     count, height, width, _ = filters.shape
-    sheet = mosaic(by_row(filters, columns))
+    sheet = mosaic(by_row(filters, 7))
     alt = f"{count} colored tiles of {height} by {width} pixels, principal components of filters"
     plot = Plot("filters", alt, WIDTH * sheet.shape[0] / sheet.shape[1])
     show_array(plot.add_subplot(), hide_missing(sheet), "")

@@ -5,19 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 
-def light(image: np.ndarray, mask: np.ndarray, dark: float = 0.2) -> np.ndarray:
+def light(image: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Light an image (height, width, 3) of uint8 by a mask (height, width); the rest is dark."""
     scaled = mask / max(1e-12, mask.max())
-    return (image * (dark + (1 - dark) * scaled[..., None])).round().astype(np.uint8)
+    return (image * (0.2 + 0.8 * scaled[..., None])).round().astype(np.uint8)
 
 
-def stretch(mask: np.ndarray, most: float = 0.98) -> np.ndarray:
-    """Stretch a mask from its least value, 0, to the one that all but a few cells stay below, 1.
+def stretch(mask: np.ndarray) -> np.ndarray:
+    """Stretch a mask from its least value, 0, to the one that 98 % of the cells stay below, 1.
 
     A few cells often have far more attention than others (arXiv 2309.16588), and rollout leaves
     some everywhere; on the scale from 0 to the largest neither lets the rest be seen.
     """
-    low, high = mask.min(), np.quantile(mask, most)
+    low, high = mask.min(), np.quantile(mask, 0.98)
     return ((mask - low) / max(1e-12, high - low)).clip(0, 1)
 
 

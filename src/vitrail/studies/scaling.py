@@ -30,10 +30,10 @@ class PowerLaw:
     points: np.ndarray
     """(models, 2): compute and mean error."""
 
-    def band(self, compute: np.ndarray, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Give the interval of the error at some computes."""
+    def band(self, compute: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Give the 95 % interval of the error at some computes."""
         lines = self.draws[:, :1] + self.draws[:, 1:] * np.log(compute)
-        low, high = np.quantile(np.exp(lines), ((1 - level) / 2, (1 + level) / 2), axis=0)
+        low, high = np.quantile(np.exp(lines), (0.025, 0.975), axis=0)
         return low, high
 
     def error(self, compute: np.ndarray) -> np.ndarray:
@@ -42,14 +42,14 @@ class PowerLaw:
 
 
 def fit_power_laws(
-    rows: Rows, measure: str, compute: str, model: str, families: list[Where], *, seed: int = 0
+    rows: Rows, measure: str, compute: str, model: str, families: list[Where]
 ) -> list[PowerLaw] | None:
     """Fit 1 - measure over compute for each family; None if there are too few models."""
     sets = [_model_means(rows_where(rows, family), measure, compute, model) for family in families]
     freedom = sum(map(len, sets)) - 2 * len(sets)
     if freedom < 1 or min(map(len, sets)) < 2:
         return None
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     logs = [np.log(points) for points in sets]
     designs = [np.stack([np.ones(len(each)), each[:, 0]], 1) for each in logs]
     fits = [

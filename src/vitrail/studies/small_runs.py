@@ -32,27 +32,27 @@ TINY_DATA = "shapes:easy,count=240"
 """Images of such a run: 240, and 24 to test on."""
 
 
-def vit(patch: int = 8, depth: int = 4, width: int = 64, options: str = "", image: int = 32) -> str:
+def vit(patch: int = 8, depth: int = 4, width: int = 64, options: str = "") -> str:
     """Name a small ViT: heads of 32, an MLP of twice the width."""
     heads = max(1, width // 32)
-    name = f"ViT/{patch}@{image},depth={depth},width={width},heads={heads},mlp={2 * width}"
+    name = f"ViT/{patch}@32,depth={depth},width={width},heads={heads},mlp={2 * width}"
     return f"{name},{options}" if options else name
 
 
-def bit(stages: str, width: int = 32, image: int = 32) -> str:
-    """Name a small BiT ResNet, such as of stages 1-1-1."""
-    return f"BiT@{image},stages={stages},width={width}"
+def bit(stages: str, width: int = 32) -> str:
+    """Name a small BiT ResNet; its stages are written 1-1-1."""
+    return f"BiT@32,stages={stages},width={width}"
 
 
-def hybrid(stages: str, patch: int = 1, depth: int = 4, width: int = 64, image: int = 32) -> str:
+def hybrid(stages: str, patch: int = 1, depth: int = 4, width: int = 64) -> str:
     """Name a small hybrid: a ViT over the feature map of a small ResNet."""
-    base = vit(patch, depth, width, image=image).replace("ViT/", "Hybrid/")
+    base = vit(patch, depth, width).replace("ViT/", "Hybrid/")
     return f"{base},stages={stages},stem_width=32"
 
 
-def few_shots(data: str, count: int = 10) -> FewShot:
-    """Measure the accuracy of a linear model on frozen features of `count` images per class.
+def few_shots(data: str) -> FewShot:
+    """Measure the accuracy of a linear model on frozen features of 10 images per class.
 
     They are sampled among 30 of each class: features of the others need not be computed.
     """
-    return FewShot(f"{data},per_class=30", shots=(count,))
+    return FewShot(f"{data},per_class=30", shots=(10,))

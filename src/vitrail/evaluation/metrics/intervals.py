@@ -33,13 +33,13 @@ def wilson(successes: float, count: int) -> Estimate:
 
 
 def bootstrap(
-    statistic: Callable[[np.ndarray], float], count: int, *, resamples: int = 1000, seed: int = 0
+    statistic: Callable[[np.ndarray], float], count: int, *, resamples: int = 1000
 ) -> Estimate:
     """Estimate a statistic of `count` images by resampling them (percentile bootstrap).
 
     `statistic` is a function of how often each image counts: once each in the estimate itself.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     sampled = np.empty(resamples)
     for number in range(resamples):
         chosen = generator.integers(count, size=count)

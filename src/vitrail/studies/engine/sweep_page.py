@@ -78,11 +78,9 @@ def show_value(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def sweep_page(
-    result: SweepResult, *, x: str | None = None, score: str | None = None, by: str | None = None
-) -> str:
+def sweep_page(result: SweepResult, *, x: str | None = None, by: str | None = None) -> str:
     """Write the page: plots, groups over seeds, paired differences, all cells, and the plan."""
-    first = score or result.score
+    first = result.score
     measured = [name for name in result.scores() if name != first]
     section = ReportSection("Scores", "Means over seeds with 95 % intervals.")
     for name in [first, *measured][:_PLOTS]:
