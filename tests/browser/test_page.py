@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.browser.fitting import assert_fits
 from tests.deploy.serving import SMALL, Server, embed, image, save_model, started, until
 
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
@@ -354,20 +355,9 @@ def test_the_page_fits(browser: Any, server: Server, width: int, scheme: str, pa
     size = {"width": width, "height": 800}
     visit = Visit(browser, server, viewport=size, color_scheme=scheme)
     visit.upload(image(6), "n" * 120 + ".png")
-    page = visit.page
-    wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    unnamed = page.evaluate(
-        "[...document.querySelectorAll('input, select, canvas')]"
-        ".filter(e => !(e.labels?.length || e.ariaLabel)).map(e => e.outerHTML)"
-    )
-    if folder := os.environ.get("VITRAIL_SCREENSHOTS"):  # to look at them
-        page.screenshot(path=Path(folder) / f"{width}-{scheme}.png", full_page=True)
+    assert_fits(visit.page, width, paper, f"{width}-{scheme}")
     visit.context.close()
     assert visit.said == []
-    assert wide[0] <= wide[1] == width
-    assert color == paper
-    assert unnamed == []
 
 
 def test_a_key_is_asked_for(browser: Any, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The page of an export in a real browser: what it answers, and that it asks nobody else."""
 
 import json
-import os
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -15,6 +15,7 @@ import torch
 
 from tests.browser.accessible import check
 from tests.browser.browsers import Tab
+from tests.browser.fitting import assert_fits
 from tests.data.decoding.images import encode, photo
 from tests.deploy.serving import NAMES, PREPROCESS, doubtful, image, save_model, until
 from vitrail.config import InputError, to_dict
@@ -126,6 +127,13 @@ def test_a_image_is_answered_as_by_the_predictor(
     assert visit.page.inner_text("h2") == "one & <b>"
     assert visit.page.inner_text("#name") == f"{EVIL}.png".replace("/", "")
     assert visit.page.locator("#seen:visible").count() == 1
+    said = visit.page.inner_text(".about")
+    assert re.fullmatch(r"Vision Transformer ViT\S*, 7 classes, sees \d+ x \d+ pixels", said)
+    image, answer = (visit.page.locator(each).bounding_box() for each in ("#seen", ".bars"))
+    assert image is not None
+    assert answer is not None
+    assert image["x"] + image["width"] <= answer["x"]  # side by side, above the fold
+    assert image["y"] + image["height"] <= 720
 
 
 def test_what_it_is_unsure_of_is_said_as_by_the_predictor(visit: Visit, model: Predictor) -> None:
@@ -243,20 +251,9 @@ def test_a_jpeg_is_seen_as_by_the_predictor(visit: Visit, model: Predictor) -> N
 def test_the_page_fits(browser: Any, address: str, width: int, scheme: str, paper: str) -> None:
     visit = Visit(browser, address, viewport={"width": width, "height": 800}, color_scheme=scheme)
     visit.upload(image(6), "n" * 120 + ".png")
-    page = visit.page
-    wide = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
-    color = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    unnamed = page.evaluate(
-        "[...document.querySelectorAll('input, canvas')]"
-        ".filter(e => !(e.labels?.length || e.ariaLabel)).map(e => e.outerHTML)"
-    )
-    if place := os.environ.get("VITRAIL_SCREENSHOTS"):  # to look at them
-        page.screenshot(path=Path(place) / f"web-{width}-{scheme}.png", full_page=True)
+    assert_fits(visit.page, width, paper, f"web-{width}-{scheme}")
     visit.context.close()
     assert visit.said == []
-    assert wide[0] <= wide[1] == width
-    assert color == paper
-    assert unnamed == []
 
 
 def test_the_page_is_for_everybody(tab: Tab, address: str, tmp_path: Path) -> None:

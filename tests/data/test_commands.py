@@ -7,21 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.commands import run
 from tests.data.sets import encode, photo
-from vitrail.cli import main
 from vitrail.data.contact_sheet import ContactSheet
 from vitrail.data.datasets.open import open_data
 from vitrail.data.datasets.unreadable_list import UNREADABLE_LIST, read_unreadable_list
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = 0
-    try:
-        main(arguments)
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture
