@@ -4,7 +4,7 @@
     python benchmarks/compressed.py --model RUN --data photos/    # a fine-tuned model, labels
 
 timm is plain PyTorch in float32, as every peer runs it, and under autocast; the others compute the
-same weights by our predictor. int8 is calibrated on 64 training images, and all are judged on the
+same weights by our predictor. All keep freed memory as `vitrail predict` does. int8 is calibrated on 64 training images, and all are judged on the
 test split. In a round every contestant has one turn on the same batches; ratios are taken within a
 round. Counted is the processor time of one thread, which does not mind a busy machine.
 """
@@ -33,6 +33,7 @@ from vitrail.data.transforms.apply import normalize
 from vitrail.deploy.backends.backends import BACKENDS, BackendContext, calibration_images
 from vitrail.deploy.backends.token_merging import MergedViT
 from vitrail.deploy.exporting.samples import take_samples
+from vitrail.machine import keep_freed_memory
 from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.fused import fuse
 from vitrail.predictor.int8 import measure_ranges
@@ -80,6 +81,7 @@ def main(
         json: Write the figures here.
     """
     mend_torchvision()
+    keep_freed_memory()  # for timm too
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary, torch.inference_mode():
         folder = Path(temporary)

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.deploy.backends.selection import select_backend, select_precision
+from vitrail.machine import keep_freed_memory
 from vitrail.models import build, parse
 from vitrail.predictor import Predictor
 from vitrail.predictor.fused import InferencePrecision
@@ -91,6 +92,7 @@ def main(
         json: Write the figures here.
     """
     mend_torchvision()
+    keep_freed_memory()  # as `vitrail predict` does, for timm too
     if threads:
         torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as temporary:

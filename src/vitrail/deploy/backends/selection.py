@@ -156,7 +156,8 @@ def _choose_precision(
         log(f"{predictor.name}: float32; it has no classes to compare")
         return predictor
     rounded = predictor.with_precision("bfloat16")
-    samples = take_samples(data, predictor.preprocess, count=_COMPARED)
+    split = "val" if data else "train"  # more of the generated shapes
+    samples = take_samples(data, predictor.preprocess, count=_COMPARED, split=split)
     images = list(samples.contents)
     same = predictor.same_predictions(predictor.logits(images), rounded.logits(images))
     good = float(same.double().mean()) >= 1 - MAX_CHANGED
