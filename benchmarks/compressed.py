@@ -4,9 +4,10 @@
     python benchmarks/compressed.py --model RUN --data photos/    # a fine-tuned model, labels
 
 timm is plain PyTorch in float32, as every peer runs it, and under autocast; the others compute the
-same weights by our predictor. All keep freed memory as `vitrail predict` does. int8 is calibrated on 64 training images, and all are judged on the
-test split. In a round every contestant has one turn on the same batches; ratios are taken within a
-round. Counted is the processor time of one thread, which does not mind a busy machine.
+same weights by our predictor. All keep freed memory as `vitrail predict` does. int8 is calibrated
+on 64 training images, and all are judged on the test split. In a round every contestant has one
+turn on the same batches; ratios are taken within a round. Counted is the processor time of one
+thread, which does not mind a busy machine.
 """
 
 from __future__ import annotations

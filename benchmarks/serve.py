@@ -78,6 +78,7 @@ def main(
     rounds: int = 4,
     backend: str = "pytorch",
     precision: str = "float32",
+    data: str | None = None,
     json: Path | None = None,
 ) -> None:
     """Compare servers of the same model.
@@ -91,7 +92,8 @@ def main(
         single: Requests of a turn with one client.
         rounds: Turns that each contestant has.
         backend: What computes at ours, as `vitrail serve --backend` says.
-        precision: float32 or bfloat16 at ours, as `vitrail serve --precision` says.
+        precision: That of ours, as `vitrail serve --precision` says.
+        data: What calibrates int8.
         json: Write the figures here.
     """
     bodies = [_form(data) for data in _read(photos)]
@@ -107,6 +109,7 @@ def main(
             backend,
             "--precision",
             precision,
+            *(["--data", data] if data else []),
             "--port",
         ]
         peer = [sys.executable, str(Path(__file__).with_name("servers.py"))]
