@@ -186,8 +186,9 @@ def test_a_page_takes_the_smallest_that_answers_well(
     assert written.quantize == "float16-weights"
     names = {file.name for file in written.files}
     assert names == {
-        "index.html", "base.css", "app.css", "icon.svg", "bars.js", "image_input.js", "web_main.js",
-        "model_worker.js", "rank.js", "preprocess.js", "geometry.js", "resize.js", "model.json",
+        "index.html", "base.css", "app.css", "icon.svg", "bars.js", "image_input.js",
+        "model_words.js", "web_main.js", "model_worker.js", "rank.js", "preprocess.js",
+        "geometry.js", "resize.js", "model.json",
         "model.onnx", "onnxruntime.js", "onnxruntime.wasm",
     }  # fmt: skip
     about = json.loads((out / "model.json").read_text(encoding="utf-8"))

@@ -33,7 +33,7 @@ RUNTIME = {
 }
 """The package's files that the page needs: their names in the page, and their SHA-256."""
 
-SHARED = ("app.css", "icon.svg", "bars.js", "image_input.js")
+SHARED = ("app.css", "icon.svg", "bars.js", "image_input.js", "model_words.js")
 """Files that the served page has too."""
 
 _TIMEOUT = 600  # seconds, for npm

@@ -5,8 +5,7 @@ export const percent = (value) => `${(100 * value).toFixed(1)} %`;
 // A number that a regression predicts has no bar.
 function makeValue({ label, value }) {
   const row = document.createElement("li");
-  const [name, number] = ["span", "span"].map((tag) => document.createElement(tag));
-  name.textContent = label;
+  const [name, number] = [makeBreakable(label), document.createElement("span")];
   number.textContent = showNumber(value);
   row.append(name, number);
   return row;
@@ -16,10 +15,17 @@ export const showNumber = (value) => String(Number(value.toPrecision(4)));
 
 export const asRows = (values) => Object.entries(values).map(([label, value]) => ({ label, value }));
 
+// A long name may break after an underscore rather than within a word.
+function makeBreakable(text) {
+  const span = document.createElement("span");
+  span.append(...text.split(/(?<=[_/])/).flatMap((piece) => [document.createElement("wbr"), piece]).slice(1));
+  return span;
+}
+
 function makeBar({ label, probability, predicted }) {
   const row = document.createElement("li");
-  const [name, value, track, fill] = ["span", "span", "div", "div"].map((tag) => document.createElement(tag));
-  name.textContent = label;
+  const name = makeBreakable(label);
+  const [value, track, fill] = ["span", "div", "div"].map((tag) => document.createElement(tag));
   value.textContent = percent(probability);
   track.className = "track";
   fill.className = "fill";

@@ -3,6 +3,7 @@
 import { fetchJSON } from "./api.js";
 import { asRows, percent, showBars, showNumber } from "./bars.js";
 import { decodeView, drawDistances, drawView, drawWhole } from "./drawing.js";
+import { describeModel } from "./model_words.js";
 import { showSimilar } from "./similar.js";
 
 export class Panel {
@@ -34,9 +35,7 @@ export class Panel {
     this.root.querySelector("h2").textContent = name;
     this.root.setAttribute("aria-label", name);
     const kinds = targets ? `predicts ${targets.join(", ")}` : classes ? `${classes} classes` : "no classes";
-    const [short] = model.split(",");
-    const what = short.startsWith("BiT") ? "ResNet" : short.includes("+") || short.startsWith("Hybrid") ? "Hybrid of ResNet and Vision Transformer" : "Vision Transformer";
-    this.find("about").textContent = `${what} ${short}, ${kinds}, sees ${image[1]} x ${image[0]} pixels`;
+    this.find("about").textContent = describeModel(model, kinds, ...image);
     this.find("about").title = model;
     this.clear();
     if (attention) {

@@ -2,6 +2,7 @@
 
 import { showBars } from "./bars.js";
 import { onImage } from "./image_input.js";
+import { describeModel } from "./model_words.js";
 
 const find = (name) => document.getElementById(name);
 const part = (selector) => document.querySelector(selector);
@@ -15,7 +16,7 @@ function setStatus(text) {
 function clear() {
   find("error").textContent = "";
   showBars(document, []);
-  part("figure").hidden = true;
+  part(".photo").hidden = true;
 }
 
 function showError(text) {
@@ -28,9 +29,9 @@ const handlers = {
   about({ name, model, classes, preprocess }) {
     document.title = `${name} – vitrail`;
     part("h2").textContent = name;
-    const [height, width] = preprocess.size;
-    const kinds = classes && !model.includes("classes=") ? `${classes.length} classes, ` : "";
-    part(".about").textContent = `${model.replaceAll(",", ", ")}, ${kinds}${width} x ${height} pixels`;
+    const kinds = classes ? `${classes.length} classes` : "no classes";
+    part(".about").textContent = describeModel(model, kinds, ...preprocess.size);
+    part(".about").title = model;
   },
   loading({ percent }) {
     setStatus(`Loading the model: ${percent} %`);
@@ -52,8 +53,8 @@ const handlers = {
     const canvas = find("seen");
     Object.assign(canvas, { width: seen.width, height: seen.height });
     canvas.getContext("2d").putImageData(seen, 0, 0);
-    part("figcaption").textContent = `The image as the model sees it. Prediction took ${milliseconds} ms.`;
-    part("figure").hidden = false;
+    part(".framed").textContent = `What the model sees. It took ${milliseconds} ms.`;
+    part(".photo").hidden = false;
     setStatus("Done.");
   },
 };
@@ -67,6 +68,7 @@ worker.addEventListener("error", () => {
 onImage(([file]) => {
   if (!file || turn < 0) return;
   turn += 1;
+  document.body.classList.add("shown");
   clear();
   find("name").textContent = file.name ?? "";
   if (ready) setStatus("Running …");
