@@ -55,6 +55,7 @@ def test_the_command_ranks_as_the_probe_measures(
         few = vitrail.fewshot(row["model"], "photos", shots=[5]).to_dict()["shots"]["5"]
         assert row["few_shot"] == pytest.approx(few["mean"])
         assert row["speed"] > 0
+    assert len({row["speed"] for row in said["models"]}) == 1  # of one architecture
     assert said["shots"] == 5
     page = Path("choice.html").read_text()
     assert "<svg" not in page

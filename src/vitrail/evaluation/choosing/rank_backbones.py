@@ -136,6 +136,7 @@ def rank_backbones(
         raise InputError("no backbones to choose from; give --among MODEL …")
     open_pair(data, test)  # what is wrong with them is said before the first model is tried
     found: list[RankedBackbone] = []
+    speeds = dict[str, float]()  # measured once for models that compute the same
     shots = images = 0
     for model in models:
         loaded = as_loaded(model)
@@ -146,13 +147,16 @@ def rank_backbones(
         shots = max([count for count in SHOTS if count <= least] or [1])
         few = fit_shots(train, evaluated, shots=[shots])[0].accuracy.mean()
         accuracy = probe_lbfgs(train, evaluated).accuracy
+        computed = f"{loaded.model.spec.name} {preprocess_of(loaded).size}"
+        if computed not in speeds:
+            speeds[computed] = _measure_speed(loaded, options.get("device"))
         found.append(
             RankedBackbone(
                 model=name_model(model),
                 name=loaded.model.spec.name,
                 top1=wilson(round(accuracy * images), images),
                 few_shot=float(few),
-                speed=_measure_speed(loaded, options.get("device")),
+                speed=speeds[computed],
                 parameters=cost_of(loaded.model.spec).parameters,
             )
         )
