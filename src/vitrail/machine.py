@@ -71,6 +71,16 @@ def keep_freed_memory() -> None:
         allocator.mallopt(_TRIM_THRESHOLD, _KEPT)
 
 
+def return_freed_memory() -> None:
+    """Let this process return large pieces of memory as soon as it frees them, from 1 MiB on.
+
+    Else glibc keeps more and more of them, for each thread, and what a process holds of a sharded
+    model grows to as much as of a whole one.
+    """
+    with suppress(OSError, AttributeError):  # where the allocator is not glibc's
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
+
+
 def prefers_onednn() -> bool:
     """Tell whether oneDNN multiplies float32 matrices faster than MKL: on AMD's with AVX-512.
 

@@ -113,6 +113,9 @@ def whole(parameter: Tensor) -> Iterator[Tensor]:
     from torch.distributed.tensor import DTensor, distribute_tensor  # slow to import
 
     assert isinstance(parameter, DTensor)
-    full = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+    full = torch.empty(parameter.shape, dtype=parameter.dtype)  # a GPU draws other numbers
     yield full
-    parameter.copy_(distribute_tensor(full, parameter.device_mesh, parameter.placements))
+    spread = distribute_tensor(
+        full.to(parameter.device), parameter.device_mesh, parameter.placements
+    )
+    parameter.copy_(spread)

@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vitrail.config import Duration, InputError
 from vitrail.data.batches import Batch
 from vitrail.distributed import Processes
+from vitrail.models import build
 from vitrail.models.model import Model
 from vitrail.training.checkpoints.sharding import shard_model
 from vitrail.training.loop import Trainer
@@ -42,11 +43,16 @@ def build_model(
     """Build a run's model and set up its task; also give the weights that it starts from."""
     own = parts.task is not None or parts.model is not None  # their losses are tried before
     sharded = config.sharding == "full" and processes.count > 1 and not own
-    weightless = sharded and not processes.is_main  # sharding brings it its weights
+    fresh = sharded and _draws_by_shards(config, task, parts)
+    weightless = fresh or (sharded and not processes.is_main)  # sharding brings it its weights
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         begin = partial(task.start, parts.checkpoint)
-        start = _start_on_main(begin, processes) if sharded else begin()
+        if fresh:
+            with torch.device("meta"):
+                start = begin()
+        else:
+            start = _start_on_main(begin, processes) if sharded else begin()
         with torch.device("meta") if weightless else nullcontext():
             model = task.build(start)
             if parts.model is not None:
@@ -67,6 +73,18 @@ def build_model(
     return model, start
 
 
+def _draws_by_shards(config: TrainConfig, task: Task, parts: Parts) -> bool:
+    """Tell whether a sharded model's first weights can be drawn where they are to be.
+
+    Then no process ever holds all of them.
+    """
+    if config.weights is not None or parts.checkpoint is not None or config.tune.mode != "all":
+        return False
+    plain = type(task).build is Task.build and type(task).start is Task.start
+    with torch.device("meta"):
+        return plain and not any(True for _ in build(config.model).buffers())
+
+
 def _start_on_main(begin: Callable[[], Checkpoint], processes: Processes) -> Checkpoint:
     """Let the first process read the weights; the others learn what they are, without values."""
     found: list[Checkpoint] = []
@@ -85,7 +103,7 @@ def make_trainer(
 ) -> Trainer:
     """Make what takes the steps; an epoch has `images` images."""
     if config.sharding == "full" and processes.count > 1:
-        shard_model(model, processes)
+        shard_model(model, processes, config.seed)
     total = count_steps(config, images)
     return Trainer(
         model,

@@ -16,21 +16,28 @@ from torch import Tensor, nn
 from torch.distributed import broadcast
 
 from vitrail.distributed import Processes
+from vitrail.machine import return_freed_memory
+from vitrail.models import BiT, ViT
+from vitrail.models.filling import fill_as_built
 from vitrail.models.model import Model
 from vitrail.training.checkpoints.dtensor import is_sharded, reshard
 
 
-def shard_model(model: Model, processes: Processes) -> None:
+def shard_model(model: Model, processes: Processes, seed: int = 0) -> None:
     """Shard the first process's weights over all processes, each block as a unit.
 
     Only the first one needs them: elsewhere the model may be on the meta device, and no process
-    holds more than its shards and one whole tensor at a time. They keep their dtype, so that
-    autocast computes what it computes for an unsharded model.
+    holds more than its shards and one whole tensor at a time. If the first one's is there too, all
+    fill it with what `build` draws with the seed. Weights keep their dtype, so that autocast
+    computes what it computes for an unsharded model.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    if processes.device.type == "cpu":
+        return_freed_memory()
     given = dict(_all_tensors(model)) if processes.is_main else {}
+    fresh = not processes.any(not all(tensor.is_meta for tensor in given.values()))
     model.to("meta")
     mesh = init_device_mesh(processes.device.type, (processes.count,))
     for module in list(model.modules()):
@@ -38,6 +45,12 @@ def shard_model(model: Model, processes: Processes) -> None:
             fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     model.to_empty(device=processes.device)
+    if fresh:
+        assert isinstance(model, ViT | BiT)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            fill_as_built(model)
+        return
     for name, tensor in _all_tensors(model):
         _fill(tensor, given.pop(name, None), processes.device)
 
