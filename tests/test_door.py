@@ -102,6 +102,37 @@ def test_loaded_models_are_shown_and_converted(tmp_path: Path) -> None:
         assert_array_equal(again.state_dict()[name], tensor)
 
 
+@pytest.mark.parametrize("size", [32, "32", "32x32", (32, 32), [32, 32]])
+def test_a_size_may_be_given_as_people_do(size: Any) -> None:
+    assert vitrail.describe(TINY, image=size).image == (32, 32)
+    model = vitrail.build(TINY, classes=3, seed=0)
+    loaded = vitrail.load(
+        vitrail.to_state_dict(model, "timm"), model=f"{TINY},classes=3", image=size
+    )
+    assert loaded.model.spec.image == (32, 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words", "said"),
+    [
+        ("describe", TINY, {"image": 1.5}, "1.5 is not a size; give 384, or (384, 512)"),
+        ("describe", TINY, {"image": (32,)}, "'(32,)' is not a size"),
+        ("describe", TINY, {"image": True}, "'True' is not a size"),
+        ("describe", TINY, {"image": (32, 0)}, "'32x0' is not a size"),
+        ("describe", Path("x"), {}, "expected a model's name, such as ViT-B/16, got PosixPath"),
+        ("build", None, {}, "expected a model's name, such as ViT-B/16, got NoneType"),
+        ("build", TINY, {"classes": ["a", "b"]}, "classes must be at least 0, got ['a', 'b']"),
+        ("load", None, {}, "expected a source of weights or a state dict, got NoneType"),
+    ],
+)
+def test_what_is_no_size_model_or_source_is_refused(
+    name: str, given: Any, words: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        getattr(vitrail, name)(given, **words)
+    assert said in str(refused.value)
+
+
 def test_datasets_of_ones_own_are_checked() -> None:
     noise = [(np.full((8, 8, 3), number, np.uint8), number % 2) for number in range(10)]
     noise[7] = noise[1]

@@ -22,7 +22,7 @@ from vitrail.data.datasets.open import Data, names_targets, open_data
 from vitrail.data.transforms.augment import parse_augment
 from vitrail.distributed import choose_device
 from vitrail.models import BiT, ViT
-from vitrail.models.names import at_size, parse_size
+from vitrail.models.names import as_size, at_size
 from vitrail.recipes import apply_recipe, fit_batch, shorten_warmup, transfer_of
 from vitrail.training.checkpoints.default_folder import choose_out
 from vitrail.training.checkpoints.run_folder import CONFIG
@@ -238,7 +238,8 @@ def _name_model(model: str, weights: str | None, image: str | int | None) -> str
                 "no model; give --model, such as ViT-S/16, or a --config that names one"
             )
         model = read_spec(weights).name  # of many processes only one may need the weights
-    return at_size(model, parse_size(str(image))) if image else model
+    size = as_size(image)
+    return at_size(model, size) if size else model
 
 
 def _daily_settings(task: str | None, words: RunWords) -> dict[str, Any]:

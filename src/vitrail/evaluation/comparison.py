@@ -30,7 +30,7 @@ from vitrail.evaluation.probes.fewshot import check_shots, fit_shots
 from vitrail.evaluation.scoring import score_predictions
 from vitrail.models import BiT, ViT
 from vitrail.models.cost.total import cost_of
-from vitrail.models.names import parse_size
+from vitrail.models.names import as_size
 from vitrail.models.spec import Size
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
@@ -44,7 +44,7 @@ def compare(
     data: Data,
     *,
     split: str | None = None,
-    image: str | Size | None = None,
+    image: str | int | Size | None = None,
     map: ClassMap | str | Path | None = None,
     shots: Sequence[int] = (5,),
     seeds: int = 3,
@@ -64,7 +64,7 @@ def compare(
     with process_group(device) as processes:
         if processes.count > 1:
             raise InputError("compare runs in one process; run it without torchrun")
-        size = parse_size(image) if isinstance(image, str) else image
+        size = as_size(image)
         classes = read_map(Path(map)) if isinstance(map, str | Path) else map
         few_images = _open_few(models, data, split, shots, seeds) if shots else None
         loaded = [as_loaded(model, image=size) for model in models]

@@ -30,7 +30,7 @@ from vitrail.evaluation.imagenet_subsets import open_subset
 from vitrail.evaluation.inputs import name_data, name_model, open_images, preprocess_of
 from vitrail.evaluation.scoring import score_predictions
 from vitrail.files import check_writable
-from vitrail.models.names import parse_size
+from vitrail.models.names import as_size
 from vitrail.models.spec import Size
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
@@ -45,7 +45,7 @@ def evaluate(
     data: Data,
     *,
     split: str | None = None,
-    image: str | Size | None = None,
+    image: str | int | Size | None = None,
     patches: int | None = None,
     subset: str | None = None,
     map: ClassMap | str | Path | None = None,
@@ -77,7 +77,7 @@ def evaluate(
     with process_group(None if engine == "ray" else device) as processes:
         if engine == "ray" and processes.count > 1:
             raise InputError("--engine ray starts its own processes; run it without torchrun")
-        size = parse_size(image) if isinstance(image, str) else image
+        size = as_size(image)
         loaded = as_loaded(model, image=size, patches=patches)
         check_head(name_model(model), loaded)
         classes = read_map(Path(map)) if isinstance(map, str | Path) else map

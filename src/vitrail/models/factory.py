@@ -9,7 +9,7 @@ import torch
 
 from vitrail.config import InputError, from_dict, to_dict
 from vitrail.models.bit import BiT
-from vitrail.models.names import parse
+from vitrail.models.names import as_spec
 from vitrail.models.spec import BiTSpec, Spec
 from vitrail.models.vit import ViT
 
@@ -29,7 +29,7 @@ def build(
     torch's global generator is not used. On the "meta" device nothing is allocated; `to_empty` and
     `init_weights` make such a model real.
     """
-    spec = parse(model) if isinstance(model, str) else model
+    spec = as_spec(model)
     if classes is not None:
         spec = replace(spec, classes=classes)
     if options:

@@ -143,6 +143,27 @@ def parse_size(text: str, name: str | None = None) -> Size:
     return int(height), int(width or height)
 
 
+def as_size(image: str | int | Size | None) -> Size | None:
+    """Read a height and width as people give them: 384, "384x512", (384, 512); None stays None."""
+    if image is None:
+        return None
+    given: Any = image
+    if isinstance(given, tuple | list) and len(given) == 2:
+        image = "x".join(map(str, given))
+    if isinstance(given, tuple | list | int | str):
+        return parse_size(str(image))
+    raise InputError(f"{image!r} is not a size; give 384, or (384, 512) for height and width")
+
+
+def as_spec(model: str | Spec) -> Spec:
+    """Read a model's name, or take a spec as it is."""
+    if isinstance(model, str):
+        return parse(model)
+    if not isinstance(model, Spec):
+        raise InputError(f"expected a model's name, such as ViT-B/16, got {type(model).__name__}")
+    return model
+
+
 def at_size(name: str, size: Size) -> str:
     """Name a model at a resolution, which is printed even if it is the default.
 

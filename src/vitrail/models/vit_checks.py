@@ -159,5 +159,5 @@ def check_least(spec: Any, least: int, *names: str) -> None:
     for name in names:
         value = getattr(spec, name)
         parts = value if isinstance(value, tuple) else (value,)
-        if not all(part >= least for part in parts):
+        if not all(isinstance(part, int | float) and part >= least for part in parts):
             raise InputError(f"{name} must be at least {least}, got {value}")

@@ -22,7 +22,7 @@ from vitrail.data.checks.output_place import check_output_place
 from vitrail.data.datasets.open import Data
 from vitrail.files import check_writable, make_folder, write_whole
 from vitrail.models import BiT
-from vitrail.models.names import parse_size
+from vitrail.models.names import as_size
 from vitrail.models.spec import Size
 from vitrail.plotting.canvas import Plot
 from vitrail.predictor.images import ImageLike, is_one
@@ -133,7 +133,7 @@ def inspect(
     split: str | None = None,
     layers: Sequence[int] | None = None,
     against: AnyModel | None = None,
-    image: str | Size | None = None,
+    image: str | int | Size | None = None,
     count: int = 128,
     device: str | None = None,
 ) -> InspectionReport:
@@ -148,7 +148,7 @@ def inspect(
         check_writable(Path(out), folder=True)
         check_output_place(out, data)
     given = [images] if is_one(images) else list(images)
-    size = parse_size(image) if isinstance(image, str) else image
+    size = as_size(image)
     chosen: dict[str, Any] = {"data": data, "split": split, "count": count, "device": device}
     inputs = open_inputs(model, given, **chosen, image=size)
     if layers is not None:

@@ -20,7 +20,7 @@ from vitrail.evaluation.evaluate import evaluate
 from vitrail.evaluation.inputs import name_model
 from vitrail.evaluation.metrics.intervals import Estimate, wilson
 from vitrail.files import check_writable, write_whole
-from vitrail.models.names import at_size, parse_size
+from vitrail.models.names import as_size, at_size
 from vitrail.models.spec import Size
 from vitrail.recipes import paper_finetune, shorten_warmup
 from vitrail.result import Result, ResultTable
@@ -125,7 +125,7 @@ def vtab(
     steps: int | None = None,
     lr: float | None = None,
     batch: int | None = None,
-    image: str | Size | None = None,
+    image: str | int | Size | None = None,
     images: int = 1_000,
     seed: int = 0,
     device: str | None = None,
@@ -143,7 +143,7 @@ def vtab(
     if not data.is_dir():
         raise InputError(f"no folder {data}; expected one with a folder for each task of VTAB")
     check_writable(out, folder=True)
-    size = parse_size(image) if isinstance(image, str) else image
+    size = as_size(image)
     chosen = _choose(tasks)
     own = None if isinstance(model, str | os.PathLike) else as_loaded(model)
     name = name_model(model)

@@ -14,6 +14,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.data import Preprocess
 from vitrail.models import Spec, parse
+from vitrail.models.names import as_size
 from vitrail.models.spec import Size, ViTSpec
 from vitrail.weights.adapt import adapt_checkpoint
 from vitrail.weights.checkpoint import Checkpoint, Provenance
@@ -43,9 +44,9 @@ def load(
     format: str | None = None,
     model: str | None = None,
     classes: int | Sequence[str] | None = None,
-    image: Size | None = None,
+    image: str | int | Size | None = None,
     channels: int | None = None,
-    patch: Size | None = None,
+    patch: str | int | Size | None = None,
     head: HeadMode = "replace",
     change: Callable[[Any], Any] | None = None,
 ) -> LoadedModel:
@@ -62,12 +63,16 @@ def load(
         if format is not None:
             raise InputError("format is for a state dict; the format of a source is recognized")
         checkpoint = read_checkpoint(os.fspath(source), model=model, hashed=False)
+    elif not isinstance(source, Mapping):
+        kind = type(source).__name__
+        raise InputError(f"expected a source of weights or a state dict, got {kind}")
     else:
         checkpoint = _read_state_dict(source, format, model)
-    asked = (classes, image, channels, patch)
+    size, patch = as_size(image), as_size(patch)
+    asked = (classes, size, channels, patch)
     if any(value is not None for value in asked):
         checkpoint = adapt_checkpoint(
-            checkpoint, classes=classes, image=image, channels=channels, patch=patch, head=head
+            checkpoint, classes=classes, image=size, channels=channels, patch=patch, head=head
         )
     return as_model(checkpoint, change)
 

@@ -11,11 +11,12 @@ from vitrail.data.datasets.open import Data, whole_data
 from vitrail.text import expand, show
 
 
-def check_output_place(out: str | Path, data: Data) -> None:
+def check_output_place(out: str | Path, data: Data | None) -> None:
     """Refuse a folder to write into that would be a class of the dataset, or hold its classes."""
-    if not isinstance(data, str | os.PathLike):
+    whole = None if data is None else whole_data(data)
+    if not isinstance(whole, str | os.PathLike):
         return
-    text = os.fspath(whole_data(data)).removeprefix("folder:")
+    text = os.fspath(whole).removeprefix("folder:")
     root = expand(text)
     if text and root.is_dir() and is_among_images(root, Path(out)):
         above, name = os.path.split(os.path.abspath(root))

@@ -17,7 +17,7 @@ from vitrail.config import InputError
 from vitrail.models.cost.resnet_rows import resnet_costs
 from vitrail.models.cost.rows import ModelRows, Row
 from vitrail.models.cost.vit_rows import vit_costs
-from vitrail.models.names import NAMES, parse, parse_size
+from vitrail.models.names import NAMES, as_size, as_spec, parse
 from vitrail.models.spec import BiTSpec, Size, Spec
 from vitrail.result import Result, ResultTable
 
@@ -98,7 +98,7 @@ def describe(
     model: str | Spec,
     *,
     classes: int | None = None,
-    image: str | Size | None = None,
+    image: str | int | Size | None = None,
     batch: int = 1,
 ) -> Cost:
     """Compute a model's cost, layer by layer, without building it.
@@ -107,9 +107,9 @@ def describe(
     """
     if batch < 1:
         raise InputError(f"--batch must be at least 1, got {batch}")
-    spec = parse(model) if isinstance(model, str) else model
+    spec = as_spec(model)
     spec = spec if classes is None else replace(spec, classes=classes)
-    size = parse_size(image) if isinstance(image, str) else image
+    size = as_size(image)
     return cost_of(spec, image=size, batch=batch)
 
 
