@@ -1,4 +1,7 @@
-"""What all tests share: one thread (they run side by side), a fixed seed, and what slow means."""
+"""What all tests share: one thread (they run side by side), a fixed seed, and what slow means.
+
+Hypothesis times no example: the machine may be busy.
+"""
 
 import os
 from collections.abc import Iterator
@@ -6,6 +9,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import hypothesis
 import pytest
 import torch
 
@@ -14,6 +18,8 @@ from tests.odd_images import make_odd_images
 from tests.published import save_timm_tiny
 
 torch.set_num_threads(1)
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

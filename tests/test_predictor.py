@@ -148,9 +148,7 @@ def test_equal_classes_come_in_their_order(predictor: Predictor) -> None:
     assert [score.index for score in found] == [0, 1, 2, 3]
 
 
-@settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.tuples(st.integers(1, 70), st.integers(1, 70)), min_size=1, max_size=11))
 def test_alone_and_in_any_batch(predictor: Predictor, sizes: list[tuple[int, int]]) -> None:
     images = [photo(*size) for size in sizes]

@@ -119,7 +119,7 @@ def test_weights_at_hand_come_first_and_stand_in_without_network(monkeypatch: Pa
 
     def refuse(source: str) -> None:
         if source != small.source:
-            raise InputError("no network")
+            raise InputError("no network; or write file:FOLDER")
 
     monkeypatch.setattr(default_weights, "available_cores", lambda: 2)
     monkeypatch.setattr(default_weights, "resolve", refuse)
@@ -127,7 +127,7 @@ def test_weights_at_hand_come_first_and_stand_in_without_network(monkeypatch: Pa
     assert choose_default_weights(400, "cuda") == small.source  # though a larger one would fit
     assert choose_default_weights(400, "cpu", 1) == small.source  # though it is slow
     monkeypatch.setattr(default_weights, "weights_at_hand", list)
-    with pytest.raises(InputError, match=r"can't be fetched \(no network\); give a folder"):
+    with pytest.raises(InputError, match=r"can't be fetched: no network; or give a folder or file"):
         choose_default_weights(400, "cpu")
     with pytest.raises(InputError, match="no weights to start ViT-B/32 from; give --weights"):
         choose_default_weights(400, "cpu", model="ViT-B/32@384")

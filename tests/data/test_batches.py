@@ -51,7 +51,7 @@ def test_a_image_is_augmented_by_seed_epoch_and_index_alone() -> None:
     assert batch.weights.tolist() == [1, 1, 1, 1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     batch=st.sampled_from([6, 12]),
     count=st.sampled_from([1, 2, 3]),
@@ -84,7 +84,7 @@ def test_the_divisors_are_named() -> None:
         train(18, Shard(0, 4))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(size=st.integers(1, 25), batch=st.integers(1, 9), count=st.integers(1, 4))
 def test_evaluation_counts_every_image_once(size: int, batch: int, count: int) -> None:
     pixels = np.arange(size, dtype=np.uint8)[:, None, None, None] * np.ones((16, 16, 3), np.uint8)

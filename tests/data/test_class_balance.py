@@ -63,7 +63,7 @@ def test_weighted_losses_are_torchs() -> None:
     assert torch.allclose(label_loss(logits, several, "sigmoid", weights), expected.sum(-1))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     counts=st.lists(st.integers(0, 9), min_size=1, max_size=5).filter(any),
     seed=st.integers(0, 2**40),
@@ -87,7 +87,7 @@ def test_classes_and_their_images_come_equally_often(
     assert np.array_equal(order.images_at(shuffled)[1], indices[shuffled])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(step=st.integers(0, 500), count=st.sampled_from([2, 3]), repeats=st.sampled_from([1, 2]))
 def test_balanced_batches_do_not_depend_on_the_number_of_processes(
     step: int, count: int, repeats: int

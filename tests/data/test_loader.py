@@ -34,7 +34,7 @@ def load(start: int, stop: int, workers: int, kind: Literal["threads", "processe
     return [batch.images for batch in Loader(BATCHES.__getitem__, range(start, stop), config)]
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(start=st.integers(0, 11), workers=st.sampled_from([0, 1, 2, 4]))
 def test_any_number_of_threads_and_any_start(start: int, workers: int) -> None:
     found = load(start, 12, workers, "threads")

@@ -47,7 +47,7 @@ def test_numbers_are_words_by_two_to_the_32() -> None:
     )  # 32 are drawn ahead
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 2**63), min_size=1, max_size=8), st.integers(0, 70))
 def test_a_image_draws_the_same_in_any_company(index: list[int], before: int) -> None:
     together = CounterRNG(3, "image", 1, np.array(index, np.uint64))
@@ -128,7 +128,7 @@ def test_fixed_values_stay() -> None:
     assert CounterRNG(1, "image", 2, 3).below(2**32).tolist() == [4123427874]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 5000), st.integers(0, 2**63), st.integers(0, 2**31))
 def test_a_permutation_has_each_number_once(count: int, seed: int, epoch: int) -> None:
     whole = Permutation(count, seed, "order", epoch)[np.arange(count)]

@@ -41,7 +41,7 @@ def lane_order(
     return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     batch=st.sampled_from([1, 2, 4, 6]),
     shards=st.integers(1, 7),

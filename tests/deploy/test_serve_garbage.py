@@ -65,7 +65,6 @@ def test_s6_no_path_leads_out(server: Server) -> None:
 
 @settings(
     max_examples=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     derandomize=True,
 )
@@ -104,7 +103,7 @@ def test_s10_answers_are_as_openapi_says(server: Server, mode: str) -> None:
     checks = [getattr(schemathesis.checks, name) for name in names]
     schema = schemathesis.openapi.from_dict(server.ask("GET", "/openapi.json")[2])
     options = settings(
-        max_examples=12, deadline=None, derandomize=True, database=None,
+        max_examples=12, derandomize=True, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
     )  # fmt: skip
     tried = 0

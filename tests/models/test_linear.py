@@ -42,7 +42,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     lead=st.lists(st.integers(1, 12), min_size=1, max_size=3),
     inputs=st.integers(1, 200),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -25,7 +25,6 @@ SIDES = st.integers(1, 3000)
 @given(
     height=SIDES, width=SIDES, patch=st.sampled_from([8, 14, 16, 32]), budget=st.integers(1, 1024)
 )
-@settings(deadline=None)
 @example(height=1, width=3000, patch=16, budget=256)
 def test_sizes_equal_both(height: int, width: int, patch: int, budget: int) -> None:
     found = fit_to_patches(height, width, patch, budget)

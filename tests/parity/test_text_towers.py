@@ -103,7 +103,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, An
 
 
 @given(text=st.text(st.characters(codec="utf-8") | st.sampled_from(string.printable), max_size=20))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_tokens_equal_transformers(folders: dict[str, tuple[Any, Any]], text: str) -> None:
     for ours, theirs in folders.values():
         expected = theirs(text)["input_ids"]

@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.config import Duration, InputError, Range, from_dict, from_flags, merge, to_dict
@@ -83,7 +83,6 @@ def accepts(kind: Any, value: Any) -> bool:
 
 
 @pytest.mark.parametrize(("record", "name"), FIELDS)
-@settings(deadline=None)
 @given(value=st.sampled_from(WRONG))
 def test_a_wrong_type_is_refused_with_its_field(record: Any, name: str, value: Any) -> None:
     kind = get_type_hints(type(record), include_extras=True)[name]

@@ -48,7 +48,7 @@ def test_what_shows_nothing_has_no_hash() -> None:
     assert near_duplicates([b"", b""]) == near_duplicates([]) == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32), st.integers(0, 15))
 def test_groups_are_those_of_brute_force(seed: int, most: int) -> None:
     rng = np.random.default_rng(seed)

@@ -26,7 +26,7 @@ def npy(array: np.ndarray, **options: Any) -> bytes:
     st.sampled_from(["u1", "<u2", ">u2"]),
     st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_channels_and_layout(
     height: int, width: int, channels: int, kind: str, fortran: bool
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_header_promises_no_memory() -> None:
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_header_is_refused_with_one_line(junk: bytes) -> None:
     with pytest.raises(ImageError) as caught:
         decode(b"\x93NUMPY\x01\0" + junk)

@@ -73,7 +73,7 @@ def test_pillow_decides_where_the_fast_decoder_fails(monkeypatch: pytest.MonkeyP
 
 
 @given(st.integers(1, 200), st.integers(1, 200), st.floats(1, 20))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_shrunk_image_is_never_smaller_than_asked(height: int, width: int, shrink: float) -> None:
     data = encode(photo(height, width), "JPEG")
     shape = decode(data, shrink=shrink).shape
@@ -143,7 +143,7 @@ def test_truncated_images_are_refused(name: str) -> None:
 
 
 @given(st.sampled_from(sorted(SMALL)), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_damaged_files_raise_nothing_else(name: str, choose: st.DataObject) -> None:
     data = bytearray(SMALL[name])
     last = len(data) - 1

@@ -76,7 +76,7 @@ def test_autocontrast_in_float32_is_tensorflows() -> None:
     assert 0 < differ.sum() < 10
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.sampled_from([1, 3]).flatmap(lambda channels: images(channels=channels)))
 def test_autocontrast_and_equalize_are_pillows(image: np.ndarray) -> None:
     stretched = to_array(ImageOps.autocontrast(to_pillow(image)))

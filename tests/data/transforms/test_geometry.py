@@ -62,7 +62,7 @@ def plan(fit: Fit, size: tuple[int, int] = (224, 224), crop: float = 1.0) -> Pre
 
 @pytest.mark.parametrize("crop", ["inception", "area"])
 @given(SIDES, SIDES, st.floats(0.001, 1), st.floats(0.2, 5), st.integers(0, 2**64 - 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_boxes_lie_within_the_image(
     crop: str, height: int, width: int, least: float, ratio: float, index: int
 ) -> None:
@@ -150,7 +150,7 @@ def test_area_boxes_are_distributed_as_torchvisions(height: int, width: int) -> 
 
 
 @given(SIDES, SIDES, st.floats(0.3, 1), st.floats(1, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_area_falls_back_to_torchvisions_middle(
     height: int, width: int, low: float, high: float
 ) -> None:

@@ -113,7 +113,7 @@ def test_fixed_values_stay() -> None:
     assert draw_mix(Augment(cutmix=1.0), SIZE, 0, 0) == Mix(0.835, (9, 21, 20, 30))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.integers(1, 7),
     st.integers(0, 10_000),

@@ -57,7 +57,7 @@ def with_pillow(image: np.ndarray, size: tuple[int, int], how: Interpolation) ->
 
 @pytest.mark.parametrize("interpolation", PILLOW)
 @given(SIDES, SIDES, SIDES, SIDES, st.integers(1, 5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_evaluation_is_pillow_to_the_bit(
     interpolation: Interpolation, height: int, width: int, tall: int, wide: int, channels: int
 ) -> None:
@@ -74,7 +74,7 @@ def test_colors_are_pillows_rgb() -> None:
 
 
 @given(SIDES, SIDES, SIDES, SIDES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_bilinear_without_antialiasing_is_torchs(
     height: int, width: int, tall: int, wide: int
 ) -> None:
@@ -88,7 +88,7 @@ def test_bilinear_without_antialiasing_is_torchs(
 
 
 @given(SIDES, SIDES, st.integers(0, 80), st.integers(0, 80))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_bicubic_without_antialiasing_is_keys_with_the_border_left_out(
     height: int, width: int, down: int, across: int
 ) -> None:
@@ -122,7 +122,7 @@ def test_area_without_antialiasing_weighs_by_what_is_covered(size: tuple[int, in
 
 @QUICK
 @given(SIDES, SIDES, SIDES, SIDES, st.integers(1, 5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_training_differs_by_rounding_only(
     interpolation: Interpolation,
     antialias: bool,

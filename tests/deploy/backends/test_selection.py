@@ -184,7 +184,7 @@ def test_what_cannot_be_is_refused(predictor: Predictor, monkeypatch: pytest.Mon
     assert refusal(select_backend, predictor, "int8").endswith("auto; only vitrail bench runs it")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert refusal(select_backend, predictor, "openvino") == (
-        "this needs openvino: pip install 'vitrail[openvino]'"
+        "this needs openvino, onnx, onnxscript: pip install 'vitrail[onnx,openvino]'"
     )
 
 

@@ -197,6 +197,22 @@ def test_kinds_of_vit_run_at_any_size(tmp_path: Path, options: str) -> None:
     assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
 
 
+@pytest.mark.parametrize(
+    ("to", "said"),
+    [
+        ("onnx", "this needs onnx, onnxscript, onnxruntime: pip install 'vitrail[onnx]'"),
+        ("web", "this needs onnx, onnxscript, onnxruntime: pip install 'vitrail[onnx]'"),
+        ("openvino", "this needs onnx, onnxscript, openvino: pip install 'vitrail[onnx,openvino]'"),
+        ("executorch", "this needs executorch: pip install executorch"),
+    ],
+)
+def test_missing_packages_are_all_said_before_a_model_is_looked_for(
+    to: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert refusal(export, "no such model", tmp_path / "out", to=to) == said
+
+
 def test_tables_of_offsets_are_exported_for_one_size(tmp_path: Path) -> None:
     beit = "ViT/8@32,depth=1,width=32,heads=2,mlp=64,classes=7,position=relative-2d"
     kind = Predictor(make(f"{beit},position_at=every-layer,key_bias=false"))

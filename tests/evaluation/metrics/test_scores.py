@@ -25,7 +25,7 @@ from vitrail.evaluation.metrics.scores import (
 )
 from vitrail.evaluation.metrics.significance import mcnemar, paired_test
 
-few = settings(max_examples=50, deadline=None)
+few = settings(max_examples=50)
 counts = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
 

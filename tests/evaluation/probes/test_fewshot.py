@@ -38,7 +38,7 @@ def test_scores_are_big_visions(name: str) -> None:
     torch.testing.assert_close(alone[0], scores[1], rtol=0, atol=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     shots=st.integers(1, 12),
@@ -66,7 +66,7 @@ def test_scores_are_scikit_learns(
         np.testing.assert_allclose(found[place], expected, rtol=1e-6, atol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32),
     shots=st.integers(1, 12),

@@ -17,9 +17,7 @@ from vitrail.evaluation.probes.knn import KNN, classify_by_neighbors, vote
 
 
 @pytest.mark.parametrize("halves", [False, True])
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**32),
     references=st.integers(1, 3000),

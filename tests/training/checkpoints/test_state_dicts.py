@@ -206,7 +206,7 @@ NESTED = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(state=st.dictionaries(KEYS, NESTED, max_size=4))
 def test_nested_states_round_trip(state: dict[Any, Any]) -> None:
     tensors, plain = flatten_state_dict(state)

@@ -79,8 +79,12 @@ def test_without_tensorboard_a_run_says_nothing_unless_it_was_asked_for(
     assert open_logger("tensorboard", tmp_path, 0) is None
     assert caplog.messages == []
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(InputError, match=r"tensorboard is not installed.*'vitrail\[tb\]'"):
+    with pytest.raises(InputError, match=r"^logger tensorboard: not installed; .*'vitrail\[tb\]'$"):
         check_loggers(["tensorboard"])
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    told = r"^loggers wandb, tensorboard: not installed; pip install wandb 'vitrail\[tb\]'$"
+    with pytest.raises(InputError, match=told):
+        check_loggers(iter(["wandb", "tensorboard"]))
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

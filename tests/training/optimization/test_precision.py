@@ -5,7 +5,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vitrail.models import parse
@@ -37,7 +37,6 @@ def test_auto_takes_bfloat16_where_it_is_faster(monkeypatch: pytest.MonkeyPatch,
         assert autocast_type("auto", torch.device("cuda"), spec) == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=14))
 def test_the_scale_is_torchs(overflows: list[bool]) -> None:
     """Torch's has no smallest value, but 14 halvings do not get there."""

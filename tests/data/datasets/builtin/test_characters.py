@@ -17,7 +17,7 @@ def dataset(size: int = 32, seed: int = 0, count: int = 1000) -> CharactersDatas
     return CharactersDataset("characters", size, seed, np.arange(count))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     indices=st.lists(st.integers(0, 999), min_size=1, max_size=20),
     size=st.sampled_from([8, 16, 32, 50]),

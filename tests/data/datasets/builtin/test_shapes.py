@@ -30,7 +30,7 @@ def test_images_stay_the_same(name: str, digest: str) -> None:
     assert hashlib.sha256(pixels.tobytes()).hexdigest()[:16] == digest
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     name=st.sampled_from(NAMES),
     indices=st.lists(st.integers(0, 999), min_size=1, max_size=20),

@@ -95,7 +95,7 @@ def test_dimensions_do_not_overflow(tmp_path: Path) -> None:
     assert "'x' has 0 numbers, and says it has 18446744073709551616" in text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), compressed=st.booleans())
 def test_damaged_bytes_never_raise_anything_else(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, compressed: bool

@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tar")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.lists(NAME, min_size=1, max_size=12).map("/".join),
@@ -112,7 +112,7 @@ def test_every_cut_is_noticed(tmp_path: Path, format: Any) -> None:
     assert [member.content for member in members_of(path)] == list(files.values())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data(), st.sampled_from(FORMATS))
 def test_damaged_bytes(folder: Path, data: st.DataObject, format: Any) -> None:
     """Whatever is overwritten, it ends, with members or with one line."""
