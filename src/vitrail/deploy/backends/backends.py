@@ -118,12 +118,12 @@ def _compiled(context: BackendContext, batching: BatchingConfig) -> Engine:
 
 
 def _onnxruntime(context: BackendContext, batching: BatchingConfig) -> Engine:
-    require_package("onnxruntime", "'vitrail[onnx]'")
+    require_package("onnxruntime", "'vitrail[onnx]'", "onnx", "onnxscript")
     return _by_threads(batching, lambda threads: open_onnx(context.onnx, threads=threads))
 
 
 def _openvino(context: BackendContext, batching: BatchingConfig) -> Engine:
-    require_package("openvino", "'vitrail[openvino]'")
+    require_package("openvino", "'vitrail[onnx,openvino]'", "onnx", "onnxscript")
     return _by_threads(
         batching,
         lambda threads: open_openvino(context.onnx, threads=threads, precision=context.precision),

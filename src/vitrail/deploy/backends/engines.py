@@ -20,12 +20,13 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 sys.modules.setdefault("openvino_telemetry", None)  # pyright: ignore[reportArgumentType]
 
 
-def require_package(package: str, extra: str) -> None:
-    """Refuse in one line if an optional package is not installed."""
+def require_package(package: str, extra: str, *others: str) -> None:
+    """Refuse in one line if optional packages are not installed; all that lack are named."""
     from importlib.util import find_spec
 
-    if find_spec(package) is None:
-        raise InputError(f"this needs {package}: pip install {extra}")
+    missing = [each for each in (package, *others) if find_spec(each) is None]
+    if missing:
+        raise InputError(f"this needs {', '.join(missing)}: pip install {extra}")
 
 
 def open_onnx(path: Path, *, threads: int = 1) -> Engine:

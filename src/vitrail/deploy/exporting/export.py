@@ -18,7 +18,13 @@ from vitrail.deploy.exporting.hub_export import CARD, check_repository, push_fol
 from vitrail.deploy.exporting.samples import Samples, take_samples
 from vitrail.deploy.exporting.usage import use_command
 from vitrail.deploy.exporting.web_export import check_web, read_runtime
-from vitrail.deploy.exporting.writers import WRITERS, ExportConfig, ExportContext, Quantize
+from vitrail.deploy.exporting.writers import (
+    WRITERS,
+    ExportConfig,
+    ExportContext,
+    Quantize,
+    require_writer,
+)
 from vitrail.files import replacing
 from vitrail.models.spec import Size
 from vitrail.predictor import ModelLike, Predictor
@@ -246,6 +252,7 @@ def _find_writer(to: str, config: ExportConfig) -> Callable[[ExportContext, Path
         raise InputError(f"--runtime requires --to web, not {to}")
     if config.input != "float" and to == "web":
         raise InputError("--input can't be used with --to web, whose input is always uint8-nhwc")
+    require_writer(to)
     return WRITERS.get(to)
 
 

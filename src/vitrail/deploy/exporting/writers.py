@@ -97,7 +97,6 @@ def _write_web(context: ExportContext, part: Path) -> Engine:
 
 
 def _write_openvino(context: ExportContext, part: Path) -> Engine:
-    require_package("openvino", "'vitrail[openvino]'")
     import openvino
 
     part.mkdir()
@@ -149,7 +148,6 @@ def _compile_pt2(program: ExportedProgram, part: Path) -> Engine:
 
 
 def _write_executorch(context: ExportContext, part: Path) -> Engine:
-    require_package("executorch", "executorch")
     from importlib import import_module
 
     exir: Any = import_module("executorch.exir")
@@ -175,3 +173,18 @@ WRITERS: dict[str, Callable[[ExportContext, Path], Engine]] = {
     "web": _write_web,
 }
 """The export formats, by the names that `--to` takes."""
+
+_ONNX = ("onnx", "'vitrail[onnx]'", "onnxscript", "onnxruntime")
+_NEEDS = {
+    "onnx": _ONNX,
+    "openvino": ("onnx", "'vitrail[onnx,openvino]'", "onnxscript", "openvino"),
+    "executorch": ("executorch", "executorch"),
+    "web": _ONNX,
+}
+"""What a format needs, and what to install for it."""
+
+
+def require_writer(to: str) -> None:
+    """Refuse a format that packages are missing for, and name all of them."""
+    if to in _NEEDS:
+        require_package(*_NEEDS[to])

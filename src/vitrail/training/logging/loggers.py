@@ -212,12 +212,15 @@ def find_logger(name: str) -> LoggerFactory:
 
 
 def check_loggers(names: Iterable[str]) -> None:
-    """Refuse loggers that somebody asked for and whose packages are missing."""
-    for name in names:
+    """Refuse loggers that somebody asked for and whose packages are missing, all at once."""
+    asked = list(names)
+    for name in asked:
         find_logger(name)
-        if name in LOGGERS and not is_installed(name):
-            package = "'vitrail[tb]'" if name == "tensorboard" else name
-            raise InputError(f"logger {name}: {name} is not installed; pip install {package}")
+    missing = [name for name in asked if name in LOGGERS and not is_installed(name)]
+    if missing:
+        packages = ["'vitrail[tb]'" if name == "tensorboard" else name for name in missing]
+        which = f"{'logger' if len(missing) == 1 else 'loggers'} {', '.join(missing)}"
+        raise InputError(f"{which}: not installed; pip install {' '.join(packages)}")
 
 
 def is_installed(package: str) -> bool:
