@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from tests.data.sets import rich_photo
@@ -44,3 +45,17 @@ def test_only_formats_that_are_trained_on_are_opened(tmp_path: Path) -> None:
     found = quick_check(train, val)
     assert found is not None
     assert found.unreadable == ("train/a/2.tga",)
+
+
+def test_images_of_other_numbers_of_channels_are_readable(tmp_path: Path) -> None:
+    """Six channels: a copy is found, and nothing is called unreadable."""
+    first, second = (np.asarray(rich_photo(seed, 64)) for seed in (0, 1))
+    for name, pixels in (("train/a/0", first), ("train/b/0", second), ("val/a/0", first)):
+        place = tmp_path / f"{name}.npy"
+        place.parent.mkdir(parents=True)
+        np.save(place, np.concatenate([pixels, 255 - pixels], axis=2))
+    train, val = (open_dataset(tmp_path, split=split) for split in ("train", "val"))
+    found = quick_check(train, val)
+    assert found is not None
+    assert found.unreadable == ()
+    assert found.leaks == (("val/a/0.npy", "train/a/0.npy"),)

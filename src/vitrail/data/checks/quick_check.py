@@ -8,6 +8,7 @@ import numpy as np
 
 from vitrail.data.checks.near_duplicates import SMALLEST, near_duplicates, perceptual_hash
 from vitrail.data.dataset import ImageDataset
+from vitrail.data.decoding.arrays import channels_of_npy
 from vitrail.data.decoding.decode import ImageError, decode, read_header
 
 MOST = 10_000
@@ -80,6 +81,8 @@ def _hash(dataset: ImageDataset, index: int) -> bytes | None:
         if header.width * header.height > _LARGEST:
             return b""
         shrink = max(min(header.height, header.width) / _SIDE, 1.0)
-        return perceptual_hash(decode(content, header=header, shrink=shrink))
+        channels = channels_of_npy(content) if header.format == "NPY" else 3
+        pixels = decode(content, channels=channels, header=header, shrink=shrink)
+        return perceptual_hash(pixels)
     except ImageError:
         return None
