@@ -42,18 +42,23 @@ def _rows(spec: ViTSpec) -> Iterator[Row]:
     yield "positions.0.table", "visual.positional_embedding"
     yield "embedding.weight", "visual.conv1.weight"
     yield from linear_rows("pre_norm", "visual.ln_pre")
-    for layer in range(spec.depth):
-        block, theirs = f"blocks.{layer}", f"visual.transformer.resblocks.{layer}"
+    yield from clip_block_rows(spec.depth, "visual.")
+    yield from linear_rows("norm", "visual.ln_post")
+    # Theirs multiplies from the right.
+    projection = Part("visual.proj", (spec.width, spec.classes), axes=(1, 0))
+    yield "head.output.weight", projection
+
+
+def clip_block_rows(depth: int, root: str) -> Iterator[Row]:
+    """Name the blocks of an image or a text tower."""
+    for layer in range(depth):
+        block, theirs = f"blocks.{layer}", f"{root}transformer.resblocks.{layer}"
         for ours, name in _OURS.items():
             yield from linear_rows(f"{block}.{ours}", f"{theirs}.{name}")
         for kind in ("weight", "bias"):
             yield f"{block}.attention.qkv.{kind}", f"{theirs}.attn.in_proj_{kind}"
         for branch in (1, 2):
             yield f"{block}.after{branch}.scale.factor", f"{theirs}.ls_{branch}.gamma"
-    yield from linear_rows("norm", "visual.ln_post")
-    # Theirs multiplies from the right.
-    projection = Part("visual.proj", (spec.width, spec.classes), axes=(1, 0))
-    yield "head.output.weight", projection
 
 
 def _recognizes(shapes: Shapes) -> bool:

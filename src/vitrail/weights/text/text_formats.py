@@ -12,6 +12,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.models.spec import Activation
 from vitrail.models.text.text_tower import TextPool, TextSpec, TextTower
+from vitrail.weights.formats.clip import clip_block_rows
 from vitrail.weights.formats.conventions import count_depth, section, shape_of
 from vitrail.weights.formats.format import Shapes
 from vitrail.weights.formats.huggingface.huggingface_inference import ACTIVATIONS
@@ -159,8 +160,6 @@ def _hf_rows(spec: TextSpec, shapes: Shapes) -> Iterator[Row]:
 
 
 _PROJECTION = "text_projection"
-_CLIP_NAMES = {"attention.norm": "ln_1", "attention.output": "attn.out_proj", "mlp.norm": "ln_2"}
-_CLIP_NAMES |= {"mlp.hidden": "mlp.c_fc", "mlp.output": "mlp.c_proj"}
 _POOLS: dict[str, TextPool] = {"argmax": "end", "eos": "end", "last": "last", "first": "first"}
 
 
@@ -206,14 +205,7 @@ def _clip(root: str) -> _TextFormat:
     def rows(spec: TextSpec, shapes: Shapes) -> Iterator[Row]:
         yield "embedding.weight", f"{root}token_embedding.weight"
         yield "positions", f"{root}positional_embedding"
-        for layer in range(spec.depth):
-            ours, theirs = f"blocks.{layer}", f"{root}transformer.resblocks.{layer}"
-            for name, other in _CLIP_NAMES.items():
-                yield from linear_rows(f"{ours}.{name}", f"{theirs}.{other}")
-            for leaf in ("weight", "bias"):
-                yield f"{ours}.attention.qkv.{leaf}", f"{theirs}.attn.in_proj_{leaf}"
-            for branch in (1, 2):
-                yield f"{ours}.after{branch}.scale.factor", f"{theirs}.ls_{branch}.gamma"
+        yield from clip_block_rows(spec.depth, root)
         yield from linear_rows("norm", f"{root}ln_final")
         if f"{root}{_PROJECTION}.weight" in shapes:
             yield from linear_rows("projection", f"{root}{_PROJECTION}")
