@@ -132,7 +132,7 @@ def assign_folds(
     """
     if folds < 2:
         raise InputError(f"--folds {folds}: expected 2 or more")
-    if len(labels) < folds:
+    if groups is None and len(labels) < folds:
         raise InputError(f"--folds {folds}: there are only {len(labels):,} images")
     found = np.full(len(labels), -1)
     if groups is None:
