@@ -146,7 +146,7 @@ def test_steps_and_evaluations_fill_the_time() -> None:
     assert taken + 0.01 * passes / 3 + after.seconds == pytest.approx(300, rel=0.02)
     trainer.autocast = "bfloat16"  # which they are not computed in
     assert fit_steps(run, 0.01, 300, after) < steps < fit_steps(run, 0.01, 300, Afterwards())
-    with pytest.raises(InputError, match="5 minutes are too short for one step here"):
+    with pytest.raises(InputError, match="--minutes 5 is too short for one step here"):
         fit_steps(run, 0.01, 0.1, after)
 
 

@@ -74,6 +74,8 @@ def test_a_folder_is_pushed_if_asked(
     found = vitrail.export(trained, tmp_path / "mine", to="hub", push="me/mine")
     assert calls == [("create", ("me/mine", True)), ("upload", ("me/mine", True))]
     assert found.address == "https://huggingface.co/me/mine"
+    card = (tmp_path / "mine/README.md").read_text()
+    assert 'pipeline("image-classification", "me/mine")("cat.jpg")' in card
     monkeypatch.setattr(Api, "create_repo", lambda *args, **options: 1 / 0)
     with pytest.raises(InputError, match="is written, but can't be pushed to me/mine: division"):
         hub_export.push_folder(tmp_path / "mine", "me/mine")

@@ -182,7 +182,7 @@ def _export_hub(model: ModelLike, out: Path, push: str | None) -> ExportResult:
         raise InputError("--to hub needs a model, not a predictor")
     if push is not None:
         check_repository(push)
-    written = write_hub(model, out)
+    written = write_hub(model, out, push)
     return ExportResult(
         format="hub",
         files=written.files,

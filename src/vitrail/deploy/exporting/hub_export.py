@@ -30,14 +30,17 @@ _FORMATS = {"hf": "transformers", "timm": "timm", "vitrail": "vitrail"}
 _REPOSITORY = r"[\w-][\w.-]*/[\w-][\w.-]*"
 
 
-def write_hub(model: AnyModel, out: Path) -> ConversionResult:
-    """Write a model and its card; the format is the first of transformers', timm's and ours."""
+def write_hub(model: AnyModel, out: Path, repository: str | None = None) -> ConversionResult:
+    """Write a model and its card; the format is the first of transformers', timm's and ours.
+
+    The card's example names the `repository`, or what stands for it.
+    """
     if out.exists():
         raise InputError(f"{out} exists; remove it or choose another name")
     text = isinstance(model, str | os.PathLike)
     checkpoint = read_checkpoint(os.fspath(model)) if text else as_checkpoint(model)
     written = _convert_first(model, out)
-    card = make_card(checkpoint, out.resolve().name, written.format, find_run(model))
+    card = make_card(checkpoint, out.resolve().name, written.format, find_run(model), repository)
     write_whole(out / CARD, card)
     files = tuple(sorted(path for path in out.rglob("*") if path.is_file()))
     return ConversionResult(
@@ -82,7 +85,9 @@ def _convert_first(model: AnyModel, out: Path) -> ConversionResult:
     raise refused
 
 
-def make_card(checkpoint: Checkpoint, name: str, written: str, run: Path | None) -> str:
+def make_card(
+    checkpoint: Checkpoint, name: str, written: str, run: Path | None, repository: str | None = None
+) -> str:
     """Write a model card: front matter for the hub, then what a person asks first."""
     config, result = None, {}
     if run is not None:
@@ -123,7 +128,7 @@ def make_card(checkpoint: Checkpoint, name: str, written: str, run: Path | None)
         shown = ", ".join(checkpoint.classes[:50])
         more = f" and {len(checkpoint.classes) - 50:,} more" if len(checkpoint.classes) > 50 else ""
         lines += ["", "## Targets" if numbers else "## Classes", "", f"{shown}{more}"]
-    used = _usage(name, written, numbers=numbers)
+    used = _usage(repository or f"ORG/{name}", written, numbers=numbers)
     lines += ["", "## Use", "", "```python", *used, "```", ""]
     if not license:
         lines += ["The license of the weights it began with is not known; see there.", ""]
@@ -161,14 +166,14 @@ def _describe(checkpoint: Checkpoint, base: str, result: dict[str, Any], data: s
     return said
 
 
-def _usage(name: str, written: str, *, numbers: bool) -> list[str]:
+def _usage(repository: str, written: str, *, numbers: bool) -> list[str]:
     if written == "hf":
         more = ', function_to_apply="none"' if numbers else ""
         return [
             "from transformers import pipeline",
             "",
-            f'pipeline("image-classification", "ORG/{name}")("cat.jpg"{more})',
+            f'pipeline("image-classification", "{repository}")("cat.jpg"{more})',
         ]
     if written == "timm":
-        return ["import timm", "", f'timm.create_model("hf-hub:ORG/{name}", pretrained=True)']
-    return ["import vitrail", "", f'vitrail.predict("hf:ORG/{name}", ["cat.jpg"])']
+        return ["import timm", "", f'timm.create_model("hf-hub:{repository}", pretrained=True)']
+    return ["import vitrail", "", f'vitrail.predict("hf:{repository}", ["cat.jpg"])']

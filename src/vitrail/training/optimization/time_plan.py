@@ -119,7 +119,7 @@ def fit_steps(run: ProbedRun, image_seconds: float, seconds: float, after: After
     steps = int(left / image_seconds / batch)
     if steps < 1:
         raise InputError(
-            f"{run.config.minutes:g} minutes are too short for one step here; "
+            f"--minutes {run.config.minutes:g} is too short for one step here; "
             "give more, or --weights of a smaller model"
         )
     config = replace(run.config, length=Duration(steps, "steps"))
