@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from vitrail.evaluation.uncertainty.fit_uncertainty import fit_uncertainty
 from vitrail.evaluation.uncertainty.temperature import fit_temperature
 
 
@@ -42,3 +43,22 @@ def test_scaled_logits_scale_the_temperature() -> None:
 
 def test_where_all_are_correct_it_stays_finite() -> None:
     assert fit_temperature(torch.eye(3), torch.arange(3)) == pytest.approx(1e-3, rel=1e-6)
+
+
+def test_a_temperature_that_does_not_help_other_images_is_not_kept() -> None:
+    """Six images that say nothing: fitted to five, it makes the sixth worse."""
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)) / 50
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+    assert abs(math.log(fit_temperature(logits, labels))) > 1
+    facts = fit_uncertainty(logits, labels, data="photos").facts
+    assert facts.temperature == 1
+    assert facts.ece_after == facts.ece_before
+
+
+def test_a_temperature_that_helps_is_kept() -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(200, 4, generator=generator) * 2
+    labels = (logits + torch.randn(200, 4, generator=generator)).argmax(1)
+    facts = fit_uncertainty(9 * logits, labels, data="photos").facts
+    assert facts.temperature == fit_temperature(9 * logits, labels)
+    assert facts.ece_after < facts.ece_before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.evaluation.metrics.calibration import measure_calibration
@@ -23,15 +24,18 @@ def fit_uncertainty(
 ) -> Uncertainty:
     """Fit a temperature to held-out images' logits (n, classes), and note how sure they were.
 
+    A temperature that does not help images it was not fitted to, as of very few, is 1 instead.
     `means` are the training images' class means, `distances` (n) those of the held-out images.
     """
     logits = logits.double()
     confidence, predicted = logits.softmax(1).max(1)
     correct = predicted == labels
+    scaled = _cross_fitted(logits, labels)
+    helps = bool(F.cross_entropy(scaled, labels) < F.cross_entropy(logits, labels))
     facts = UncertaintyFacts(
-        temperature=fit_temperature(logits, labels),
+        temperature=fit_temperature(logits, labels) if helps else 1.0,
         ece_before=_ece(confidence, correct),
-        ece_after=_ece(_cross_fitted(logits, labels), correct),
+        ece_after=_ece((scaled if helps else logits).softmax(1).amax(1), correct),
         images=len(labels),
         data=data,
     )
@@ -46,14 +50,14 @@ def fit_uncertainty(
 
 
 def _cross_fitted(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute confidences with temperatures that did not see their images."""
-    found = torch.empty(len(labels), dtype=torch.float64)
+    """Scale logits by temperatures that did not see their images."""
+    found = torch.empty_like(logits)
     fold_of = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)) % _FOLDS)
     for fold in range(_FOLDS):
         held = fold_of == fold
         rest = ~held if bool((~held).any()) else held
         temperature = fit_temperature(logits[rest], labels[rest])
-        found[held] = (logits[held] / temperature).softmax(1).amax(1)
+        found[held] = logits[held] / temperature
     return found
 
 
