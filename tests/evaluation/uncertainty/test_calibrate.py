@@ -48,6 +48,14 @@ def test_a_run_is_calibrated_at_its_end(tmp_path: Path) -> None:
     assert result.calibration.ece.value == pytest.approx(kept.facts.ece_after, abs=0.01)
     again = vitrail.calibrate(out, "digits", out=tmp_path / "copy")
     assert again.temperature == pytest.approx(kept.temperature, rel=1e-9)
+    files = vitrail.convert(str(out), tmp_path / "own", "vitrail").files
+    names = ["model.safetensors", "uncertainty.safetensors", "model.json"]
+    assert [*files] == [tmp_path / "own" / name for name in names]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitrail.weights.conversion.convert.TOLERANCE", -1)
+        with pytest.raises(InputError, match="other logits"):
+            vitrail.convert(str(out), tmp_path / "bad", "vitrail")
+    assert not (tmp_path / "bad").exists()
     plain = tmp_path / "plain"
     vitrail.train("digits", out=plain, **words, calibrate=False)
     assert load_folder(plain / "model").uncertainty is None
