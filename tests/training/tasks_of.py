@@ -12,6 +12,7 @@ from vitrail.data.dataset import ArrayDataset
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.tasks.classification import Classification, Distillation
 from vitrail.tasks.masked_image_modeling import MaskedImageModeling
+from vitrail.tasks.regression import Regression
 from vitrail.training.losses import DistillConfig, LossConfig
 from vitrail.training.task import Task
 from vitrail.training.train_config import TrainConfig
@@ -61,5 +62,14 @@ def distillation(
 def masked_image_modeling(model: str, preprocess: Preprocess, **settings: Any) -> Task:
     settings = {"task": "masked-patches", **settings}
     task = MaskedImageModeling(config_of(model, **settings), images_of(2))
+    task.setup(preprocess, CPU)
+    return task
+
+
+def regression(preprocess: Preprocess) -> Task:
+    """Make a regression of two numbers."""
+    labels = np.array([[1, 2], [3, 5]], np.float32)
+    dataset = ArrayDataset("toy", ["age", "weight"], labels, np.zeros((2, 2, 2, 1), np.uint8))
+    task = Regression(config_of(task="regression"), dataset)
     task.setup(preprocess, CPU)
     return task

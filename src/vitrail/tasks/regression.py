@@ -15,7 +15,7 @@ from vitrail.data.batches import Batch
 from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.distributed import Processes
+from vitrail.distributed import Processes, send
 from vitrail.evaluation.accuracy import run_batches
 from vitrail.evaluation.metrics.errors import score_targets
 from vitrail.models.model import Model
@@ -78,9 +78,9 @@ class Regression(Task):
     def prepare(self, batch: Batch) -> DeviceBatch:
         """Normalize images and numbers on the device."""
         inputs = normalize(batch.images, self.preprocess, device=self.device)
-        labels = batch.labels.to(self.device, torch.float32, non_blocking=True)
-        targets = (labels - self.mean) / self.std
-        return DeviceBatch(inputs, targets, batch.weights.to(self.device), batch.keys)
+        labels, weights = (send(each, self.device) for each in (batch.labels, batch.weights))
+        targets = (labels.float() - self.mean) / self.std
+        return DeviceBatch(inputs, targets, weights, batch.keys)
 
     def losses(self, model: nn.Module, batch: DeviceBatch) -> Tensor:
         """Compare with the scaled numbers, averaged over targets."""

@@ -9,6 +9,7 @@ from torch import nn
 from vitrail.models import ViT, build, parse
 from vitrail.models.pretraining.masked import MaskedAutoencoder, MaskedViT
 from vitrail.models.pretraining.mim import DecoderConfig, encoder_spec
+from vitrail.training.optimization import muon
 from vitrail.training.optimization.muon import Muon, orthogonalize
 from vitrail.training.optimization.optim import OptimConfig, make_optimizer
 
@@ -175,3 +176,31 @@ def test_pre_training_has_matrices_in_encoder_and_decoder(decoder: int) -> None:
     assert len(found) == 4 * (2 + decoder)  # qkv, output, and two of the MLP, a block
     inside = {p for name, p in model.named_parameters() if "blocks." in name and p.ndim == 2}
     assert inside == {*found}
+
+
+@pytest.mark.parametrize("asked", [("cpu",), ()])
+def test_a_step_that_is_held_back_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, asked: tuple[str, ...]
+) -> None:
+    """Whether the host is asked or, as on a GPU, the device decides: the same bytes."""
+    monkeypatch.setattr(muon, "_ASKED", asked)
+    model = make()
+    plain = deepcopy(model)
+    ours, theirs = make_optimizer(model, CONFIG), make_optimizer(plain, CONFIG)
+    for seed in range(3):
+        set_gradients(model, seed)
+        ours.found_inf = torch.zeros(())  # pyright: ignore[reportAttributeAccessIssue]
+        ours.step()
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.fill_(torch.nan)
+        ours.found_inf = torch.ones(())  # pyright: ignore[reportAttributeAccessIssue]
+        ours.step()
+        set_gradients(plain, seed)
+        theirs.step()
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert torch.equal(one, other)
+            assert ours.state[one].keys() == theirs.state[other].keys()
+            assert all(
+                torch.equal(ours.state[one][key], each) for key, each in theirs.state[other].items()
+            )

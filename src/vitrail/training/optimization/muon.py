@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from vitrail.training.checkpoints.dtensor import gather, shard_like
+from vitrail.training.checkpoints.dtensor import gather, local_part, shard_like
 
 _ADAMW_RMS = 0.2  # of AdamW's usual update (arXiv 2502.16982, section 2.2)
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # steepest at 0, as singular values are mostly small
 _ITERATIONS = 5
+_ASKED = ("cpu",)  # devices that can be asked, before a step, whether to take it
 
 
 def orthogonalize(matrix: Tensor) -> Tensor:
@@ -64,6 +65,7 @@ class Muon(torch.optim.Optimizer):
         """Take groups with `params`, `lr`, `weight_decay` and `stack`."""
         defaults = {"momentum": momentum, "nesterov": nesterov, "betas": betas, "eps": eps}
         super().__init__(groups, defaults | {"fused": fused})
+        self._step_supports_amp_scaling = fused  # a step is held back on the device
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -72,28 +74,46 @@ class Muon(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        held: Tensor | None = getattr(self, "found_inf", None)
+        if held is not None and held.device.type in _ASKED:
+            if held:
+                return loss
+            held = None
         for group in self.param_groups:
             moving = [p for p in group["params"] if p.grad is not None]
             update = self._update_matrices if group["stack"] else self._update_others
-            update(moving, group)
+            update(moving, group, held)
         return loss
 
-    def _update_matrices(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        lr, momentum, stack = group["lr"], group["momentum"], group["stack"]
+    def _update_matrices(
+        self, parameters: list[Tensor], group: dict[str, Any], held: Tensor | None
+    ) -> None:
         for parameter in parameters:
-            assert parameter.grad is not None
             state = self.state[parameter]
             if not state:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
-            average = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
-            update = parameter.grad.lerp(average, momentum) if group["nesterov"] else average
-            whole = gather(update)
-            matrices = orthogonalize(whole.flatten(1).unflatten(0, (stack, -1)))
-            update = shard_like(matrices.reshape(whole.shape).to(parameter.dtype), parameter)
-            size = _ADAMW_RMS * math.sqrt(max(matrices.shape[-2:]))
-            parameter.mul_(1 - lr * group["weight_decay"]).add_(update, alpha=-lr * size)
+            changed = [local_part(each) for each in (parameter, state["momentum_buffer"])]
+            before = [] if held is None else [each.clone() for each in changed]
+            self._update_matrix(parameter, group)
+            if held is not None:  # also where the gradient was not finite
+                for now, old in zip(changed, before, strict=True):
+                    now.copy_(torch.where(held > 0, old, now))
 
-    def _update_others(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
+    def _update_matrix(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        lr, momentum, stack = group["lr"], group["momentum"], group["stack"]
+        state = self.state[parameter]
+        assert parameter.grad is not None
+        average = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
+        update = parameter.grad.lerp(average, momentum) if group["nesterov"] else average
+        whole = gather(update)
+        matrices = orthogonalize(whole.flatten(1).unflatten(0, (stack, -1)))
+        update = shard_like(matrices.reshape(whole.shape).to(parameter.dtype), parameter)
+        size = _ADAMW_RMS * math.sqrt(max(matrices.shape[-2:]))
+        parameter.mul_(1 - lr * group["weight_decay"]).add_(update, alpha=-lr * size)
+
+    def _update_others(
+        self, parameters: list[Tensor], group: dict[str, Any], held: Tensor | None
+    ) -> None:
         for parameter in parameters:
             state = self.state[parameter]
             if not state:
@@ -110,6 +130,7 @@ class Muon(torch.optim.Optimizer):
             [],
             [state["step"] for state in states],
             fused=group["fused"],
+            found_inf=held,
             amsgrad=False,
             beta1=group["betas"][0],
             beta2=group["betas"][1],

@@ -23,6 +23,7 @@ from vitrail.training.checkpoints.dtensor import gather, is_sharded
 from vitrail.training.optimization.matrices import find_filters, find_matrices
 from vitrail.training.optimization.muon import Muon
 
+_FUSED = ("cpu", "cuda")  # devices whose optimizers update all weights in one kernel
 _Decay = Annotated[float, Range("[0, 1)")]
 
 
@@ -73,7 +74,7 @@ def make_optimizer(
             group.setdefault("lr_scale", 1.0)  # where it made groups of its own
         return made
     parameters = [parameter for group in groups for parameter in group["params"]]
-    fused = all(parameter.device.type in ("cpu", "cuda") for parameter in parameters)
+    fused = all(parameter.device.type in _FUSED for parameter in parameters)
     adam: dict[str, Any] = {"betas": config.betas, "eps": config.eps, "fused": fused}
     sgd: dict[str, Any] = {"momentum": config.momentum, "nesterov": config.nesterov}
     match config.kind:
