@@ -93,6 +93,25 @@ def test_every_command_obeys_decisions(photos: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("columns", "kind"), [("targets=age", "regression"), ("label=tags", "multilabel")]
+)
+def test_decisions_drop_images_with_numbers_or_several_labels(
+    photos: Path, tmp_path: Path, columns: str, kind: str
+) -> None:
+    rows = [f"train/a/{number}.png,{number}.5,{'a|b' if number else 'a'}" for number in range(6)]
+    (photos / "list.csv").write_text("\n".join(["path,age,tags", *rows, ""]))
+    (photos / NAME).write_text("path,decision,label\ntrain/a/2.png,drop,\ntrain/a/3.png,keep,\n")
+    dataset = open_dataset(f"csv:photos/list.csv,{columns}", split="all")
+    assert getattr(dataset, kind)
+    assert list(dataset.image_names()) == [f"train/a/{n}.png" for n in (0, 1, 3, 4, 5)]
+    rows = np.asarray(dataset.labels[np.arange(5)]).tolist()
+    if kind == "regression":
+        assert rows == [[0.5], [1.5], [3.5], [4.5], [5.5]]
+    else:
+        assert rows == [[1, 0], *[[1, 1]] * 4]
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("path,what\n", "expected a first line of path,decision,label"),
