@@ -22,6 +22,7 @@ def test_attention_by_products_is_the_usual(
     monkeypatch: pytest.MonkeyPatch, lines: int, heads: int, tokens: int, size: int, most: int
 ) -> None:
     monkeypatch.setattr(attention_products, "_BYTES", most)
+    monkeypatch.setattr(attention_products, "_LEAST_ROUNDED", 1)
     monkeypatch.setattr(attention_products, "has_products", lambda: True)
     # On other processors the switch might round; their own products are as good here.
     monkeypatch.setattr(attention_products, "products_by_onednn", nullcontext)
@@ -55,7 +56,11 @@ def test_attention_takes_products_where_they_suit(monkeypatch: pytest.MonkeyPatc
         attention(x, x, x, torch.zeros(1, 1, tokens, tokens))
         attention(x.requires_grad_(), x, x, None)
     assert seen == [48, 1024]
+    for tokens in (255, 256):
+        x = torch.randn(1, 1, tokens, 4).bfloat16()
+        attention(x, x, x, None)
+    assert seen == [48, 1024, 256]
     model = make("ViT/8@56,depth=2,width=32,heads=2,mlp=64,classes=7").model.eval()
     with torch.inference_mode():
         fuse(model)(torch.randn(1, 3, 56, 56))
-    assert seen == [48, 1024, 50]  # the last block is for the class token alone
+    assert seen == [48, 1024, 256, 50]  # the last block is for the class token alone

@@ -1,8 +1,8 @@
 """Attention for inference: plain products, a few heads or images at a time.
 
 torch's fused kernel multiplies small blocks by MKL. Whole matrices by oneDNN take two thirds of its
-time in float32 on AMD's processors, and in bfloat16 on all. The weights of a few heads stay in the
-processor's cache, in memory that each thread keeps.
+time in float32 on AMD's processors; in bfloat16 they help many tokens. The
+weights of a few heads stay in the processor's cache, in memory that each thread keeps.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from vitrail.models.layers.linear import is_traced
 from vitrail.models.layers.self_attention import AttentionMix
 
 _LEAST_TOKENS, _MOST_TOKENS = 48, 1024  # the fused kernel is faster, or needs less memory, beyond
+_LEAST_ROUNDED = 256  # tokens in bfloat16, whose usual products are as fast for fewer
 _BYTES = 2**21
 """Size of the weights that are computed at once; those of one head may take more."""
 _SHAPES = 3  # for which a thread keeps memory
@@ -49,10 +50,11 @@ class AttentionProducts(nn.Module):
 
 
 def _suits(query: Tensor, value: Tensor) -> bool:
+    rounded = query.dtype == torch.bfloat16
     return (
         query.is_cpu
-        and (query.dtype == torch.bfloat16 or (query.dtype == torch.float32 and has_products()))
-        and _LEAST_TOKENS <= query.shape[2] <= _MOST_TOKENS
+        and (rounded or (query.dtype == torch.float32 and has_products()))
+        and (_LEAST_ROUNDED if rounded else _LEAST_TOKENS) <= query.shape[2] <= _MOST_TOKENS
         and not (torch.is_grad_enabled() and (query.requires_grad or value.requires_grad))
         and not is_traced()
     )
