@@ -31,7 +31,7 @@ def check_trainable(
     lacking = _classes_without_images(train) if isinstance(train, ImageDataset) else []
     if lacking and isinstance(train, ImageDataset):
         if not train.multilabel:
-            raise InputError(_no_image(train, lacking[0]))
+            raise InputError(_no_image(train, lacking[0], val))
         found.append(f"{train.name} has no image of {quoted(lacking)}")
     if val is not None:
         _check_same_classes(train, val)
@@ -44,11 +44,14 @@ def _classes_without_images(dataset: ImageDataset) -> list[str]:
     return [dataset.classes[number] for number in np.flatnonzero(dataset.class_counts() == 0)]
 
 
-def _no_image(train: ImageDataset, name: str) -> str:
-    number = train.classes.index(name)
+def _no_image(train: ImageDataset, name: str, val: ImageDataset | None) -> str:
+    number, said = train.classes.index(name), f"class {quoted([name])} of {train.name}"
     if isinstance(train, FilteredDataset) and (skipped := train.dataset.class_counts()[number]):
-        return f"class {quoted([name])} of {train.name} has no readable image ({skipped} skipped)"
-    return f"class {quoted([name])} of {train.name} has no image; add some, or remove the class"
+        return f"{said} has no readable image ({skipped} skipped)"
+    if val is not None and val.classes == train.classes and (held := val.class_counts()[number]):
+        there = f"but {val.name} has {held:,}"
+        return f"{said} has no image, {there}; add some, remove the class, or hold out other groups"
+    return f"{said} has no image; add some, or remove the class"
 
 
 def _check_same_classes(train: ImageDataset | ImageStream, val: ImageDataset) -> None:
