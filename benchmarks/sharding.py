@@ -105,6 +105,8 @@ def main(plan: Plan) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["child"]:
-        print(json.dumps(peaks(sys.argv[2], sys.argv[3], int(sys.argv[4]))))  # type: ignore[arg-type]
+        found = peaks(sys.argv[2], sys.argv[3], int(sys.argv[4]))  # type: ignore[arg-type]
+        print(json.dumps(found), flush=True)
+        os._exit(0)  # Python's exit may wait for gloo's threads
     else:
         main(tyro.cli(Plan, description=__doc__))
