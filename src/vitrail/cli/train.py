@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from vitrail.cli.options import File, Image, Json, optional
+from vitrail.machine import keep_freed_memory
 from vitrail.result import Result, print_result
 
 MORE = """\
@@ -96,6 +97,7 @@ def train(
         task: What is learned: classification, regression (where DATA has targets), masked-patches,
             mae, or the import path of a task of your own. Each has its own recipe.
     """
+    keep_freed_memory()
     words = {**_words(flags, settings), "model": model, "task": task}
     if flags.dry_run:
         from vitrail.run_estimate import estimate
@@ -135,6 +137,7 @@ def finetune(
         rates: Learning rates for the protocol to choose from. Default: the paper's.
         seeds: Number of final runs, whose mean and std the protocol reports.
     """
+    keep_freed_memory()
     words = {
         **_words(flags, settings),
         "weights": weights,
