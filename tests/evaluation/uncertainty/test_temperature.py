@@ -41,8 +41,10 @@ def test_scaled_logits_scale_the_temperature() -> None:
     assert fit_temperature(7 * logits, labels) == pytest.approx(7 * once, rel=1e-6)
 
 
-def test_where_all_are_correct_it_stays_finite() -> None:
-    assert fit_temperature(torch.eye(3), torch.arange(3)) == pytest.approx(1e-3, rel=1e-6)
+def test_three_correct_predictions_do_not_make_a_model_certain() -> None:
+    """Each is another with 1/5 x 2/3, so the best probability is 13/15, and T = 1 / log 13."""
+    fitted = fit_temperature(torch.eye(3), torch.arange(3))
+    assert fitted == pytest.approx(1 / math.log(13), rel=1e-9)
 
 
 def test_a_temperature_that_does_not_help_other_images_is_not_kept() -> None:

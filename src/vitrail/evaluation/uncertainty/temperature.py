@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-_RANGE = (1e-3, 1e3)  # where no temperature is best (all correct, or none), its end is taken
+_RANGE = (1e-3, 1e3)
 _HALVINGS = 60
 
 
@@ -14,13 +14,17 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """Find the temperature whose softmax(logits / T) has the least cross-entropy.
 
     The loss is convex in 1 / T: its slope, the mean of the expected logit minus that of the label,
-    is brought to 0 by bisection.
+    is brought to 0 by bisection. Where all of n predictions are correct, no temperature is too low
+    for the labels; so each may then be any class with probability 1 / (n + 2), as by Laplace's rule
+    of succession.
     """
     logits = logits.double()
+    doubt = 0.0 if (logits.argmax(1) != labels).any() else 1 / (len(labels) + 2)
     logits = logits - logits.gather(1, labels[:, None])
+    target = doubt * logits.mean(1)
     low, high = (math.log(each) for each in _RANGE)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        slope = ((logits / math.exp(middle)).softmax(1) * logits).sum(1).mean()
+        slope = (((logits / math.exp(middle)).softmax(1) * logits).sum(1) - target).mean()
         low, high = (middle, high) if slope > 0 else (low, middle)
     return math.exp((low + high) / 2)
