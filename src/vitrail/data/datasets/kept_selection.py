@@ -41,14 +41,9 @@ def keep_marked(
         extra = {"relabeled": np.array([len(changes)])}
         labels = dataset.labels
         if isinstance(labels, SparseLabels):
-            relabeled: SparseLabels = relabel(labels, changes) if changes else labels
-            chosen = relabeled.take(np.flatnonzero(marked))
-            return {
-                "indices": indices,
-                "labels": chosen.classes,
-                "label_ends": chosen.ends,
-                **extra,
-            }
+            relabeled = relabel(labels, changes) if changes else labels
+            chosen = relabeled.take(np.flatnonzero(marked), axis=0)
+            return {"indices": indices, **label_arrays(chosen), **extra}
         parts = Parts(
             labels.dtype, (count, *labels.shape[1:]), lambda: _labels(labels, marked, changes)
         )

@@ -89,7 +89,7 @@ def sparse(labels: np.ndarray | Iterable[Iterable[int]], count: int | None = Non
     return sparse_of(classes.astype(np.int32), np.cumsum(lengths).astype(np.int64), count)
 
 
-def label_arrays(labels: np.ndarray) -> dict[str, np.ndarray]:
+def label_arrays(labels: np.ndarray | SparseLabels) -> dict[str, np.ndarray]:
     """Name the arrays that hold an image dataset's labels, to be kept in files."""
     if isinstance(labels, SparseLabels):
         return {"labels": labels.classes, "label_ends": labels.ends}
