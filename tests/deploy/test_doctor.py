@@ -47,4 +47,5 @@ def test_what_is_missing_is_said_with_its_command(
     assert found["device"].startswith(("cpu", "cuda", "mps"))
     assert {each["name"] for each in found["extras"] if each["missing"]} == {"onnx", "serve"}
     _, out, _ = run(capsys)
-    assert "without the extras onnx, serve ('vitrail doctor' tells more)" in out
+    assert f"PyTorch {torch.__version__}, without the extras onnx, serve\n" in out
+    assert f"{found['device']}, {found['cores']} cores; weights at hand: 1, in " in out

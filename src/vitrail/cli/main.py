@@ -17,7 +17,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
-from importlib.metadata import version
 from typing import Any
 
 import tyro
@@ -126,7 +125,9 @@ def _run(given: list[str]) -> None:
     try:
         match given:
             case []:
-                print_line(f"{_overview()}\n\n{_installed()}")
+                print_line(f"{_overview()}\n")
+                sys.stdout.flush()  # to read while torch, which knows the device, is imported
+                print_line(_installed())
             case ["-h" | "--help"]:
                 print_line(_overview())
             case ["-V" | "--version"]:
@@ -188,16 +189,10 @@ def _overview() -> str:
 
 
 def _installed() -> str:
-    """Say in two lines what is installed; `vitrail doctor` tells more."""
-    from vitrail.deploy.installation import list_extras
+    """Say in a few lines what is here."""
+    from vitrail.deploy.installation import doctor
 
-    lacking = [each.name for each in list_extras() if each.missing]
-    lack = f"without the extras {', '.join(lacking)}" if lacking else "with all extras"
-    here = f"vitrail {__version__}, PyTorch {version('torch')}, {lack}"
-    return (
-        f"{here} ('vitrail doctor' tells more).\n"
-        "To begin: 'vitrail demo', or 'vitrail finetune photos/' with one folder per class."
-    )
+    return doctor().brief()
 
 
 def _parse(name: str, arguments: list[str]) -> Callable[[], None]:

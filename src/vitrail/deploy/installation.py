@@ -14,6 +14,7 @@ from vitrail import __version__
 from vitrail.download import cache_folder
 from vitrail.machine import available_cores, available_memory
 from vitrail.result import Result, ResultTable
+from vitrail.text import show
 
 if TYPE_CHECKING:
     from vitrail.weights.published.catalog import PublishedWeights
@@ -85,6 +86,18 @@ class DoctorReport(Result):
             )
         else:
             yield "weights  none at hand; 'vitrail weights list' lists what there is"
+
+    def brief(self) -> str:
+        """Say the same in a few lines, and how to begin."""
+        lacking = [each.name for each in self.extras if each.missing]
+        lack = f"without the extras {', '.join(lacking)}" if lacking else "with all extras"
+        weights = f"weights at hand: {len(self.weights) or 'none'}, in"
+        return (
+            f"vitrail {self.vitrail}, PyTorch {self.torch}, {lack}\n"
+            f"{self.device}, {self.cores} cores; {weights} {show(self.cache)}\n"
+            "'vitrail doctor' tells more, with licenses.\n"
+            "To begin: 'vitrail demo', or 'vitrail finetune photos/' with one folder per class."
+        )
 
 
 def _install(extra: Extra) -> str:
