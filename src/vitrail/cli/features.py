@@ -134,7 +134,7 @@ def probe(
     *,
     by: Literal["lbfgs", "sgd"] = "lbfgs",
     values: Annotated[tuple[float, ...] | None, optional("X …")] = None,
-    epochs: int = 50,
+    epochs: Annotated[int | None, optional("N")] = None,
     test: Split = None,
     seed: int = 0,
     out: Annotated[Path | None, optional("FOLDER")] = None,
@@ -148,7 +148,7 @@ def probe(
         by: lbfgs minimizes the loss for several weight decays, sgd trains with several learning
             rates at once.
         values: The weight decays or learning rates to choose from. Default: a wide range.
-        epochs: How long sgd trains.
+        epochs: How long sgd trains. Default: 50.
         test: The split to evaluate on. Default: test, or val if there is none.
         seed: Seed of the 20 % validation split.
         out: Write a model folder: the backbone with the classifier as its head.

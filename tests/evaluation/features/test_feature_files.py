@@ -172,6 +172,7 @@ def test_three_measures_share_one_pass(place: Path, capsys: pytest.CaptureFixtur
 
 def test_what_is_wrong_is_said_in_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     photos = ("model", "photos")
+    assert "--epochs requires --by sgd" in refused(capsys, "probe", *photos, "--epochs", "5")
     assert "fewer than 25 shots; give --shots 5" in refused(
         capsys, "fewshot", *photos, "--shots", "5", "25"
     )

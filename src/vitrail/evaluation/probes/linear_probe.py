@@ -109,7 +109,7 @@ def probe(
     *,
     by: Literal["lbfgs", "sgd"] = "lbfgs",
     values: Sequence[float] | None = None,
-    epochs: int = EPOCHS,
+    epochs: int | None = None,
     test: str | None = None,
     seed: int = 0,
     out: str | Path | None = None,
@@ -118,13 +118,17 @@ def probe(
     """Train a linear classifier on frozen features, and evaluate it.
 
     `by` L-BFGS or SGD; `values` are the weight decays or learning rates to choose from, `seed` is
-    that of the 20 % validation split that chooses. `test` is the split to evaluate on, by default
-    test, or val if there is none. With `out`, the backbone with the classifier as its head is
-    written there: a model folder for every command. `options` say how features are computed.
+    that of the 20 % validation split that chooses. SGD trains for `epochs`, by default 50. `test`
+    is the split to evaluate on, by default test, or val if there is none. With `out`, the backbone
+    with the classifier as its head is written there: a model folder for every command. `options`
+    say how features are computed.
     """
+    if by == "lbfgs" and epochs is not None:
+        raise InputError("--epochs requires --by sgd; lbfgs goes on until the loss is least")
     check_probe_out(out, options.get("features", "pre-logits"), data)
     loaded = as_loaded(model, patches=options.get("patches"))
     pair = features_of_pair(loaded, data, test, **options)
+    epochs = EPOCHS if epochs is None else epochs
     chosen = values or (DECAYS if by == "lbfgs" else RATES)
     total = len(chosen) if by == "lbfgs" else epochs
     with show_progress("decays" if by == "lbfgs" else "epochs", total) as report:
