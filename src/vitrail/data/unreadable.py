@@ -33,10 +33,13 @@ class UnreadableImages:
                 )
             self.bad.setdefault(image.where, image)
         if self._total and len(self.bad) > self._allowed * self._total:
+            lacking = [bad.reason for bad in self.bad.values() if bad.kind == "missing package"]
+            advice = lacking or [
+                "'vitrail data check --fix' lists them so that they are left out, and "
+                "max_unreadable allows more"
+            ]
             raise InputError(
-                f"{self.summary()}, more than the {self._allowed:.0%} that are allowed; "
-                f"'vitrail data check --fix' lists them so that they are left out, and "
-                f"max_unreadable allows more"
+                f"{self.summary()}, more than the {self._allowed:.0%} that are allowed; {advice[0]}"
             )
 
     def summary(self) -> str:

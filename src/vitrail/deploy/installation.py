@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _USES = {
     "hub": "weights of timm: and hf:",
-    "data": "datasets of hf: and parquet:",
+    "data": "hf: and parquet: datasets, multispectral TIFF",
     "text": "classes given as text",
     "tb": "TensorBoard curves",
     "onnx": "export to ONNX, faster predictions",

@@ -99,7 +99,8 @@ class DatasetCheck(Result):
         if len(self.bad) > 10:
             yield f"and {len(self.bad) - 10:,} more; --out FILE.tsv lists them all"
         if self.list:
-            yield f"{self.list}: {len(self.bad):,} files that training now skips"
+            listed = sum(map(_is_to_list, self.bad))
+            yield f"{self.list}: {listed:,} files that training now skips"
 
     def same_images(self) -> dict[str, list[list[str]]]:
         """Return the groups of images that are the same, by what is the matter with them."""
@@ -120,6 +121,10 @@ class DatasetCheck(Result):
                 for other in others:
                     split, _, path = other.partition(": ")
                     yield split, path, f"as {first}", what
+
+
+def _is_to_list(bad: Mapping[str, str]) -> bool:
+    return bad["kind"] != "missing package"  # else it would stay skipped once that is installed
 
 
 def check_data(
@@ -154,7 +159,7 @@ def check_data(
         if root is None:
             name = next(iter(splits.values())).name
             raise InputError(f"{name} has no folder to list unreadable files in; leave --fix out")
-        bad_here = {bad["path"]: bad["reason"] for bad in found.bad}
+        bad_here = {bad["path"]: bad["reason"] for bad in found.bad if _is_to_list(bad)}
         written = write_unreadable_list(root, list_others(root, splits.values()) | bad_here)
     told = dict.fromkeys(note for dataset in splits.values() for note in notes(dataset))
     if all(dataset.classes == (UNLABELED,) for dataset in splits.values()):

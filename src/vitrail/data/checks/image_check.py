@@ -18,7 +18,6 @@ import numpy as np
 
 from vitrail.data.checks.near_duplicates import SMALLEST, perceptual_hash
 from vitrail.data.dataset import ImageDataset, UnreadableImage
-from vitrail.data.decoding.arrays import channels_of_npy
 from vitrail.data.decoding.decode import ImageError, Limits, decode, read_header
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
 
@@ -70,9 +69,12 @@ class ImageChecker:
                 shrink = max(min(header.height, header.width) / SMALLEST, 1.0)
                 if measure:
                     shrink = sqrt(max(header.height * header.width / ENOUGH, 1))
-                channels = channels_of_npy(content) if header.format == "NPY" else 3
                 pixels = decode(
-                    content, channels=channels, limits=self._limits, header=header, shrink=shrink
+                    content,
+                    channels=header.channels,
+                    limits=self._limits,
+                    header=header,
+                    shrink=shrink,
                 )
                 mode, shape = f"{header.format} {header.mode}", (header.height, header.width)
         except ImageError as error:

@@ -8,7 +8,6 @@ import numpy as np
 
 from vitrail.data.checks.near_duplicates import SMALLEST, near_duplicates, perceptual_hash
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.decoding.arrays import channels_of_npy
 from vitrail.data.decoding.decode import ImageError, decode, read_header
 
 MOST = 10_000
@@ -25,6 +24,8 @@ class QuickCheck:
     leaks: tuple[tuple[str, str], ...]
     """Validation images that look like a training image, each with one of these."""
     val_images: int
+    lacking: str = ""
+    """What some of the unreadable files need, if it is not installed."""
 
     def notes(self) -> tuple[str, ...]:
         """Say it, one line each."""
@@ -37,7 +38,7 @@ class QuickCheck:
                 if one
                 else f"{len(self.unreadable):,} files can't be read and are"
             )
-            found.append(f"{files} skipped: {some}")
+            found.append(f"{files} skipped: {some}" + (self.lacking and f"; {self.lacking}"))
         if self.leaks:
             found.append(
                 f"{len(self.leaks):,} of {self.val_images:,} validation images look like training "
@@ -53,36 +54,33 @@ def quick_check(train: ImageDataset, val: ImageDataset, most: int = MOST) -> Qui
         return None
     hashes: list[bytes] = []
     unreadable: list[str] = []
+    lacking = ""
     for dataset in (train, val):
         for index in range(len(dataset)):
-            found = _hash(dataset, index)
-            hashes.append(found or b"")
-            if found is None:
+            hashes.append(b"")
+            try:
+                hashes[-1] = _hash(dataset, index)
+            except (ImageError, OSError) as error:
                 unreadable.append(dataset.where(index))
+                if isinstance(error, ImageError) and error.kind == "missing package":
+                    lacking = str(error)
     leaks: list[tuple[str, str]] = []
     for group in near_duplicates(hashes):
         seen = [index for index in group if index < len(train)]
         if seen:
             where = train.where(seen[0])
             leaks += [(val.where(i - len(train)), where) for i in group if i >= len(train)]
-    return QuickCheck(tuple(unreadable), tuple(leaks), len(val))
+    return QuickCheck(tuple(unreadable), tuple(leaks), len(val), lacking)
 
 
-def _hash(dataset: ImageDataset, index: int) -> bytes | None:
-    """Hash what an image looks like; empty for one that has no hash, None for an unreadable one."""
-    try:
-        content = dataset.read(index)
-    except OSError:
-        return None
+def _hash(dataset: ImageDataset, index: int) -> bytes:
+    """Hash what an image looks like; empty for one that has no hash."""
+    content = dataset.read(index)
     if isinstance(content, np.ndarray):
         return b""
-    try:
-        header = read_header(content)
-        if header.width * header.height > _LARGEST:
-            return b""
-        shrink = max(min(header.height, header.width) / _SIDE, 1.0)
-        channels = channels_of_npy(content) if header.format == "NPY" else 3
-        pixels = decode(content, channels=channels, header=header, shrink=shrink)
-        return perceptual_hash(pixels)
-    except ImageError:
-        return None
+    header = read_header(content)
+    if header.width * header.height > _LARGEST:
+        return b""
+    shrink = max(min(header.height, header.width) / _SIDE, 1.0)
+    pixels = decode(content, channels=header.channels, header=header, shrink=shrink)
+    return perceptual_hash(pixels)

@@ -15,6 +15,7 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from vitrail.data.decoding.faults import ImageError, explained
+from vitrail.data.decoding.modes import known_range
 
 _HEADER = 2**14  # largest header in bytes; NumPy itself refuses more than 10,000
 
@@ -48,12 +49,6 @@ def read_npy_header(data: bytes) -> Array:
     return array
 
 
-def channels_of_npy(data: bytes) -> int:
-    """Return the number of channels of a NumPy file."""
-    shape = read_npy_header(data).shape
-    return shape[2] if len(shape) == 3 else 1
-
-
 def decode_npy(data: bytes, channels: int) -> np.ndarray:
     """Decode a NumPy file to uint8 (height, width, channels)."""
     array = read_npy_header(data)
@@ -61,9 +56,26 @@ def decode_npy(data: bytes, channels: int) -> np.ndarray:
     values = values.reshape(array.shape, order=array.order)
     if values.ndim == 2:
         values = values[..., None]
-    if values.dtype.itemsize == 2:
+    return fit_channels(to_bytes(values), channels)
+
+
+def to_bytes(values: np.ndarray) -> np.ndarray:
+    """Scale levels to uint8: 16 bits by 1/257, floats by the range that all of them show."""
+    if values.dtype.kind == "f":
+        finite = values[np.isfinite(values)]
+        ends = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+        low, high = known_range(*ends, (1, 255))
+        with np.errstate(all="ignore"):  # NaN becomes black
+            values = np.subtract(values, low, dtype=np.float32)
+            values *= 255 / ((high - low) or 1)
+        values = np.clip(np.rint(np.nan_to_num(values, copy=False)), 0, 255)
+    elif values.dtype.itemsize == 2:
         values = np.rint(values / np.float32(257))
-    pixels = values.astype(np.uint8, order="C")
+    return values.astype(np.uint8, order="C")
+
+
+def fit_channels(pixels: np.ndarray, channels: int) -> np.ndarray:
+    """Return pixels with the channels asked for: gray and color fit each other, others don't."""
     if pixels.shape[2] == channels:
         return pixels
     if pixels.shape[2] == 1 and channels == 3:

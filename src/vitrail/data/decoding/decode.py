@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from vitrail.data.decoding.arrays import decode_npy
+from vitrail.data.decoding.bands import decode_bands
 from vitrail.data.decoding.faults import LIMITS, ImageError, Limits, explained
 from vitrail.data.decoding.header import Header, open_image, read_header
 from vitrail.data.decoding.modes import to_array
@@ -40,6 +41,8 @@ def decode(
     header = header or read_header(data, limits)
     if header.format == "NPY":
         return decode_npy(data, channels)
+    if header.needs_tifffile(channels):
+        return decode_bands(data, channels, limits)
     factor = _factor(header, shrink)
     pixels = _decode_fast(data, header, channels, factor)
     if pixels is None:

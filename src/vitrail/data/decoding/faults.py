@@ -19,6 +19,7 @@ Kind = Literal[
     "too large",
     "too slow",
     "wrong channels",
+    "missing package",
     "unreadable",
 ]
 """Kinds of errors, for counting; `unreadable` is a file that is gone or forbidden."""
@@ -39,7 +40,9 @@ class Limits:
     pixels: int = 100_000_000
     """Height times width; decoding takes 3 to 16 bytes of memory per pixel, most for WebP."""
     bytes: int = 256 * 2**20
-    """The encoded file."""
+    """The encoded file, and an array or the bands that it is unpacked to."""
+    tifffile: bool = True
+    """Whether to read the TIFFs that Pillow does not read."""
 
     def check_pixels(self, height: int, width: int) -> None:
         """Raise ImageError for an image with more pixels than the limit, or none."""

@@ -8,7 +8,7 @@ from vitrail.data.decoding.faults import ImageError, Kind
 
 _KNOWN = re.compile(
     rb"(?P<JPEG>\xff\xd8\xff)|(?P<PNG>\x89PNG\r\n\x1a\n)|(?P<GIF>GIF8[79]a)|(?P<BMP>BM)"
-    rb"|(?P<WEBP>RIFF....WEBP)|(?P<TIFF>II\*\0|MM\0\*)|(?P<PPM>P[4-6f]\s)|(?P<NPY>\x93NUMPY)"
+    rb"|(?P<WEBP>RIFF....WEBP)|(?P<TIFF>II[*+]\0|MM\0[*+])|(?P<PPM>P[4-6f]\s)|(?P<NPY>\x93NUMPY)"
     rb"|(?P<AVIF>....ftyp(?:....){0,8}?avi[fs])",
     re.DOTALL,
 )
@@ -26,7 +26,6 @@ _REFUSED: tuple[tuple[Kind, str, bytes], ...] = (
     ("unsupported format", "OpenEXR", rb"v/1\x01"),
     ("unsupported format", "Radiance HDR", rb"#\?RADIANCE"),
     ("unsupported format", "FITS", rb"SIMPLE  ="),
-    ("unsupported format", "BigTIFF", rb"II\+\0|MM\0\+"),
     ("unsupported format", "PPM as text", rb"P[1-3]\s"),  # comments take Pillow O(n^2)
     ("unsupported format", "ICO", rb"\0\0[\1\2]\0"),
     ("not an image", "a web page", rb"(?i)\s*<(!doctype html|html|head|body)"),

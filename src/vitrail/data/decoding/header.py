@@ -27,6 +27,13 @@ from PIL import (
 )
 
 from vitrail.data.decoding.arrays import read_npy_header
+from vitrail.data.decoding.bands import (
+    MULTISPECTRAL,
+    count_bands,
+    count_bands_of_file,
+    is_big,
+    read_bands_header,
+)
 from vitrail.data.decoding.faults import LIMITS, ImageError, Limits, explained
 from vitrail.data.decoding.formats import recognize
 from vitrail.data.decoding.orientation import exif_orientation, noted_orientation, xmp_orientation
@@ -54,6 +61,15 @@ _PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
 _SCAN, _APP1 = 0xDA, 0xE1
 _MODES = {1: "L", 3: "RGB", 4: "CMYK"}
 
+# What Pillow says of a TIFF that is whole, but of a kind that it doesn't read.
+_UNKNOWN = (
+    "unknown pixel mode",
+    "unknown data organization",
+    "Invalid value for samples per pixel",
+    "string index out of range",  # more planes than the mode has
+)
+_PLANAR = 284  # TIFF's tag PlanarConfiguration
+
 _PARTS = 100_000  # of a header, with each byte of junk between them
 _METADATA = 16 * 2**20  # bytes before a JPEG's first scan: Pillow joins EXIF blocks in O(n^2)
 _SCANS = 20  # of a JPEG with as many pixels as are allowed; a smaller one may have more
@@ -70,9 +86,23 @@ class Header:
     """As displayed, after applying the orientation."""
     width: int
     mode: str
-    """Pillow's mode; for a NumPy file, the dtype."""
+    """Pillow's mode; for a NumPy file or a multispectral TIFF, the dtype."""
     orientation: int = 1
     """The EXIF orientation, 1 to 8, that the decoded pixels still need."""
+    bands: int = 0
+    """Channels of a NumPy file or TIFF; of a TIFF, Pillow may see fewer."""
+
+    @property
+    def channels(self) -> int:
+        """Channels to decode an image with to see all of it: its own, if no photo has as many."""
+        own = self.format in ("NPY", MULTISPECTRAL) or self.bands > 4
+        return self.bands if own else 3
+
+    def needs_tifffile(self, channels: int) -> bool:
+        """Tell whether Pillow can't decode this TIFF to so many channels, but tifffile can."""
+        if self.format == "TIFF" and channels not in (1, 3):
+            return self.bands == channels and (channels, self.mode) != (4, "RGBA")
+        return self.format == MULTISPECTRAL
 
 
 class _Reader(io.BytesIO):
@@ -104,18 +134,43 @@ def read_header(data: bytes, limits: Limits = LIMITS) -> Header:
     name = recognize(data)
     if name == "JPEG":
         return _read_jpeg(data, limits)
-    header = _read_npy(data) if name == "NPY" else _read_other(data, name)
+    if name == "TIFF":
+        header = _read_tiff(data, limits)
+    else:
+        header = _read_npy(data) if name == "NPY" else _read_other(data, name)
     limits.check_pixels(header.height, header.width)
     return header
 
 
 def _read_npy(data: bytes) -> Header:
     array = read_npy_header(data)
-    return Header("NPY", array.shape[0], array.shape[1], str(array.dtype))
+    height, width, *bands = array.shape
+    return Header("NPY", height, width, str(array.dtype), bands=bands[0] if bands else 1)
+
+
+def _read_tiff(data: bytes, limits: Limits) -> Header:
+    """Read a TIFF's header: by Pillow, and by tifffile if Pillow could not decode the file."""
+    with explained("TIFF"):
+        if not is_big(data):
+            try:
+                image = TiffImagePlugin.TiffImageFile(_Reader(data))  # which it rotates itself
+                bands, seen = count_bands(image.tag_v2), len(image.getbands())
+                stored = image.tag_v2.get(_PLANAR) == 2 and image.info["compression"] == "raw"
+                if not stored or bands <= seen:  # else it will fail at the second plane
+                    return Header("TIFF", image.height, image.width, image.mode, bands=bands)
+            except SyntaxError as error:
+                if str(error) not in _UNKNOWN:
+                    raise
+        bands = count_bands_of_file(data) if limits.tifffile else 0
+    if bands < 2:
+        name = "BigTIFF" if is_big(data) else "this kind of TIFF"
+        text = f"{name} is not supported; convert it to JPEG or PNG"
+        raise ImageError(text, "unsupported format")
+    return Header(MULTISPECTRAL, *read_bands_header(data, limits), bands=bands)
 
 
 def _read_other(data: bytes, name: str) -> Header:
-    orientation = 1  # also for TIFF, which Pillow rotates itself
+    orientation = 1
     with explained(name):
         image = open_image(data, name)
         if name in ("PNG", "WEBP", "AVIF"):

@@ -96,7 +96,12 @@ def _range(image: Image.Image) -> tuple[float, float]:
     finite = (band[np.isfinite(band)] for _, band in _bands(image))
     ends = [(float(values.min()), float(values.max())) for values in finite if values.size]
     low, high = min((end[0] for end in ends), default=0), max((end[1] for end in ends), default=0)
-    for top in (65535,) if image.mode == "I" else (1, 255):
+    return known_range(low, high, (65535,) if image.mode == "I" else (1, 255))
+
+
+def known_range(low: float, high: float, tops: tuple[int, ...]) -> tuple[float, float]:
+    """Return the values of black and white by those that occur: 0 and a usual top, or they."""
+    for top in tops:
         if low >= 0 and high <= top:
             return 0, top
     return low, high

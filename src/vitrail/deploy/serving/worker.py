@@ -147,10 +147,11 @@ def run_batch(
         return [_attempt(partial(served.similar.thumbnail, **each)) for each in options]
     if operation == "attention":
         return [
-            _check(blob, limits) or _attempt(partial(attention_response, predictor, blob, **each))
+            _check(blob, limits, predictor)
+            or _attempt(partial(attention_response, predictor, blob, **each))
             for blob, each in zip(blobs, options, strict=True)
         ]
-    results = {index: _check(blob, limits) for index, blob in enumerate(blobs)}
+    results = {index: _check(blob, limits, predictor) for index, blob in enumerate(blobs)}
     left = [index for index, result in results.items() if result is None]
     tops = [options[index].get("top") for index in left]
     try:
@@ -206,10 +207,13 @@ def _attempt(call: Callable[[], Any]) -> tuple[bool, Any]:
         return False, {"error": str(error), "kind": "impossible"}
 
 
-def _check(blob: bytes, limits: Limits) -> tuple[bool, Any] | None:
+def _check(blob: bytes, limits: Limits, predictor: Predictor) -> tuple[bool, Any] | None:
     """Refuse an image by its header."""
     try:
-        header = read_header(blob, limits)
+        header = read_header(blob, replace(limits, tifffile=False))
+        if header.needs_tifffile(predictor.preprocess.channels):
+            text = "multispectral TIFFs are not served; send the array as a .npy file"
+            raise ImageError(text, "unsupported format")
         if header.format in _COSTLY:
             replace(limits, pixels=limits.pixels // 2).check_pixels(header.height, header.width)
     except ImageError as error:
