@@ -92,11 +92,18 @@ def test_16_bits_are_scaled_as_arrays_are(bands: int, options: dict[str, Any]) -
     expected = decode(stream.getvalue(), channels=bands)
     np.testing.assert_array_equal(expected, np.rint(array / 257))
     for planar in (False, True):
-        if bands == 3 and planar and "compression" in options:
-            continue  # which Pillow reads as gray, its first band
         np.testing.assert_array_equal(
             decode(tiff(array, planar, **options), channels=bands), expected
         )
+
+
+@pytest.mark.parametrize("options", LAYOUTS, ids=str)
+@pytest.mark.parametrize("kind", ["uint8", "uint16"])
+def test_planes_of_color_are_color(kind: str, options: dict[str, Any]) -> None:
+    """Of 16 bits Pillow mixes up the bytes, and of compressed ones it sees the first plane."""
+    array = np.random.default_rng(0).integers(0, np.iinfo(kind).max, (9, 40, 3)).astype(kind)
+    pixels = decode(tiff(array, True, **options, photometric="rgb"))
+    np.testing.assert_array_equal(pixels, np.rint(array / (257 if kind == "uint16" else 1)))
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64"])

@@ -68,7 +68,7 @@ _UNKNOWN = (
     "Invalid value for samples per pixel",
     "string index out of range",  # more planes than the mode has
 )
-_PLANAR = 284  # TIFF's tag PlanarConfiguration
+_BITS, _PLANAR = 258, 284  # TIFF's tags BitsPerSample and PlanarConfiguration
 
 _PARTS = 100_000  # of a header, with each byte of junk between them
 _METADATA = 16 * 2**20  # bytes before a JPEG's first scan: Pillow joins EXIF blocks in O(n^2)
@@ -100,8 +100,9 @@ class Header:
 
     def needs_tifffile(self, channels: int) -> bool:
         """Tell whether Pillow can't decode this TIFF to so many channels, but tifffile can."""
-        if self.format == "TIFF" and channels not in (1, 3):
-            return self.bands == channels and (channels, self.mode) != (4, "RGBA")
+        if self.format == "TIFF":
+            seen = (channels, self.mode) in ((3, "RGB"), (4, "RGBA"))
+            return self.bands == channels > 1 and not seen
         return self.format == MULTISPECTRAL
 
 
@@ -155,8 +156,11 @@ def _read_tiff(data: bytes, limits: Limits) -> Header:
             try:
                 image = TiffImagePlugin.TiffImageFile(_Reader(data))  # which it rotates itself
                 bands, seen = count_bands(image.tag_v2), len(image.getbands())
-                stored = image.tag_v2.get(_PLANAR) == 2 and image.info["compression"] == "raw"
-                if not stored or bands <= seen:  # else it will fail at the second plane
+                planar = image.tag_v2.get(_PLANAR) == 2
+                # Of planes it mixes up deep colors' bytes, and fails at stored ones it can't see.
+                deep = bands > 0 and seen > 1 and max(image.tag_v2.get(_BITS, (8,))) > 8
+                lost = bands > seen and image.info["compression"] == "raw"
+                if not planar or not (deep or lost):
                     return Header("TIFF", image.height, image.width, image.mode, bands=bands)
             except SyntaxError as error:
                 if str(error) not in _UNKNOWN:
