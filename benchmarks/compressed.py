@@ -16,7 +16,7 @@ import json as json_format
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,15 +137,17 @@ def make_engines(
     parts = (normalize(part, predictor.preprocess) for part in images.split(batch))
     ranges = measure_ranges(model, parts)
     context = BackendContext(predictor, folder, data)
-    openvino = BACKENDS["openvino"].make(
-        context, BatchingConfig(batch_size=batch, workers=1, threads=1)
-    )
+    one = BatchingConfig(batch_size=batch, workers=1, threads=1)
+    openvino = BACKENDS["openvino"].make(context, one)
+    halved = BACKENDS["openvino"].make(replace(context, precision="bfloat16"), one)
     assert openvino is not None
+    assert halved is not None
     return {
         PEER: theirs,
         "timm, autocast bfloat16": autocast,
         OURS: fuse(model),
         "openvino": openvino,
+        "openvino, bfloat16": halved,
         "bfloat16": fuse(model, precision="bfloat16"),
         "int8": fuse(model, precision="int8", ranges=ranges),
         "merged": MergedViT(fuse(model, prune=False), 0.08),
