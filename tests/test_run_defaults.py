@@ -15,7 +15,7 @@ import vitrail
 from tests.commands import run
 from vitrail.config import Duration, InputError, read_file
 from vitrail.recipes import fit_batch
-from vitrail.run_settings import configure
+from vitrail.run_settings import configure, configure_finetuning
 from vitrail.signals import Stopped
 from vitrail.training.checkpoints.default_folder import choose_out, data_name
 from vitrail.training.checkpoints.run_folder import prepare_folder
@@ -129,6 +129,8 @@ def test_weights_at_hand_come_first_and_stand_in_without_network(monkeypatch: Pa
     monkeypatch.setattr(default_weights, "weights_at_hand", list)
     with pytest.raises(InputError, match=r"can't be fetched: no network; or give a folder or file"):
         choose_default_weights(400, "cpu")
+    with pytest.raises(InputError, match="no data; give DATA"):  # asked for before any weights
+        configure_finetuning("")
     with pytest.raises(InputError, match="no weights to start ViT-B/32 from; give --weights"):
         choose_default_weights(400, "cpu", model="ViT-B/32@384")
 

@@ -175,7 +175,8 @@ def configure_finetuning(
     words["recipe"] = recipe or (f"finetune:{row}" if row else "finetune-default")
     words["settings"] = settings
     path = words.get("config_file")
-    if weights is None and (path is None or not read_file(path).get("weights")):
+    named = read_file(path) if path else {}
+    if weights is None and not named.get("weights") and (data or named.get("data")):
         device = choose_device(settings.get("device")).type
         images = count_images(open_data(data, split="train", labels=False)) if data else None
         weights = choose_default_weights(images, device, words.get("minutes"), model)

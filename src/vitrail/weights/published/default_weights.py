@@ -39,10 +39,10 @@ def choose_default_weights(
     except InputError as error:
         rest = [each for each in able if each in there]
         if not rest:
+            reason = str(error).partition("; or ")[0].removesuffix(": is there a network?")
             raise InputError(
-                f"no weights given, and {chosen.source} can't be fetched: "
-                f"{str(error).partition('; or ')[0]}; or give a folder or file that holds weights, "
-                "such as --weights weights/vit_tiny"
+                f"no weights given, and {chosen.source} can't be fetched: {reason}; or give a "
+                "folder or file that holds weights, such as --weights weights/vit_tiny"
             ) from None
         chosen = rest[-1]
     log.info(
