@@ -56,8 +56,9 @@ def hold_out_groups(labels: np.ndarray, groups: np.ndarray, fraction: float) -> 
     counted = _count_groups(classes, groups, int(classes.max()) + 1)
     names = counted.names.tolist()
     if len(names) < 2:
-        raise InputError(f"all images are of one group, {quoted(names)}; none can be held "
-                         "out whole")  # fmt: skip
+        raise InputError(
+            f"all images are of one group, {quoted(names)}; none can be held out whole"
+        )
     wanted = (fraction * counted.totals).tolist()
     scale = np.maximum(wanted, 1e-9).tolist()
     taken, chosen = [0] * len(wanted), np.zeros(len(names), bool)
