@@ -6,7 +6,6 @@ matplotlib only in plotting/; the door and the command's help do not import torc
 
 import ast
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -41,9 +40,6 @@ LEVELS = [
 
 AS_JSON = {"WorkerConfig"}
 """Records that another process reads as JSON."""
-
-SAME_FILES = {"evaluate.py"}
-"""Names of files that do the same job in two rooms: a command and its function."""
 
 OLD_WORDS = {
     "picture", "pictures", "ledger", "journal", "rhythm", "workshop", "obituary", "homeless",
@@ -196,33 +192,6 @@ def dead_settings(files: Iterable[Path]) -> set[tuple[str, str]]:
     assert len(records - AS_JSON) > 15
     declared = {(name, each) for name in records - AS_JSON for each in source.own[name]}
     return declared - read
-
-
-def test_rooms_are_small() -> None:
-    flat = Counter(path.parent for path in FILES if path.name != "__init__.py")
-    for folder, count in flat.items():
-        name = str(folder.relative_to(SOURCE))
-        assert count <= 15, f"{name} has {count} modules; make a room of some"
-
-
-def test_file_names_are_unique() -> None:
-    names = Counter(path.name for path in FILES if path.name != "__init__.py")
-    assert {name for name, count in names.items() if count > 1} <= SAME_FILES
-
-
-def test_function_names_are_unique() -> None:
-    """A public function's name says what it takes, so that no two of other jobs share one."""
-    modules = defaultdict[str, list[str]](list)
-    for path in FILES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
-                modules[node.name].append(room_of(path))
-    twice = {
-        name
-        for name, rooms in modules.items()
-        if len([room for room in rooms if room != "cli"]) > 1  # a command has its function's name
-    }
-    assert twice == set()
 
 
 def test_no_module_hides_a_function_of_the_door() -> None:
