@@ -48,6 +48,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from vitrail.machine import processor_name
+
 WORDS = ("case", "contestant", "fastest")
 """Columns that hold words; the others hold numbers."""
 
@@ -255,11 +257,8 @@ def _show(grid: Grid) -> None:
 
 def _machine() -> dict[str, Any]:
     """Say what the figures hold for."""
-    listing = Path("/proc/cpuinfo")
-    lines = listing.read_text().splitlines() if listing.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return {
-        "processor": (named or [platform.processor()])[0],
+        "processor": processor_name(),
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "versions": versions(),

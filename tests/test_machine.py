@@ -77,33 +77,88 @@ def test_processes_of_one_machine_share_it(kernel: Path, monkeypatch: pytest.Mon
     assert machine.available_cores() == 1
 
 
+PROCESSORS = {
+    "AVX2": ("GenuineIntel fpu avx2", (False, False, False)),
+    "AVX2, AMD": ("AuthenticAMD fpu avx2", (False, False, False)),
+    "AVX-512": ("GenuineIntel avx2 avx512f avx512_vnni", (False, False, True)),
+    "AVX-512, AMD": ("AuthenticAMD avx2 avx512f avx512_vnni avx512_bf16", (True, True, True)),
+    "AMX": ("GenuineIntel avx512f avx512_vnni avx512_bf16 amx_bf16 amx_tile", (False, True, True)),
+    "arm64": ("", (False, False, False)),
+}
+"""Vendor and flags; whether oneDNN is preferred, and bfloat16 and int8 are computed quickly."""
+
+
+def ask() -> tuple[bool, bool, bool]:
+    return machine.prefers_onednn(), machine.has_bfloat16(), machine.has_vnni()
+
+
+@pytest.fixture
+def listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let the system's list of processors be a file that is not there yet."""
+    monkeypatch.setattr(machine, "_PROCESSOR", tmp_path / "cpuinfo")
+    for name in (machine.ASSUMED, "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "cpuinfo"
+
+
+def write_processor(listing: Path, words: str, name: str = "x") -> None:
+    vendor, _, flags = words.partition(" ")
+    one = f"processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: {name}\nflags\t\t: {flags}\n"
+    listing.write_text(one + "\n" + one)
+
+
+@pytest.mark.parametrize(("words", "expected"), PROCESSORS.values(), ids=PROCESSORS)
+def test_what_a_processor_can_do(
+    listing: Path, words: str, expected: tuple[bool, bool, bool]
+) -> None:
+    write_processor(listing, words, "Some Model 7")
+    assert ask() == expected
+    assert machine.processor_name() == "Some Model 7"
+
+
+def test_without_a_list_of_processors_nothing_is_assumed(listing: Path) -> None:
+    assert not listing.exists()
+    assert ask() == (False, False, False)
+    assert machine.processor_name() == platform.processor()
+
+
+@pytest.mark.parametrize(("words", "expected"), PROCESSORS.values(), ids=PROCESSORS)
+def test_another_processor_can_be_assumed(
+    listing: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    expected: tuple[bool, bool, bool],
+) -> None:
+    write_processor(listing, "AuthenticAMD avx512f avx512_vnni amx_bf16")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    monkeypatch.setenv(machine.ASSUMED, words)
+    assert ask() == expected
+
+
 @pytest.mark.parametrize(
-    ("vendor", "flags", "expected"),
+    ("limit", "expected"),
     [
-        ("AuthenticAMD", "fpu avx2 avx512f avx512_bf16", (True, True)),
-        ("AuthenticAMD", "fpu avx2", (False, False)),
-        ("GenuineIntel", "fpu avx2 avx512f", (False, False)),
-        ("GenuineIntel", "avx512f avx512_bf16 amx_bf16 amx_tile", (False, True)),
+        ("AVX2", (False, False, False)),
+        ("avx512_core", (True, False, False)),
+        ("AVX512_CORE_VNNI", (True, False, True)),
+        ("AVX512_CORE_BF16", (True, True, True)),
+        ("AVX512_CORE_AMX", (True, True, True)),
+        ("ALL", (True, True, True)),
+        ("", (True, True, True)),
     ],
 )
-def test_what_a_processor_is_good_at(
+def test_a_limit_of_onednn_is_one_of_ours(
+    listing: Path,
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    vendor: str,
-    flags: str,
-    expected: tuple[bool, bool],
+    limit: str,
+    expected: tuple[bool, bool, bool],
 ) -> None:
-    def ask() -> tuple[bool, bool]:
-        machine._processor_words.cache_clear()
-        return machine.prefers_onednn(), machine.has_bfloat16()
-
-    listing = tmp_path / "cpuinfo"
-    monkeypatch.setattr(machine, "_PROCESSOR", listing)
-    assert ask() == (False, False)
-    one = f"processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: x\nflags\t\t: {flags}\n"
-    listing.write_text(one + "\n" + one)
+    write_processor(listing, "AuthenticAMD avx512f avx512_vnni avx512_bf16")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
     assert ask() == expected
-    machine._processor_words.cache_clear()
+    write_processor(amx := listing.with_name("amx"), "GenuineIntel avx512f amx_bf16")
+    monkeypatch.setattr(machine, "_PROCESSOR", amx)
+    assert machine.has_bfloat16() == (limit in ("AVX512_CORE_AMX", "ALL", ""))
 
 
 _FAULTS = """

@@ -19,16 +19,15 @@ from vitrail.data.decoding.decode import Limits
 from vitrail.deploy.backends import selection
 from vitrail.deploy.backends.selection import select_backend, select_precision
 from vitrail.deploy.serving.worker import load_model, run_batch
-from vitrail.machine import has_bfloat16
+from vitrail.machine import ASSUMED, has_bfloat16, has_vnni
 from vitrail.models import ViT
 from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.fused import InferencePrecision, fuse
 from vitrail.predictor.int8 import InputRange, Int8Dense, measure_ranges
 
-VNNI = getattr(torch.cpu, "_is_vnni_supported", bool)()
-with_int8 = pytest.mark.skipif(not VNNI, reason="this CPU has no VNNI")
+with_int8 = pytest.mark.skipif(not has_vnni(), reason="this CPU has no VNNI")
 with_both = pytest.mark.skipif(
-    not (VNNI and has_bfloat16()), reason="this CPU has no bfloat16 or VNNI"
+    not (has_vnni() and has_bfloat16()), reason="this CPU has no bfloat16 or VNNI"
 )
 SPEC = "ViT/8@32,depth=2,width=32,heads=2,mlp=64,classes=7"
 
@@ -202,13 +201,11 @@ def test_what_a_processor_or_model_lacks_is_said(monkeypatch: pytest.MonkeyPatch
     convolutional = Predictor(make("BiT-R50x1@32,classes=7"), device="cpu")
     assert "needs a ViT, got BiT" in refusal(convolutional.with_precision, "bfloat16")
     predictor = Predictor(make(), device="cpu")
-    with monkeypatch.context() as patch:
-        patch.setattr("vitrail.predictor.fused.has_bfloat16", lambda: False)
-        assert "neither AVX-512 BF16 nor AMX" in refusal(predictor.with_precision, "bfloat16")
-    if VNNI:
-        assert "images of the model's size" in refusal(predictor.with_precision, "int8")
-    monkeypatch.setattr(torch.cpu, "_is_vnni_supported", lambda: False)
+    monkeypatch.setenv(ASSUMED, "GenuineIntel avx2")
+    assert "neither AVX-512 BF16 nor AMX" in refusal(predictor.with_precision, "bfloat16")
     assert "no VNNI" in refusal(select_precision, predictor, "int8", "digits")
+    monkeypatch.setenv(ASSUMED, "GenuineIntel avx512f avx512_vnni")
+    assert "images of the model's size" in refusal(predictor.with_precision, "int8")
 
 
 @pytest.mark.parametrize(("changed", "chosen"), [(0, "bfloat16"), (1, "bfloat16"), (2, "float32")])

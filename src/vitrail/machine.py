@@ -1,6 +1,7 @@
 """What a process may use: cores and memory, by affinity, cgroup limits and the local world size.
 
-And what its processor is good at.
+And what its processor can do: all other code asks here. VITRAIL_PROCESSOR replaces the answers, in
+subprocesses too, as tests do; `ONEDNN_MAX_CPU_ISA` limits them as it limits oneDNN.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import platform
 from collections.abc import Iterator
 from contextlib import suppress
 from math import ceil
@@ -81,29 +83,80 @@ def return_freed_memory() -> None:
         ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 1 << 20)
 
 
+ASSUMED = "VITRAIL_PROCESSOR"
+"""The variable that names the vendor and flags to go by, such as `GenuineIntel avx512f`."""
+_LIMITS = (
+    *("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"),
+    *("AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX10_1_512"),
+)
+"""Values of ONEDNN_MAX_CPU_ISA up to those that leave nothing below out, the least first."""
+_LEAST_LIMIT = {
+    "avx512f": "AVX512_CORE",
+    "avx512_vnni": "AVX512_CORE_VNNI",
+    "avx512_bf16": "AVX512_CORE_BF16",
+}
+"""The least limit that allows a flag; AMX needs more than all in `_LIMITS`."""
+
+
 def prefers_onednn() -> bool:
     """Tell whether oneDNN multiplies float32 matrices faster than MKL: on AMD's with AVX-512.
 
     MKL takes its fast kernels on Intel's processors alone.
     """
-    return {"AuthenticAMD", "avx512f"} <= _processor_words()
+    return {"AuthenticAMD", "avx512f"} <= processor_words()
 
 
 def has_bfloat16() -> bool:
-    """Tell whether the processor multiplies bfloat16 numbers itself (AVX-512-BF16 or AMX)."""
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(_processor_words())
+    """Tell whether the processor multiplies bfloat16 numbers itself (AVX-512-BF16 or AMX).
+
+    Others take up to 60 times as long in it as in float32.
+    """
+    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(processor_words())
+
+
+def has_vnni() -> bool:
+    """Tell whether the processor adds products of int8 without overflow (AVX-512 VNNI)."""
+    return "avx512_vnni" in processor_words()
+
+
+def processor_words() -> frozenset[str]:
+    """Return the vendor and flags of the processor; none where the system does not list them."""
+    if (assumed := os.environ.get(ASSUMED)) is not None:
+        return _split(assumed)
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
+    return _limited_words(_PROCESSOR, limit.upper())
+
+
+def processor_name() -> str:
+    """Return the model of the processor, as the system names it."""
+    return _read_processor(_PROCESSOR).get("model name") or platform.processor()
 
 
 @functools.cache
-def _processor_words() -> set[str]:
-    """Read the vendor and the flags of the first processor; nothing where the system has none."""
+def _split(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+@functools.cache
+def _limited_words(listing: Path, limit: str) -> frozenset[str]:
+    found = _read_processor(listing)
+    words = _split(f"{found.get('vendor_id', '')} {found.get('flags', '')}")
+    if limit not in _LIMITS:
+        return words
+    allowed = _LIMITS[: _LIMITS.index(limit) + 1]
+    lost = {flag for flag, least in _LEAST_LIMIT.items() if least not in allowed}
+    return words - lost - {"amx_bf16"}
+
+
+@functools.cache
+def _read_processor(listing: Path) -> dict[str, str]:
+    """Read the lines of the first processor."""
     try:
-        text = _PROCESSOR.read_text()
+        text = listing.read_text(encoding="utf-8")
     except OSError:  # not Linux
-        return set()
-    first = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
-    wanted = [value for key, _, value in first if key.strip() in ("vendor_id", "flags")]
-    return set(" ".join(wanted).split())
+        return {}
+    lines = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {key.strip(): value.strip() for key, _, value in lines}
 
 
 def _local_world_size() -> int:

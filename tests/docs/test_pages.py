@@ -10,7 +10,7 @@ import io
 import re
 import shutil
 import subprocess
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.docs.blocks import PAGES, RUN, SHOWN, Block, read_blocks, read_comman
 from tests.docs.stand_ins import adapt_command, adapt_python, make_world
 from tests.material import ROOT
 from vitrail.cli import COMMANDS, main
+from vitrail.machine import has_bfloat16, has_vnni
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,16 @@ def test_a_page_runs(
             except BaseException as error:
                 error.add_note(f"{block}:\n{block.text}")
                 raise
+
+
+def name_lacking(words: list[str]) -> str | None:
+    """Name what this processor would need for a command, but lacks: it is then refused."""
+    asked = words[words.index("--precision") + 1] if "--precision" in words else ""
+    if words[0] in ("train", "finetune"):  # any processor trains in any precision
+        return None
+    if asked == "bfloat16" and not has_bfloat16():
+        return "this CPU has neither AVX-512 BF16 nor AMX"
+    return "this CPU has no VNNI" if asked == "int8" and not has_vnni() else None
 
 
 class Reader:
@@ -95,17 +106,26 @@ class Reader:
         if begins and "--out" in words:
             shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
         expanded = [file for word in words for file in (sorted(glob.glob(word)) or [word])]
-        with redirect_stdout(io.StringIO()) as printed:
+        with redirect_stdout(io.StringIO()) as printed, redirect_stderr(io.StringIO()) as warned:
             try:
                 main(expanded)
+                code: Any = 0
             except SystemExit as stop:
-                if stop.code:
-                    pytest.fail(f"vitrail {' '.join(expanded)} ended with {stop.code}")
+                code = stop.code
+        if lacking := name_lacking(expanded):
+            assert code == 2
+            assert re.fullmatch(rf"vitrail: --precision \w+: {lacking}[^\n]*\n", warned.getvalue())
+            return
+        if code:
+            pytest.fail(f"vitrail {' '.join(expanded)} ended with {code}: {warned.getvalue()}")
         if output:
             assert printed.getvalue().split() == output.split()
 
     def serve(self, words: list[str]) -> None:
         """Serve until the next server or the end of the page."""
+        if name_lacking(words):
+            self.call(["serve", *words, "--port", "0", "--workers", "1", "--device", "cpu"], "")
+            return
         self.servers.close()
         if "--port" in words:
             del words[(at := words.index("--port")) : at + 2]

@@ -61,6 +61,8 @@ def test_the_first_five_minutes_are_as_the_page_shows_them(tmp_path: Path) -> No
         ("worst ant (1 of 3)", "worst pug (4 of 10)", True),
         ("worst ant (1 of 3)", "worst  pug, 4 of 10", False),
         ("model runs/photos", "report runs/photos", False),
+        ("on cpu in float32", "on cpu in bfloat16", True),
+        ("on cpu in float32", "on cpu in float16", False),
         (" new/1.jpg  ant  9.0% far", " new/1.jpg  pug  0.1%\n  beagle   3%", True),
     ],
 )

@@ -148,10 +148,14 @@ def check_extras(wanted: str) -> str:
 
 
 def mask(text: str, classes: Sequence[str]) -> list[str]:
-    """Keep the structure of each line: not numbers, classes, notes and the width of columns."""
+    """Keep the structure of each line: not numbers, classes, notes and the width of columns.
+
+    Nor what depends on the processor: the precision that `auto` takes.
+    """
     names = "|".join(map(re.escape, sorted(classes, key=len, reverse=True)))
     text = re.sub(rf"\b({names})\b", "CLASS", text)
     text = re.sub(r"photos/test/\S+\.jpg", "IMAGE", text)
+    text = re.sub(r"\b(bfloat16|float32)\b", "PRECISION", text)
     text = re.sub(r"-?\d[\d,.]*(e-?\d+)?", "#", text).replace("# workers", "# worker")
     text = re.sub(r"─+", "─", text)
     lines = [re.sub(r"\s+", " ", line).strip() for line in text.splitlines()]

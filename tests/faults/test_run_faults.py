@@ -201,11 +201,11 @@ def test_a_rate_that_is_far_too_high_is_said(tmp_path: Path) -> None:
 def test_a_run_short_of_memory_goes_on_with_the_same_losses(
     tmp_path: Path, peace: Path, monkeypatch: pytest.MonkeyPatch, error: RuntimeError
 ) -> None:
-    limit_memory(monkeypatch, 5, 4, error)
+    tried = limit_memory(monkeypatch, 5, 4, error)
     out = tmp_path / "run"
     train(toy(out))
     assert losses_of(out) == pytest.approx(losses_of(peace), abs=1e-5)
-    assert losses_of(out) != losses_of(peace)
+    assert tried == [16] * 5 + [8] + [4] * 4 * 6  # step 5 is begun again, and five follow
     said = (out / "log.txt").read_text()
     for micro, smaller in ((16, 8), (8, 4)):
         assert f"memory with {micro} of 16 images at a time; going on with {smaller}, same" in said
@@ -214,18 +214,18 @@ def test_a_run_short_of_memory_goes_on_with_the_same_losses(
     assert saved.metadata["micro_batch"] == 4
 
 
-def limit_memory(patch: pytest.MonkeyPatch, step: int, most: int, error: Exception) -> None:
-    """Let no more than some images fit into memory from a step on."""
-    real, calls = Classification.losses, 0
+def limit_memory(patch: pytest.MonkeyPatch, step: int, most: int, error: Exception) -> list[int]:
+    """Let no more than some images fit into memory from a step on; list how many are tried."""
+    real, tried = Classification.losses, list[int]()
 
     def losses(self: Classification, model: torch.nn.Module, example: Any) -> torch.Tensor:
-        nonlocal calls
-        calls += 1
-        if calls >= step and len(example.inputs) > most:
+        tried.append(len(example.inputs))
+        if len(tried) >= step and tried[-1] > most:
             raise error
         return real(self, model, example)
 
     patch.setattr(Classification, "losses", losses)
+    return tried
 
 
 def test_a_model_that_does_not_fit_at_all_is_refused_in_one_line(

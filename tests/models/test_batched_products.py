@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from vitrail.machine import prefers_onednn
-from vitrail.models.layers import batched_products
+from vitrail.machine import ASSUMED, prefers_onednn
 from vitrail.models.layers.batched_products import has_products, products_by_onednn
 
 SWITCH: Any = getattr(torch.backends.mkldnn, "matmul", None)
@@ -51,7 +50,7 @@ def test_the_switch_is_on_while_any_thread_needs_it() -> None:
 
 
 def test_products_that_round_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batched_products, "prefers_onednn", lambda: True)
+    monkeypatch.setenv(ASSUMED, "AuthenticAMD avx512f")
     usual = torch.Tensor.__matmul__
 
     def rounding(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -62,7 +61,7 @@ def test_products_that_round_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_other_processors_keep_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batched_products, "prefers_onednn", lambda: False)
+    monkeypatch.setenv(ASSUMED, "GenuineIntel avx512f")
     assert not has_products()
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vitrail.config import InputError
-from vitrail.machine import has_bfloat16
+from vitrail.machine import has_bfloat16, has_vnni
 from vitrail.models import BiT, ViT
 from vitrail.models.layers.blocks import Block, ParallelBlock
 from vitrail.models.layers.mlp import MLP
@@ -115,7 +115,7 @@ def check_precision(model: ViT | BiT, precision: InferencePrecision) -> None:
         raise InputError(f"--precision {precision} on a CPU needs a ViT, got {model.spec.name}")
     if precision == "bfloat16" and not has_bfloat16():
         raise InputError("--precision bfloat16: this CPU has neither AVX-512 BF16 nor AMX")
-    if precision == "int8" and not getattr(torch.cpu, "_is_vnni_supported", bool)():
+    if precision == "int8" and not has_vnni():
         raise InputError("--precision int8: this CPU has no VNNI, without which sums overflow")
 
 

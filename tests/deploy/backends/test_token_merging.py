@@ -9,7 +9,8 @@ from torch import Tensor
 from tests.predictors import make
 from tests.shelf import refusal
 from vitrail.deploy.backends.token_merging import MergedViT, merge_tokens
-from vitrail.predictor.fused import fuse, has_bfloat16
+from vitrail.machine import has_bfloat16
+from vitrail.predictor.fused import fuse
 
 SMALL = "ViT/8@32,depth=3,width=32,heads=2,mlp=64,classes=7"
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.evaluation.probes.problems import pets, problem
 from vitrail.config import InputError
-from vitrail.evaluation.features import neighbors as room
 from vitrail.evaluation.features.neighbors import nearest
 from vitrail.evaluation.probes.holdout import hold_out_features
 from vitrail.evaluation.probes.knn import KNN, classify_by_neighbors, vote
+from vitrail.machine import ASSUMED
 
 
 @pytest.mark.parametrize("halves", [False, True])
@@ -35,7 +35,7 @@ def test_the_nearest_are_those_of_a_full_sort(
     data: st.DataObject,
 ) -> None:
     """By float32 alone, and where bfloat16 is quicker to exclude most of them."""
-    monkeypatch.setattr(room, "has_bfloat16", lambda: halves)
+    monkeypatch.setenv(ASSUMED, "avx512_bf16" if halves else "")
     k = data.draw(st.integers(1, min(references, 60)))
     generator = np.random.default_rng(seed)
     x, q = (generator.normal(size=(n, 16)).astype(np.float32) for n in (references, queries))

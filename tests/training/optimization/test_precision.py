@@ -8,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vitrail.machine import ASSUMED
 from vitrail.models import parse
 from vitrail.training.optimization import precision
 from vitrail.training.optimization.precision import LossScale, autocast_type
@@ -28,7 +29,7 @@ def test_what_is_asked_for_is_taken() -> None:
 @pytest.mark.parametrize("has", [False, True])
 def test_auto_takes_bfloat16_where_it_is_faster(monkeypatch: pytest.MonkeyPatch, has: bool) -> None:
     expected = torch.bfloat16 if has else None
-    monkeypatch.setattr(precision, "has_bfloat16", lambda: has)
+    monkeypatch.setenv(ASSUMED, "GenuineIntel amx_bf16" if has else "GenuineIntel")
     assert autocast_type("auto", CPU, SMALL) == expected
     assert autocast_type("auto", CPU, TINY) is None
     assert autocast_type("auto", torch.device("mps"), SMALL) is None

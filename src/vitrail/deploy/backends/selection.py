@@ -31,7 +31,7 @@ from vitrail.deploy.backends.bench import MAX_CHANGED, measure_backends
 from vitrail.deploy.exporting.samples import take_samples
 from vitrail.download import cache_folder
 from vitrail.files import lock_folder, write_whole
-from vitrail.machine import available_cores
+from vitrail.machine import available_cores, processor_name, processor_words
 from vitrail.models import ViT
 from vitrail.models.weight_hash import hash_weights
 from vitrail.predictor import BatchingConfig, Predictor
@@ -205,10 +205,12 @@ def _digest(predictor: Predictor) -> str:
 
 def _machine() -> str:
     """Name the file for machines and packages like these."""
-    parts = [platform.machine(), platform.processor(), str(available_cores())]
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        parts += sorted({line for line in lines if line.startswith(("model name", "flags"))})
+    parts = [
+        platform.machine(),
+        processor_name(),
+        str(available_cores()),
+        *sorted(processor_words()),
+    ]
     for package in ("torch", "onnxruntime", "openvino"):
         with suppress(PackageNotFoundError):
             parts.append(f"{package} {version(package)}")

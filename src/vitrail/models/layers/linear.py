@@ -16,11 +16,7 @@ from torch._C import _functorch  # pyright: ignore[reportAttributeAccessIssue]
 
 from vitrail.machine import prefers_onednn
 
-_ONEDNN = (
-    prefers_onednn()
-    and torch.backends.mkldnn.is_available()
-    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-)
+_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 _LEAST_ROWS, _LEAST_PRODUCTS = 8, 2**21  # smaller ones take MKL no longer (measured on Zen 5)
 _PLAIN = (Tensor, nn.Parameter)  # a subclass, such as DTensor, brings operators of its own
 
@@ -39,7 +35,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Everything that reads graphs or operators (compilers, exporters, tracers, functorch, dispatch
     modes) sees `F.linear`.
     """
-    if not _ONEDNN or is_traced() or not suits_onednn(x, weight):
+    if not _ONEDNN or is_traced() or not (prefers_onednn() and suits_onednn(x, weight)):
         return F.linear(x, weight, bias)
     rows = x.flatten(0, -2)  # out here, so that the result may be changed in place
     if torch.is_grad_enabled() and any(

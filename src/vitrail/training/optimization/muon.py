@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from vitrail.machine import has_bfloat16
 from vitrail.training.checkpoints.dtensor import gather, local_part, shard_like
 
 _ADAMW_RMS = 0.2  # of AdamW's usual update (arXiv 2502.16982, section 2.2)
@@ -30,7 +31,8 @@ def orthogonalize(matrix: Tensor) -> Tensor:
     """
     a, b, c = _COEFFICIENTS
     wide = torch.promote_types(matrix.dtype, torch.float32)
-    halves = matrix.is_cuda or (wide == torch.float32 and _multiplies_bfloat16(matrix.device))
+    on_cpu = matrix.device.type == "cpu" and wide == torch.float32
+    halves = matrix.is_cuda or (on_cpu and has_bfloat16())
     x = matrix.to(torch.bfloat16 if halves else wide)
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
@@ -39,11 +41,6 @@ def orthogonalize(matrix: Tensor) -> Tensor:
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.mT if tall else x
-
-
-def _multiplies_bfloat16(device: torch.device) -> bool:
-    known = getattr(torch.cpu, "get_capabilities", dict)() if device.type == "cpu" else {}
-    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 class Muon(torch.optim.Optimizer):
