@@ -156,11 +156,11 @@ class TrainingRun:
             ) as self.metrics,
             listen() as self.signals,
         ):
-            for note in describe_run(self, start, deadline):
-                self.metrics.note(note)
             if saved:
                 self._resume(saved)
-            elif isinstance(self.train_set, ImageDataset):
+            for note in describe_run(self, start, deadline):
+                self.metrics.note(note)
+            if not saved and isinstance(self.train_set, ImageDataset):
                 self._fit_head(self.train_set)
             self._call("on_start", start)
             most = total if deadline is None else deadline.most

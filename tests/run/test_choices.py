@@ -1,6 +1,7 @@
 """What a run chooses by itself: the loss, thresholds, precision, and which images choose."""
 
 import json
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ from vitrail.data.dataset import ArrayDataset
 from vitrail.data.datasets.open import open_dataset
 from vitrail.data.transforms.apply import normalize
 from vitrail.distributed import Processes
+from vitrail.machine import ASSUMED
 from vitrail.training.checkpoints.checkpoint_files import latest_checkpoint
 from vitrail.training.losses import LossConfig
 from vitrail.training.run_data import read_config
@@ -96,22 +98,31 @@ def test_thresholds_are_not_chosen_on_test_images(tmp_path: Path) -> None:
 def test_the_precision_that_auto_chose_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine with bfloat16 a run that began in float32 goes on in float32."""
-    whole, config = toy(tmp_path / "whole"), toy(tmp_path / "run")
-    train(whole)
-    with pytest.MonkeyPatch.context() as patch:
-        fail_at(patch, 5)
-        with pytest.raises(ZeroDivisionError):
-            train(config)
-    saved = latest_checkpoint(config.out / "checkpoints")
-    assert saved is not None
-    assert saved.metadata["precision"] == "float32"
-    room = "vitrail.training.optimization.precision"
-    monkeypatch.setattr(f"{room}._has_bfloat16", lambda device: True)
-    monkeypatch.setattr(f"{room}._LEAST_FEATURES", 0)
-    assert TrainingRun(config, Processes(0, 1, CPU)).trainer.autocast == torch.bfloat16
-    train(config)
-    assert print_of(config.out) == print_of(whole.out)
+    """A run that began in float32 goes on in it anywhere, one in bfloat16 where that is quick."""
+    monkeypatch.setattr("vitrail.training.optimization.precision._LEAST_FEATURES", 0)
+    processors = {"float32": "GenuineIntel avx512f", "bfloat16": "GenuineIntel avx512_bf16"}
+    for name, other in (("float32", "bfloat16"), ("bfloat16", "float32")):
+        monkeypatch.setenv(ASSUMED, processors[name])
+        whole, config = toy(tmp_path / f"{name} whole"), toy(tmp_path / name)
+        train(whole)
+        with pytest.MonkeyPatch.context() as patch:
+            fail_at(patch, 5)
+            with pytest.raises(ZeroDivisionError):
+                train(config)
+        saved = latest_checkpoint(config.out / "checkpoints")
+        assert saved is not None
+        assert saved.metadata["precision"] == name
+        monkeypatch.setenv(ASSUMED, processors[other])
+        here = TrainingRun(config, Processes(0, 1, CPU)).trainer.autocast
+        assert here == (torch.bfloat16 if other == "bfloat16" else None)
+        if name == "bfloat16":
+            with pytest.raises(InputError, match=r"^cannot resume: .* in bfloat16, which the cpu "):
+                train(config)
+            monkeypatch.setenv(ASSUMED, processors[name])
+        train(config)
+        assert print_of(config.out) == print_of(whole.out)
+        said = (config.out / "log.txt").read_text()
+        assert re.findall(r" on cpu in (\w+)", said) == [name, name]
 
 
 @pytest.mark.parametrize("choice", [{"keep": "best"}, {"patience": 3}])

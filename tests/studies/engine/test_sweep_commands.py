@@ -8,15 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.commands import run
+from tests.faults.toy import toy
 from vitrail.config import InputError
 from vitrail.run import train
+from vitrail.studies.engine import sweep_cost
 from vitrail.studies.engine.jobs import Records
 from vitrail.studies.engine.live_table import RunState, SweepProgress
 from vitrail.studies.engine.plan_file import make_plan, read_axes, read_plan, split_values
 from vitrail.studies.engine.run_table import show_sweep
 from vitrail.studies.engine.sweep import estimate_sweep, sweep
-from vitrail.studies.engine.sweep_cost import RunCost
+from vitrail.studies.engine.sweep_cost import RunCost, Speeds
 from vitrail.studies.engine.sweep_result import SweepResult
+from vitrail.training.peft import TuneConfig
 
 TINY = "ViT/4@8,depth=1,width=16,heads=2,mlp=32,channels=1"
 BASE = {"data": "digits", "model": TINY, "batch": 16, "steps": 2, "eval_every": "2 steps"}
@@ -145,6 +148,13 @@ def test_an_estimate_counts_and_writes_nothing(tmp_path: Path) -> None:
     again = estimate_sweep({**BASE, "lr": "best(1e-3,2e-3)"}, **words)
     assert (again.flops, again.seconds) == (0, 0)
     assert all(each.done for each in again.runs)
+
+
+def test_a_run_that_begins_with_a_probe_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights need not be there yet."""
+    monkeypatch.setattr(sweep_cost, "_SECONDS", 0.0)
+    config = toy(Path(), weights="run:later", tune=TuneConfig(head="probe"))
+    assert Speeds(1).time(config).processor > 0
 
 
 def test_a_budget_of_processor_minutes_is_solved_once(tmp_path: Path) -> None:

@@ -36,6 +36,13 @@ def test_a_run_tells_what_it_was_and_what_it_took(tmp_path: Path) -> None:
     assert train(config) == run  # which is read, not run again
 
 
+@pytest.mark.parametrize("every", [1, 2])
+def test_operations_that_checkpointing_repeats_are_left_out(tmp_path: Path, every: int) -> None:
+    config = toy(tmp_path, length=steps(1), checkpointing=True, checkpoint_every=every)
+    run = train(config)
+    assert run.flops == training_cost(replace(parse(config.model), classes=10)).flops * 16
+
+
 def test_operations_are_by_tuning_and_teacher(tmp_path: Path) -> None:
     teacher = train(toy(tmp_path / "teacher", length=steps(1)))
     source = str(teacher.folder / "model")

@@ -148,7 +148,8 @@ class Speeds:
         key = speed_key(config)
         if key not in self._times:
             with _threads(self._threads):
-                fresh = replace(config, weights=None)
+                tune = replace(config.tune, head="replace")  # a probe needs weights
+                fresh = replace(config, weights=None, tune=tune)
                 self._times[key] = time_image(fresh, least=_SECONDS)
         return self._times[key]
 

@@ -33,7 +33,12 @@ from vitrail.training.checkpoints.state_dicts import (
     unflatten_state_dict,
 )
 from vitrail.training.loop import Trainer
-from vitrail.training.optimization.precision import LossScale, dtype_of, name_precision
+from vitrail.training.optimization.precision import (
+    LossScale,
+    dtype_of,
+    multiplies_bfloat16,
+    name_precision,
+)
 from vitrail.training.train_config import TrainConfig
 
 TENSORS = "tensors.safetensors"
@@ -103,6 +108,14 @@ def save_checkpoint(
 
 def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro_batch: int | None) -> None:
     """Load a checkpoint into a trainer; unless `micro_batch` is given, it is the saved one."""
+    # What `auto` chose where the run began stays, so that another machine computes the same.
+    dtype, device = dtype_of(saved.metadata["precision"]), next(trainer.model.parameters()).device
+    asked = dtype == trainer.autocast  # or chosen here, too
+    if dtype == torch.bfloat16 and not asked and not multiplies_bfloat16(device):
+        raise InputError(
+            f"cannot resume: {saved.path} was computed in bfloat16, which the {device.type} here "
+            f"lacks; resume it where it began, or {RESTART_HINT}"
+        )
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "ema": {}}
     path = saved.path / TENSORS
     whole = path.exists() and not any(map(is_sharded, trainer.model.parameters()))
@@ -121,8 +134,7 @@ def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro_batch: in
     )
     if trainer.ema is not None:
         trainer.ema.load(parts["ema"])
-    # What `auto` chose where the run began stays, so that another machine computes the same.
-    trainer.compute_in(dtype_of(saved.metadata["precision"]))
+    trainer.compute_in(dtype)
     if trainer.scale is not None:
         trainer.scale = LossScale(**saved.metadata["scale"], device=trainer.scale.factor.device)
     if micro_batch is None:  # what memory is free now must not change what is computed

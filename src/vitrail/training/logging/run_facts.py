@@ -48,7 +48,8 @@ def image_flops(config: TrainConfig, spec: Spec, teacher: Spec | None = None) ->
 
     Those that checkpointing repeats to save memory are left out, as they teach nothing.
     """
-    return cost_of_training(replace(config, checkpointing=False), spec, teacher).flops
+    plain = replace(config, checkpointing=False, checkpoint_every=1)
+    return cost_of_training(plain, spec, teacher).flops
 
 
 def cost_of_training(

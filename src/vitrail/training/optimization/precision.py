@@ -31,7 +31,7 @@ def autocast_type(precision: Precision, device: torch.device, spec: Spec) -> tor
     """
     if precision == "auto":
         small = device.type == "cpu" and spec.pooled < _LEAST_FEATURES
-        precision = "bfloat16" if _has_bfloat16(device) and not small else "float32"
+        precision = "bfloat16" if multiplies_bfloat16(device) and not small else "float32"
     return dtype_of(precision)
 
 
@@ -45,7 +45,7 @@ def name_precision(dtype: torch.dtype | None) -> str:
     return next(name for name, each in _TYPES.items() if each == dtype)
 
 
-def _has_bfloat16(device: torch.device) -> bool:
+def multiplies_bfloat16(device: torch.device) -> bool:
     """Tell whether the hardware has bfloat16; a CPU without it takes 60 times as long."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
