@@ -103,7 +103,7 @@ def test_streams_of_folders_and_of_several_labels(tmp_path: Path) -> None:
 
 
 def test_a_row_without_a_image(tmp_path: Path) -> None:
-    folder, gone = tmp_path / "p", {"bytes": None, "path": str(tmp_path / "gone.png")}
+    folder, gone = tmp_path / "p", {"bytes": None, "path": str(tmp_path / "p" / "gone.png")}
     images = [None, gone, {"bytes": png(2), "path": None}]
     rows = table(range(3)).remove_columns("image").add_column("image", images)
     rows = rows.cast_column("image", datasets.Image(decode=False))

@@ -202,16 +202,57 @@ def test_threads_and_processes_read_the_same(tmp_path: Path) -> None:
             assert processes.map(read_all, [dataset] * 2) == [expected] * 2
 
 
-def test_files_on_the_hub_are_read_through_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_name_files_of_their_own_dataset_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's row opens no connection to elsewhere, and no file of this machine."""
     import fsspec
+    from huggingface_hub import constants
 
     from vitrail.data.datasets.hub import hub_dataset as hub
+    from vitrail.data.datasets.hub.hub_library import parse_name
 
-    monkeypatch.setattr(fsspec, "open", lambda path, mode: BytesIO(f"{path} {mode}".encode()))
-    for path in ("hf://datasets/o/n/1.png", "zip://1.png::hf://datasets/o/n/a.zip"):
-        assert hub.read_row({"bytes": None, "path": path}) == f"{path} rb".encode()
-    with pytest.raises(FileNotFoundError):
-        hub.read_row({"bytes": None, "path": "https://example.org/1.png"})
+    opened: list[str] = []
+
+    def opening(path: str, mode: str) -> BytesIO:
+        opened.append(path)
+        return BytesIO(f"{path} {mode}".encode())
+
+    cache, folder, secret = tmp_path / "cache", tmp_path / "photos", tmp_path / "secret.png"
+    for each in (cache, folder):
+        each.mkdir()
+        (each / "1.png").write_bytes(b"mine")
+    secret.write_bytes(b"secret")
+    monkeypatch.setattr(fsspec, "open", opening)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    there, local = parse_name("o/n"), parse_name(str(folder))
+    for path in ("hf://datasets/o/n/1.png", "zip://1.png::hf://datasets/o/n@main/a.zip"):
+        assert hub.read_row({"bytes": None, "path": path}, there) == f"{path} rb".encode()
+    inner = f"zip://1.png::{folder}/a.zip"
+    assert hub.read_row({"path": inner}, local) == f"{inner} rb".encode()
+    assert hub.read_row({"path": str(cache / "1.png")}, there) == b"mine"
+    assert hub.read_row({"path": "1.png"}, local) == b"mine"
+    del opened[:]
+    for path in (
+        "ftp://127.0.0.1/a.png?hf://",
+        "https://example.org/1.png",
+        "hf://datasets/o/nother/1.png",
+        "hf://datasets/o/n/../../p/secret/1.png",
+        "hf://models/o/n/1.png",
+        "zip://1.png::ftp://127.0.0.1/hf://datasets/o/n/a.zip",
+        "ftp://127.0.0.1/::hf://datasets/o/n/a.zip",
+        "file:///etc/passwd",
+        str(secret),
+        "../secret.png",
+        f"zip://1.png::{secret}",
+        f"{folder}/../secret.png",
+    ):
+        for source in (there, local):
+            with pytest.raises(PermissionError, match="Not in this dataset"):
+                hub.read_row({"bytes": None, "path": path}, source)
+    with pytest.raises(PermissionError):
+        hub.read_row({"path": "hf://datasets/o/n/1.png"}, local)
+    assert opened == []
 
 
 def test_what_the_library_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

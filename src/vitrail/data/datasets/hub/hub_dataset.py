@@ -6,6 +6,7 @@ is read as it arrives. decode.py decodes the images, not the library. No dataset
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from vitrail.data.datasets.class_index import ClassIndex, name_classes, number_l
 from vitrail.data.datasets.folder import read_image_file
 from vitrail.data.datasets.hub.hub_library import (
     HubName,
+    cache_folders,
     import_datasets,
     in_one_line,
     load_splits,
@@ -37,6 +39,7 @@ from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.split import choose_split, spell, split_indices
 from vitrail.text import printable, quoted
 
+_ARCHIVES = ("zip://", "tar://", "gzip://", "bz2://", "xz://")
 _LABELS = ("label", "labels", "class", "cls")  # names of label columns whose type does not say so
 _LABEL_TYPES = ("int", "uint", "bool", "string", "large_string")
 
@@ -57,9 +60,10 @@ class HubDataset(ImageDataset):
     """The images of some splits, in the library's files on this machine."""
 
     def __init__(
-        self, name: str, root: Path | None, splits: dict[str, Any], columns: HubColumns
+        self, name: str, source: HubName, splits: dict[str, Any], columns: HubColumns
     ) -> None:
         assert columns.classes is not None
+        self._source = source
         self._splits, self._column = list(splits.items()), columns.image
         self._ends = list(accumulate(len(rows) for rows in splits.values()))
         labels = number_labels(
@@ -68,12 +72,12 @@ class HubDataset(ImageDataset):
             lambda index: f"{name}: {self.where(index)}",
             several=columns.multilabel,
         )
-        super().__init__(name, columns.classes, labels, root)
+        super().__init__(name, columns.classes, labels, source.root)
 
     def read(self, index: int) -> bytes:
         """Return the image of a row, or read the file that the row names."""
         split, row = self._find(index)
-        return read_row(self._splits[split][1][row][self._column] or {})
+        return read_row(self._splits[split][1][row][self._column] or {}, self._source)
 
     def where(self, index: int) -> str:
         """Name an image by its split and row."""
@@ -97,7 +101,7 @@ class HubStream(ImageStream):
     A shard is a file or, of Parquet files, a row group.
     """
 
-    def __init__(self, name: str, rows: Any, columns: HubColumns, buffer: int) -> None:
+    def __init__(self, name: str, source: HubName, rows: Any, columns: HubColumns) -> None:
         if columns.classes is None:
             where = f"{name}: column {columns.label!r} has no class names"
             raise InputError(f"{where}; write ,classes=NUMBER, or leave stream=true out")
@@ -110,9 +114,9 @@ class HubStream(ImageStream):
             shards=rows.num_shards,
             multilabel=columns.multilabel,
             length=(known and known.num_examples) or None,
-            buffer=buffer,
+            buffer=source.options.buffer,
         )
-        self._rows, self._columns = rows, columns
+        self._source, self._rows, self._columns = source, rows, columns
 
     def read_shard(self, shard: int, offset: int = 0) -> Iterator[tuple[int, StreamItem]]:
         """Read a shard's rows from one on; those before it in the shard are read and dropped."""
@@ -129,8 +133,8 @@ class HubStream(ImageStream):
                 except InputError as error:
                     raise InputError(f"{where}: {error}") from None
                 try:
-                    content: Content | OSError = read_row(image)
-                except FileNotFoundError as error:
+                    content: Content | OSError = read_row(image, self._source)
+                except (FileNotFoundError, PermissionError) as error:
                     content = error
                 yield number, StreamItem(content, index, where)
 
@@ -158,8 +162,8 @@ def open_hub(
         if name.options.stream:
             parts = list(ours.values())
             rows = parts[0] if len(parts) == 1 else datasets.concatenate_datasets(parts)
-            return HubStream(title, rows, columns, name.options.buffer)
-        dataset = HubDataset(title, name.root, ours, columns)
+            return HubStream(title, name, rows, columns)
+        dataset = HubDataset(title, name, ours, columns)
     if not alone:
         return dataset
     return select(dataset, split_indices(dataset, spell(split), seed), f"{name} ({split})")
@@ -216,15 +220,26 @@ def _values(rows: Any, column: str | None) -> list[Any]:
     return rows.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
 
 
-def read_row(image: dict[str, Any]) -> bytes:
-    """Return an image's bytes from its row, or read the file that the row names."""
+def read_row(image: dict[str, Any], name: HubName) -> bytes:
+    """Return an image's bytes from its row, or read the file of this dataset that the row names."""
     if (content := image.get("bytes")) is not None:
         return content
     if not (path := image.get("path")):
         raise FileNotFoundError("the row has no image")
-    if "hf://" in path:  # in a repository of the hub, or (zip://…::hf://…) in an archive there
-        import fsspec
+    *archives, outer = path.split("::")  # zip://MEMBER::hf://datasets/NAME@REVISION/FILE.zip
+    if "://" in outer:
+        place = f"hf://datasets/{name.place}"
+        inside = isinstance(name.place, str) and outer.startswith((f"{place}/", f"{place}@"))
+        inside = inside and ".." not in outer.split("/")
+    else:
+        roots = [name.root] if name.root else cache_folders()
+        outer = os.path.abspath(os.path.join(roots[0], outer))
+        inside = any(Path(outer).is_relative_to(os.path.abspath(root)) for root in roots)
+    if not inside or not all(each.startswith(_ARCHIVES) for each in archives):
+        raise PermissionError(errno.EACCES, f"Not in this dataset: {printable(path)}")
+    if "://" not in path:
+        return read_image_file(os.fsencode(outer))
+    import fsspec
 
-        with fsspec.open(path, "rb") as file:
-            return file.read()  # pyright: ignore[reportAttributeAccessIssue]
-    return read_image_file(os.fsencode(path))
+    with fsspec.open("::".join([*archives, outer]), "rb") as file:
+        return file.read()  # pyright: ignore[reportAttributeAccessIssue]

@@ -83,6 +83,20 @@ def import_datasets() -> Any:
     return datasets
 
 
+def cache_folders() -> list[Path]:
+    """Name the folders that the library downloads to."""
+    import datasets
+    from huggingface_hub import constants
+
+    places = (
+        datasets.config.HF_DATASETS_CACHE,
+        datasets.config.DOWNLOADED_DATASETS_PATH,
+        datasets.config.EXTRACTED_DATASETS_PATH,
+        constants.HF_HUB_CACHE,
+    )
+    return [Path(place) for place in places]
+
+
 def load_splits(datasets: Any, name: HubName) -> dict[str, Any]:
     """Load all splits of a dataset, by their usual names."""
     place, options = name.place, name.options
