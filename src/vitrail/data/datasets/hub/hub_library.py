@@ -85,13 +85,13 @@ def import_datasets() -> Any:
 
 def cache_folders() -> list[Path]:
     """Name the folders that the library downloads to."""
-    import datasets
     from huggingface_hub import constants
 
+    config = import_datasets().config
     places = (
-        datasets.config.HF_DATASETS_CACHE,
-        datasets.config.DOWNLOADED_DATASETS_PATH,
-        datasets.config.EXTRACTED_DATASETS_PATH,
+        config.HF_DATASETS_CACHE,
+        config.DOWNLOADED_DATASETS_PATH,
+        config.EXTRACTED_DATASETS_PATH,
         constants.HF_HUB_CACHE,
     )
     return [Path(place) for place in places]
