@@ -23,6 +23,7 @@ from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.torchvision import TORCHVISION
 from vitrail.weights.load import read_checkpoint
 from vitrail.weights.model_folder import save_folder
+from vitrail.weights.uncertainty_record import Uncertainty, UncertaintyFacts
 
 TINY = "ViT/8@16,depth=1,width=64,heads=1,mlp=32,classes=3,activation=gelu"
 IMAGE = Preprocess(
@@ -132,6 +133,59 @@ def test_a_spec_for_images_of_any_size_is_bounded(tmp_path: Path) -> None:
     edit_json(tmp_path / "bit" / "model.json", lambda data: data["spec"].update(image=[64, 30_000]))
     with pytest.raises(InputError, match="images of 64x30000 pixels; the limit is 4096 on a side"):
         read_checkpoint(str(tmp_path / "bit"))
+
+
+def numbers_of(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """List the places of all numbers in plain data."""
+    if isinstance(data, dict | list):
+        items = data.items() if isinstance(data, dict) else enumerate(data)
+        return [each for key, value in items for each in numbers_of(value, (*path, key))]
+    return [path] * (isinstance(data, int | float) and not isinstance(data, bool))
+
+
+def test_every_number_of_a_record_is_bounded(tmp_path: Path) -> None:
+    """What is read in spite of an absurd number still computes finite probabilities."""
+    facts = UncertaintyFacts(temperature=2.0, ece_before=0.2, ece_after=0.1, images=4, data="x")
+    known = Uncertainty(
+        facts=facts,
+        confidence=torch.rand(4, dtype=torch.float64),
+        correct=torch.ones(4, dtype=torch.uint8),
+        means=torch.zeros(0, 0),
+        distances=torch.zeros(0),
+    )
+    save_folder(replace(checkpoint(), uncertainty=known), tmp_path / "m")
+    record = tmp_path / "m" / "model.json"
+    before = json.loads(record.read_text())
+    del before["checksum"]
+    places = numbers_of(before)
+    assert ("spec", "branches") in places
+    assert ("uncertainty", "temperature") in places
+    refused = 0
+    for path in places:
+        for value in (10**9, 10**400, 1e-320, -3, float("nan"), float("inf")):
+            changed = json.loads(json.dumps(before))
+            inner = changed
+            for key in path[:-1]:
+                inner = inner[key]
+            inner[path[-1]] = value
+            record.write_text(json.dumps(changed))
+            try:
+                read = read_checkpoint(str(tmp_path / "m"))
+            except InputError as error:
+                assert "\n" not in str(error)
+                refused += 1
+                continue
+            with torch.no_grad():
+                logits = read.build()(torch.rand(1, 3, 16, 16))
+            divisor = read.uncertainty.temperature if read.uncertainty else 1.0
+            assert torch.softmax(logits / divisor, 1).isfinite().all(), (path, value)
+    assert refused > 4 * len(places)
+
+
+def test_a_model_larger_than_memory_is_not_built() -> None:
+    with pytest.raises(InputError, match="GiB of weights, this machine .* GiB of free memory"):
+        build("ViT-B/16,depth=10000,width=12288,mlp=49152")
+    assert build("ViT-B/16,depth=2,width=122880", device="meta").spec.width == 122880
 
 
 def test_our_own_folder_has_no_nan(tmp_path: Path) -> None:

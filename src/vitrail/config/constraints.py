@@ -14,7 +14,7 @@ class Range:
         self._low, self._high = (float(bound) for bound in text[1:-1].split(","))
 
     def __contains__(self, value: float) -> bool:
-        if math.isinf(value):
+        if abs(value) == math.inf:  # math.isinf refuses large whole numbers
             return False
         low = value > self._low or (value == self._low and self.text.startswith("["))
         return low and (value < self._high or (value == self._high and self.text.endswith("]")))

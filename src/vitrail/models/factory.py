@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from vitrail.config import InputError, from_dict, to_dict
+from vitrail.machine import available_memory
 from vitrail.models.bit import BiT
+from vitrail.models.cost.total import FLOAT, cost_of
 from vitrail.models.names import as_spec
 from vitrail.models.spec import BiTSpec, Spec
 from vitrail.models.vit import ViT
@@ -38,8 +40,20 @@ def build(
         except InputError as error:
             raise InputError(f"{spec.name}: {error}") from None
     place = torch.device(device or torch.get_default_device())
+    if place.type == "cpu":
+        _check_memory(spec)
     with torch.device(place if seed is None else "meta"):
         made = BiT(spec) if isinstance(spec, BiTSpec) else ViT(spec)
     if seed is not None and place.type != "meta":
         made.to_empty(device=place).init_weights(seed)
     return made
+
+
+def _check_memory(spec: Spec) -> None:
+    """Refuse a model whose weights alone are larger than this machine's free memory."""
+    needed, free = FLOAT * cost_of(spec).parameters, available_memory()
+    if needed > free:
+        raise InputError(
+            f"{spec.name[:80]} has {needed / 2**30:,.1f} GiB of weights, this machine "
+            f"{free / 2**30:,.1f} GiB of free memory; choose a smaller model"
+        )

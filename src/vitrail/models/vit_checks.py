@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from reprlib import repr as shorten
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from vitrail.config import InputError, suggest
 
 if TYPE_CHECKING:
     from vitrail.models.vit_spec import Size, ViTSpec
+
+MOST_BLOCKS, LARGEST_NUMBER = 10_000, 2**24
+"""Far more than any model has; without a limit, a name of one line costs hours or all memory."""
 
 ROTARY_NOISE = ("rotary_shift", "rotary_jitter", "rotary_rescale")
 """Options that disturb rotary coordinates in training."""
@@ -20,6 +24,8 @@ def check_vit(spec: ViTSpec) -> None:
     check_least(spec, 0, "classes", "representation", "registers", "layer_scale", "norm_eps")
     check_least(spec, 0, "pool_heads", "pool_mlp", "rotary_grid", "key_heads", "key_heads_ends")
     check_least(spec, 1, "branches", "position_mlp")
+    if spec.depth * spec.branches > MOST_BLOCKS:
+        raise InputError(f"depth x branches must be at most {MOST_BLOCKS:_}")
     for rate in ("dropout", "attention_dropout", "stochastic_depth"):
         if not 0 <= getattr(spec, rate) < 1:
             raise InputError(f"{rate} must be in [0, 1), got {getattr(spec, rate)}")
@@ -146,7 +152,12 @@ def check_division(image: Size, stride: Size) -> None:
 
 
 def check_choices(spec: Any) -> None:
-    """Refuse a value that its field's type does not list."""
+    """Refuse a value that its field's type does not list, and numbers that no model has."""
+    for field, value in vars(spec).items():
+        most = MOST_BLOCKS if field in ("depth", "branches", "stages") else LARGEST_NUMBER
+        parts = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(part, int | float) and not abs(part) <= most for part in parts):
+            raise InputError(f"{field} must be at most {most:_}, got {shorten(value)}")
     for field, kind in get_type_hints(type(spec)).items():
         if get_origin(kind) is Literal and getattr(spec, field) not in get_args(kind):
             value, known = getattr(spec, field), get_args(kind)

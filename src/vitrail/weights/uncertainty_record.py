@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from vitrail.config import InputError, PositiveFloat, UnitFloat
+from vitrail.config import InputError, NonNegativeInt, Range, UnitFloat
 from vitrail.weights.files.tensor_files import open_weights, sha256_of
 from vitrail.weights.files.write_safetensors import save_safetensors
 
@@ -22,13 +23,13 @@ FILE = "uncertainty.safetensors"
 class UncertaintyFacts:
     """What model.json says of it."""
 
-    temperature: PositiveFloat
+    temperature: Annotated[float, Range("[0.0001, 10000]")]
     """Probabilities are softmax(logits / temperature)."""
     ece_before: UnitFloat
     """Expected calibration error on the held-out images without a temperature."""
     ece_after: UnitFloat
     """The same with it, each fifth of the images by the temperature of the others."""
-    images: int
+    images: NonNegativeInt
     """Held-out images that all this was evaluated on."""
     data: str
     """Where they are from."""
