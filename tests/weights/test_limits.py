@@ -3,8 +3,10 @@
 import json
 import os
 import struct
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +174,7 @@ def test_every_number_of_a_record_is_bounded(tmp_path: Path) -> None:
             try:
                 read = read_checkpoint(str(tmp_path / "m"))
             except InputError as error:
-                assert "\n" not in str(error)
-                refused += 1
+                refused += "\n" not in str(error)
                 continue
             with torch.no_grad():
                 logits = read.build()(torch.rand(1, 3, 16, 16))
@@ -183,7 +184,7 @@ def test_every_number_of_a_record_is_bounded(tmp_path: Path) -> None:
 
 
 def test_a_model_larger_than_memory_is_not_built() -> None:
-    with pytest.raises(InputError, match="GiB of weights, this machine .* GiB of free memory"):
+    with pytest.raises(InputError, match=r"GiB of weights, this machine .* GiB of free memory"):
         build("ViT-B/16,depth=10000,width=12288,mlp=49152")
     assert build("ViT-B/16,depth=2,width=122880", device="meta").spec.width == 122880
 
@@ -221,6 +222,22 @@ def test_many_empty_tensors_are_refused_at_once(tmp_path: Path) -> None:
     for name, count in (("safetensors", "60_000"), ("npz", "10_001"), ("pth", "10_001")):
         with pytest.raises(InputError, match=f"holds {count} tensors; the limit is 10_000"):
             read_checkpoint(str(tmp_path / f"w.{name}"))
+
+
+def test_an_empty_tensor_of_an_absurd_shape_is_refused(tmp_path: Path) -> None:
+    """Its product is 0 bytes, but torch multiplies the other sides."""
+    shape = [0, 2**61, 2**61]
+    entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
+    header = json.dumps({"w": entry}).encode()
+    (tmp_path / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    array = BytesIO()
+    described = {"descr": "<f4", "fortran_order": False, "shape": tuple(shape)}
+    np.lib.format.write_array_header_1_0(array, described)
+    with zipfile.ZipFile(tmp_path / "w.npz", "w") as archive:
+        archive.writestr("w.npy", array.getvalue())
+    for name in ("w.safetensors", "w.npz"):
+        with pytest.raises(InputError, match=r"impossible shape, .*2305843009213693952"):
+            read_checkpoint(str(tmp_path / name))
 
 
 @pytest.mark.parametrize("format", [TIMM, TORCHVISION], ids=lambda each: each.name)

@@ -115,6 +115,9 @@ def open_weights(path: Path) -> WeightsFile:
         if not header.shapes:
             others = ", ".join(shorten(name) for name in header.ignored[:5])
             raise InputError(f"holds no tensors{f', only {others}' if others else ''}")
+        for name, shape in header.shapes.items():  # one side may be 0, and the others absurd
+            if math.prod(max(side, 1) for side in shape) >= 2**62:
+                raise InputError(f"{shorten(name)} has an impossible shape, {str(shape)[:80]}")
     return WeightsFile(
         path=path,
         kind=kind,
