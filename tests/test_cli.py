@@ -334,6 +334,21 @@ def test_an_error_of_the_system_gets_one_line(
     assert capsys.readouterr().err == expected
 
 
+def test_ctrl_c_while_commands_are_imported_gets_one_line() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'vitrail.cli.options':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+        "from vitrail.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "vitrail: interrupted\n")
+
+
 @pytest.mark.parametrize("command", ["evaluate x digits", "inspect x", "train digits", "convert x"])
 def test_a_name_that_is_too_long_is_the_users(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

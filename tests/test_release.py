@@ -95,6 +95,8 @@ def test_the_papers_agree_with_the_package() -> None:
     assert citation["license"] == PROJECT["license"]
     conda = (ROOT / "conda" / "meta.yaml").read_text(encoding="utf-8")
     assert f'version = "{vitrail.__version__}"' in conda
+    (script,) = PROJECT["scripts"].items()
+    assert " = ".join(script) in conda
     names = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
     for wanted in PROJECT["dependencies"]:
         match = re.match(r"([\w-]+)(.+)", wanted)
