@@ -125,7 +125,8 @@ def test_s7_nothing_is_fetched(server: Server) -> None:
             trap.accept()
 
 
-def test_s11_a_client_that_goes_takes_its_work_along(server: Server) -> None:
+@pytest.mark.parametrize("reset", [True, False], ids=["reset", "closed"])
+def test_s11_a_client_that_goes_takes_its_work_along(server: Server, reset: bool) -> None:
     worker = server.workers()[0]
     os.kill(worker, signal.SIGSTOP)
     try:
@@ -134,7 +135,8 @@ def test_s11_a_client_that_goes_takes_its_work_along(server: Server) -> None:
         clients += [server.raw(request(image(seed))) for seed in range(5)]
         until(lambda: server.metric("vitrail_queue_images") == 5)
         for client in clients:
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            if reset:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
         until(lambda: server.metric("vitrail_queue_images") == 0, 2)
     finally:

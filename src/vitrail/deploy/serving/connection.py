@@ -15,7 +15,9 @@ from vitrail.deploy.serving.access import error_body
 from vitrail.deploy.serving.limits import ServeLimits
 
 _REST = 2**20  # bytes beyond the limit that are still read of a refused body
-_AHEAD = 50  # requests that a client may send ahead of the responses
+_AHEAD = 50  # requests that are parsed ahead of the responses; more wait as bytes
+_PROBES = 0.5  # seconds between two
+_PART = 4096  # bytes that are parsed at once: at most some 200 requests
 
 
 class Connection(HttpToolsProtocol):
@@ -34,6 +36,9 @@ class Connection(HttpToolsProtocol):
         self._waiting = True  # for headers
         self._taken = 0  # bytes of the body
         self._rest: int | None = None  # bytes that may still arrive, once it is closing
+        self._later = b""  # bytes that arrived, but are not parsed before responses are written
+        self._ended = False  # whether the client will send nothing more
+        self._probing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Start waiting for a request."""
@@ -44,7 +49,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel all timers and release the request."""
-        for timer in (self._deadline, self._unread, self._lingering):
+        for timer in (self._deadline, self._unread, self._lingering, self._probing):
             if timer:
                 timer.cancel()
         super().connection_lost(exc)
@@ -60,12 +65,57 @@ class Connection(HttpToolsProtocol):
             if self._rest < 0:
                 self._end()
             return
-        if self._waiting:
-            self._arm()
-            self._head += len(data)
-        super().data_received(data)
-        if self._waiting and self._head > self.limits.header and not self.transport.is_closing():
-            self._refuse(431, f"headers of more than {self.limits.header} bytes")
+        if self._later:
+            self._later += data
+        else:
+            self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse bytes until too many requests wait for those before them."""
+        for start in range(0, len(data), _PART):
+            if len(self.pipeline) >= _AHEAD:
+                self._later = data[start:]
+                return self.flow.pause_reading()
+            part = data[start : start + _PART]
+            if self._waiting:
+                self._arm()
+                self._head += len(part)
+            super().data_received(part)
+            closing = self._rest is not None or self.transport.is_closing()
+            if self._waiting and self._head > self.limits.header and not closing:
+                self._refuse(431, f"headers of more than {self.limits.header} bytes")
+            if self._rest is not None:
+                return
+
+    def eof_received(self) -> bool:
+        """Answer the requests that arrived whole; return whether any did."""
+        self._ended = bool(self.pipeline or self._later) or (
+            self._busy() and not self.cycle.more_body
+        )
+        if self._ended:
+            self._probe()
+        return self._ended
+
+    def _probe(self) -> None:
+        """Find out whether the client has gone, or has only ended its own side.
+
+        Clients pass over this line. One that has closed its socket answers the first with a reset,
+        which the second one meets, and its work ends.
+        """
+        self._probing = None
+        quiet = not self.pipeline and self._busy() and not self.cycle.response_started
+        if quiet and not self.over and self.cycle.scope["http_version"] == "1.1":
+            self.transport.write(STATUS_LINE[100] + b"\r\n")
+            self._probing = self.loop.call_later(_PROBES, self._probe)
+
+    def on_response_complete(self) -> None:
+        """Go on with what arrived meanwhile."""
+        super().on_response_complete()
+        if self._later and len(self.pipeline) < _AHEAD:
+            later, self._later = self._later, b""
+            self._parse(later)
+        if self._ended and not self._later and not self.pipeline and not self._busy():
+            self.transport.close()
 
     def on_headers_complete(self) -> None:
         """Start the request, unless its headers are too long."""
@@ -76,9 +126,6 @@ class Connection(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > self.limits.header:
             return self._refuse(431, f"headers of more than {self.limits.header} bytes")
-        if len(self.pipeline) >= _AHEAD:
-            self._rest = 0
-            return self.transport.close()
         super().on_headers_complete()
         if self.cycle:
             transport: Any = _ResponseTransport(self)

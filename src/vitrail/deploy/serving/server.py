@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _FILES = 200  # open files of the server itself
 _FEWEST = 50  # connections below which hardly anybody could be served
 _BACKLOG = 4096  # connections that wait to be accepted
+_ENDING = 1  # second that the model processes take to end, after the last answer
 _MAX_SECONDS, _MAX_IMAGES = 3600, 65536
 
 
