@@ -87,7 +87,7 @@ class Connection(HttpToolsProtocol):
             if self._rest is not None:
                 return
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Answer the requests that arrived whole; return whether any did."""
         self._ended = bool(self.pipeline or self._later) or (
             self._busy() and not self.cycle.more_body
