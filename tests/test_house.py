@@ -100,18 +100,23 @@ def level(room: str) -> int:
     raise AssertionError(f"the house has no room {room!r}; say in LEVELS where it stands")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_dependencies_point_downwards(path: Path) -> None:
-    room = room_of(path)
-    for module in imports(path):
-        package, _, rest = module.partition(".")
-        assert package not in PEERS, f"{path.name} imports the peer {package}"
-        if package == "matplotlib":
-            assert room == "plotting"
-        if package != "vitrail" or rest == "__version__" or room in ("__init__", "__main__"):
-            continue
-        other = rest.partition(".")[0]
-        assert room == other or level(other) < level(room), f"{path.name} imports {module}"
+def test_dependencies_point_downwards() -> None:
+    wrong = [
+        f"{path.relative_to(SOURCE)} imports {module}"
+        for path in FILES
+        for module in imports(path)
+        if not may_import(room_of(path), module)
+    ]
+    assert wrong == []
+
+
+def may_import(room: str, module: str) -> bool:
+    """Tell whether a room may import a module: no peer, matplotlib to plot, ours from below."""
+    package, _, rest = module.partition(".")
+    if package != "vitrail" or rest == "__version__" or room in ("__init__", "__main__"):
+        return package not in PEERS and (package != "matplotlib" or room == "plotting")
+    other = rest.partition(".")[0]
+    return room == other or level(other) < level(room)
 
 
 def test_only_the_specs_of_models_are_free_of_torch() -> None:
@@ -213,27 +218,40 @@ def test_no_room_for_odds_and_ends() -> None:
     assert not [path for path in inside if odds & set(path.with_suffix("").parts)]
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_words_of_our_own_stay_away(path: Path) -> None:
-    text = re.sub("</?picture>", "", path.read_text(encoding="utf-8"))  # HTML's own word
-    found = {word.lower() for word in re.findall(r"[A-Za-z]+", text)} & OLD_WORDS
-    assert found == set()
+def test_words_of_our_own_stay_away() -> None:
+    found = {}
+    for path in TEXTS:
+        text = re.sub("</?picture>", "", path.read_text(encoding="utf-8"))  # HTML's own word
+        if words := {word.lower() for word in re.findall(r"[A-Za-z]+", text)} & OLD_WORDS:
+            found[str(path.relative_to(ROOT))] = words
+    assert found == {}
 
 
-@pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_tests_share_plain_modules_and_call_public_names(path: Path) -> None:
+def test_tests_share_plain_modules_and_call_public_names() -> None:
     """What is private may change without a test; tests may only replace it, to make it fail."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}" for path in TESTS for line in what_tests_may_not(path)
+    ]
+    assert wrong == []
+
+
+def what_tests_may_not(path: Path) -> Iterator[str]:
+    """Name what a test imports of another one, or imports or calls of what is private."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
-            shared = node.module.startswith("tests.") and ".test_" in node.module
-            assert not shared, f"line {node.lineno} imports a test module"
+            if node.module.startswith("tests.") and ".test_" in node.module:
+                yield f"{node.lineno} imports a test module"
             ours = node.module.startswith("vitrail")
             private = [a.name for a in node.names if re.match("_[a-z]", a.name)] if ours else []
-            assert private == [], f"line {node.lineno}"
+            yield from (f"{node.lineno} imports {name}, which is private" for name in private)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            attribute = node.func.attr
+            if not re.fullmatch(r"_[a-z]\w*[a-z]", attribute):
+                continue
             name = ast.unparse(node.func)
-            if re.search(r"\._[a-z]\w*[a-z]$", name) and not name.startswith(("self.", "cls.")):
-                assert node.func.attr in {"_exit", "_replace", "_getframe"}, f"{name} is private"
+            kept = attribute in {"_exit", "_replace", "_getframe"}
+            if not kept and not name.startswith(("self.", "cls.")):
+                yield f"{node.lineno}: {name} is private"
 
 
 def test_commands_only_parse_call_and_print() -> None:
