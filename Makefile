@@ -2,25 +2,35 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 EXTRAS := .[dev,peers]
+# Two processes; each begins with one half of the modules, whose fixtures are then made once.
+SPREAD := -n 2 --dist worksteal
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 
-.PHONY: demo test browser lint format docs wheel bench clean
+# Tests start hundreds of processes: each would compile the sources again where this is set.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test test-slow browser chromium firefox-esr npm lint format docs wheel bench clean
 
 demo: .venv/installed
 	@$(BIN)/vitrail demo
 
-test: lint browser
-	$(BIN)/python -m pytest -n 2 \
-	  || { echo "once more, one at a time: what passes now failed only beside other tests"; \
-	       $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+# Linters and types work beside the tests, and are shown after them; what fails in either fails.
+test: .venv/installed-dev browser
+	@mkdir -p build
+	@$(MAKE) --no-print-directory lint >build/lint.log 2>&1 & lint=$$!; failed=0; \
+	$(BIN)/python -m pytest $(SPREAD) || failed=1; \
+	wait $$lint || failed=1; cat build/lint.log; exit $$failed
+
+# What takes minutes: kill after kill, loads, whole sweeps of peers, the second browser.
+test-slow: .venv/installed-dev browser firefox-esr
+	$(BIN)/python -m pytest $(SPREAD) -m slow
 
 # What the page tests open pages with, and get onnxruntime-web by; they are skipped where it can't be had.
-browser:
-	@for tool in chromium firefox-esr npm; do \
-	  command -v $$tool >/dev/null \
-	  || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends $$tool; } >/dev/null 2>&1 \
-	  || echo "$$tool is not here and can't be installed: browser tests that need it will be skipped"; \
-	done
+browser: chromium npm
+chromium firefox-esr npm:
+	@command -v $@ >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends $@; } >/dev/null 2>&1 \
+	|| echo "$@ is not here and can't be installed: browser tests that need it will be skipped"
 
 lint: .venv/installed-dev
 	$(BIN)/ruff check .
