@@ -334,6 +334,29 @@ def test_an_error_of_the_system_gets_one_line(
     assert capsys.readouterr().err == expected
 
 
+def test_libraries_keep_their_files_in_our_cache(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Unless the user has settings of their own: matplotlib's are in its folder."""
+    names = ("MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR")
+    for name in names:
+        monkeypatch.setenv(name, "")  # restored in the end
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    run(capsys, "describe", "ViT-Ti/16")
+    assert [os.environ.pop(name) for name in names] == [
+        str(tmp_path / "cache" / "matplotlib"),
+        str(tmp_path / "cache" / "torchinductor"),
+    ]
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".config" / "matplotlib").mkdir(parents=True)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "own")
+    run(capsys, "describe", "ViT-Ti/16")
+    assert "MPLCONFIGDIR" not in os.environ
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "own"
+
+
 def test_ctrl_c_while_commands_are_imported_gets_one_line() -> None:
     code = (
         "import os, signal, sys\n"

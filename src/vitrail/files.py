@@ -46,7 +46,7 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
     )
     if not there.is_dir():
         raise InputError(f"{path} cannot be written: {there} is not a folder")
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not os.access(there, os.W_OK | os.X_OK):  # also for root, where the disk is read-only
         raise InputError(f"{path} cannot be written: {there} is not writable")
 
 

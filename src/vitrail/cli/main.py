@@ -16,7 +16,8 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -120,6 +121,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
+def _keep_caches_together() -> None:
+    """Put what libraries keep into our own cache, unless the user has settings of their own."""
+    from vitrail.download import cache_folder
+
+    with suppress(RuntimeError):  # where there is no home
+        cache = cache_folder()
+        if not (Path.home() / ".config" / "matplotlib").exists():
+            os.environ.setdefault("MPLCONFIGDIR", str(cache / "matplotlib"))
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "torchinductor"))
+
+
 def _run(given: list[str]) -> None:
     """Run what was given; all of its output is written then, or why it could not be is raised."""
     try:
@@ -133,9 +145,13 @@ def _run(given: list[str]) -> None:
             case ["-V" | "--version"]:
                 print_line(f"vitrail {__version__}")
             case [room, name, *rest] if f"{room} {name}" in COMMANDS:
-                _parse(f"{room} {name}", rest)()
+                command = _parse(f"{room} {name}", rest)
+                _keep_caches_together()
+                command()
             case [name, *rest] if name in COMMANDS:
-                _parse(name, rest)()
+                command = _parse(name, rest)
+                _keep_caches_together()
+                command()
             case [name, *_]:
                 raise InputError(f"{_unknown(name)} (see 'vitrail --help')")
     finally:

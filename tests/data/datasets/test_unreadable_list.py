@@ -34,6 +34,7 @@ def test_any_name_and_reason_come_back(rows: dict[str, str]) -> None:
 
 def test_the_list_is_plain_tab_separated_text(tmp_path: Path) -> None:
     path = write_unreadable_list(tmp_path, {"b/2\n.jpg": "truncated", "a/1.jpg": "not a\timage"})
+    assert path is not None
     assert path == tmp_path / UNREADABLE_LIST
     rows = [
         b"path\treason",
@@ -83,11 +84,16 @@ def test_a_failed_write_leaves_the_old_list(
     assert os.listdir(tmp_path) == [UNREADABLE_LIST]
 
 
-def test_no_rows_remove_the_list(tmp_path: Path) -> None:
+def test_no_rows_remove_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_unreadable_list(tmp_path, {"a": "old"})
-    write_unreadable_list(tmp_path, {})
+    assert write_unreadable_list(tmp_path, {}) is None
     assert os.listdir(tmp_path) == []
-    write_unreadable_list(tmp_path, {})
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(30, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)  # which it does for what is not there, too
+    assert write_unreadable_list(tmp_path, {}) is None
 
 
 def test_bad_images_are_left_out(tmp_path: Path) -> None:

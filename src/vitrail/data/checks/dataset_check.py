@@ -17,7 +17,12 @@ from vitrail.data.checks.same_images import CheckedImage, group_same_images
 from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.open import Data, notes, open_splits
-from vitrail.data.datasets.unreadable_list import list_others, write_rows, write_unreadable_list
+from vitrail.data.datasets.unreadable_list import (
+    UNREADABLE_LIST,
+    list_others,
+    write_rows,
+    write_unreadable_list,
+)
 from vitrail.data.decoding.decode import LIMITS, Limits
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.rng import shuffled
@@ -147,6 +152,12 @@ def check_data(
     if out is not None:
         check_writable(Path(out))
     splits = open_splits(data)
+    root = next(iter(splits.values())).root
+    if fix:
+        if root is None:
+            name = next(iter(splits.values())).name
+            raise InputError(f"{name} has no folder to list unreadable files in; leave --fix out")
+        check_writable(root / UNREADABLE_LIST)
     limits = Limits(pixels=max_pixels)
     with show_progress("checking", sum(map(len, splits.values()))) as report:
         found = check(splits, limits=limits, workers=workers, report=report)
@@ -154,11 +165,7 @@ def check_data(
         make_folder(Path(out).parent)
         write_rows(Path(out), ("split", "path", "reason", "kind"), map(list, found.problems()))
     written: Path | None = None
-    if fix:
-        root = next(iter(splits.values())).root
-        if root is None:
-            name = next(iter(splits.values())).name
-            raise InputError(f"{name} has no folder to list unreadable files in; leave --fix out")
+    if fix and root is not None:
         bad_here = {bad["path"]: bad["reason"] for bad in found.bad if _is_to_list(bad)}
         written = write_unreadable_list(root, list_others(root, splits.values()) | bad_here)
     told = dict.fromkeys(note for dataset in splits.values() for note in notes(dataset))

@@ -81,17 +81,18 @@ def list_others(root: Path, datasets: Iterable[ImageDataset]) -> dict[str, str]:
     return {name: why for name, why in listed.items() if (root / original(name)).exists()}
 
 
-def write_unreadable_list(root: Path, rows: Mapping[str, str]) -> Path:
-    """Write the list, whole or not at all; without rows, remove it."""
+def write_unreadable_list(root: Path, rows: Mapping[str, str]) -> Path | None:
+    """Write the list, whole or not at all; without rows, remove it and return None."""
     path = root / UNREADABLE_LIST
     if rows:
         write_rows(path, _HEADER.split("\t"), sorted(rows.items()))
         return path
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot remove {path}: {error.strerror}") from None
-    return path
+    if path.exists():  # on a read-only file system, removing what is not there fails too
+        try:
+            path.unlink()
+        except OSError as error:
+            raise InputError(f"cannot remove {path}: {error.strerror}") from None
+    return None
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
