@@ -28,8 +28,8 @@ from vitrail.run_minutes import plan_finetuning, plan_training
 from vitrail.run_settings import Configured, RunWords, configure_finetuning, prepare_run
 from vitrail.text import show
 from vitrail.training.callbacks import Callback
-from vitrail.training.checkpoints.continuing import settle_more
-from vitrail.training.checkpoints.run_folder import check_folder, prepare_folder
+from vitrail.training.checkpoints.continuing import keeps_model, settle_more
+from vitrail.training.checkpoints.run_folder import check_folder
 from vitrail.training.checkpoints.run_lock import run_lock
 from vitrail.training.logging.log_setup import show_log
 from vitrail.training.logging.loggers import LoggerFactory
@@ -185,18 +185,21 @@ def train_among(
     processes.check_same({"settings": to_dict(config)})  # before they get the main one's
     with ExitStack() as stack:
 
-        def look(config: TrainConfig) -> tuple[TrainConfig, dict[str, Any] | None]:
+        def look(config: TrainConfig) -> tuple[TrainConfig, dict[str, Any] | None, bool]:
             check_output_place(config.out, config.data)
             stack.enter_context(run_lock(config.out))
             config = settle_more(config, restart=restart)
-            return config, check_folder(config, restart=restart)
+            reached = check_folder(config, restart=restart)
+            if reached is None or reached["steps"] == config.more_from:
+                return config, None, False
+            return config, reached, not keeps_model(config, reached)
 
-        config, reached = processes.on_main(partial(look, config))
-        if reached is not None and reached["steps"] != config.more_from:
+        config, reached, again = processes.on_main(partial(look, config))
+        if reached is not None and not again:
             run = Run.load(config.out, reached)
             log.info("%s: %s", show(config.out), run)
             return run
-        # What can't be run is refused here, before anything of an older run is touched.
+        # Here and in `run` is refused what can't be, before anything of an older run is touched.
         training = TrainingRun(config, processes, parts, pause=pause)
-        processes.on_main(lambda: prepare_folder(config, restart=restart))
-        return training.run(make_deadline(training, started, after))
+        deadline = make_deadline(training, started, after)
+        return training.run(deadline, restart=restart, again=again)

@@ -112,6 +112,8 @@ def resolve_settings(
     given_out, path = words.get("out"), words.get("config_file")
     out = Path("runs/run" if given_out is None else given_out)
     file = dict(read_file(path)) if path else {}
+    if words.get("more") is None:  # another run of the settings of one that was continued
+        file = {name: each for name, each in file.items() if name not in ("more", "more_from")}
     said = _check_file(TrainConfig(data="", model="", out=out), file, path)
     data, weights = data or said.data, weights or said.weights
     if not data:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -36,8 +35,9 @@ from vitrail.training.checkpoints.run_folder import (
     MIM_HEAD,
     MODEL,
     RECONSTRUCTIONS,
-    RESULT,
     identify_run,
+    prepare_folder,
+    write_result,
 )
 from vitrail.training.checkpoints.sharding import full_state_dict
 from vitrail.training.logging.first_screen import describe_run
@@ -132,11 +132,29 @@ class TrainingRun:
             Validator(self.val_set, self.task, config, self.processes) if self.val_set else None
         )
 
-    def run(self, deadline: Deadline | None = None) -> Run:
-        """Train to the end, at the latest until a deadline."""
+    def run(
+        self, deadline: Deadline | None = None, *, restart: bool = False, again: bool = False
+    ) -> Run:
+        """Train to the end, at the latest until a deadline; `restart` begins again.
+
+        Of a finished run only what can't be read is written `again`. Where an older run goes on,
+        nothing of it is touched until all that could refuse has been read and opened.
+        """
         config, self.deadline = self.config, deadline
-        saved = self.processes.on_main(lambda: find_checkpoint(config, self.identity))
+
+        def prepare() -> None:
+            prepare_folder(config, restart=restart, again=again)
+
+        def look() -> SavedCheckpoint | None:
+            if restart or (saved := find_checkpoint(config, self.identity)) is None:
+                prepare()
+                return None
+            return saved
+
+        saved = self.processes.on_main(look)
         start = saved.step if saved else 0
+        if saved:
+            self._resume(saved)
         if deadline is not None:
             self.trainer.schedule = deadline.follow(self.trainer.schedule)
         if saved and deadline is not None:
@@ -157,7 +175,7 @@ class TrainingRun:
             listen() as self.signals,
         ):
             if saved:
-                self._resume(saved)
+                self.processes.on_main(prepare)
             for note in describe_run(self, start, deadline):
                 self.metrics.note(note)
             if not saved and isinstance(self.train_set, ImageDataset):
@@ -341,8 +359,8 @@ class TrainingRun:
             raise SaveError(f"{self.unsaved}; the model is in {folder / MODEL}")
         facts = self.cost.tell(self, step)
         run = make_run(folder, ending, step, kept, chosen_on, self.fewshot, **facts)
-        text = json.dumps({**asdict(run), "folder": "."}, indent=1) + "\n"
-        self.processes.on_main(lambda: write_whole(folder / RESULT, text))
+        values = {**asdict(run), "folder": "."}
+        self.processes.on_main(lambda: write_result(folder, values))
         self.metrics.note(str(run))
         return run
 
@@ -355,7 +373,7 @@ class TrainingRun:
             kept = task.to_checkpoint(self.model, tensors, self.provenance, evaluated)
             if self.parts.model is not None:
                 kept = replace(kept, changed_by=self.config.parts.model)
-            save_folder(kept, out / MODEL)
+            save_folder(kept, out / MODEL, own=True)
             if extra := task.extra_tensors(tensors):
                 write_whole(out / MIM_HEAD, serialize(extra))
 

@@ -18,7 +18,7 @@ from vitrail.plotting.inspection_plots import Curves, draw_curves, draw_predicti
 from vitrail.report.html_page import ReportSection, table_card
 from vitrail.report.report_inputs import ReportInputs
 from vitrail.report.verdict import show_verdict
-from vitrail.training.checkpoints.run_folder import RECONSTRUCTIONS, RESULT
+from vitrail.training.checkpoints.run_folder import RECONSTRUCTIONS, RESULT, read_result
 from vitrail.training.logging.metrics_logger import METRICS
 from vitrail.training.run_data import open_run_data, read_config
 from vitrail.training.train_config import TrainConfig
@@ -61,10 +61,13 @@ def read_run(folder: Path) -> RunSummary:
     path, result = folder / RESULT, None
     if path.exists():
         try:
-            result = json.loads(path.read_text(encoding="utf-8"))
+            result = read_result(path)
             result |= {name: int(result[name]) for name in ("steps", "images")}
-        except (OSError, ValueError, LookupError, TypeError):
-            raise InputError(f"{path} is damaged; expected what training wrote") from None
+        except (ValueError, LookupError, TypeError):
+            raise InputError(
+                f"{path} is damaged; expected what training wrote: remove it and train with the "
+                "same command again, which takes it from the last checkpoint"
+            ) from None
     return RunSummary(folder, read_config(folder), result)
 
 

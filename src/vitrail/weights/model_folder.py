@@ -64,10 +64,11 @@ class _Record:
 _SHARED = ("classes", "preprocess", "provenance", "activation", "thresholds", "changed_by")
 
 
-def save_folder(checkpoint: Checkpoint, folder: Path) -> None:
+def save_folder(checkpoint: Checkpoint, folder: Path, *, own: bool = False) -> None:
     """Write a model folder; an older model folder of that name is replaced, nothing else is.
 
     One process at a time saves to a folder. Whatever stops it leaves the old folder or the new.
+    One that is known for the caller's `own` may be damaged.
     """
     make_empty(checkpoint)
     check_outputs(checkpoint)
@@ -75,7 +76,7 @@ def save_folder(checkpoint: Checkpoint, folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         settle_folder(folder)
-        check_replaceable(folder)
+        check_replaceable(folder, own=own)
         try:
             replace_folder(_write(checkpoint, folder), folder)
         except BaseException:
@@ -117,14 +118,14 @@ def _seal(digest: str) -> str:
     return f'"checksum": "{digest}"'
 
 
-def check_replaceable(folder: Path) -> None:
+def check_replaceable(folder: Path, *, own: bool = False) -> None:
     """Refuse to replace anything but a model folder with nothing else in it."""
     if not folder.exists():
         return
     if not folder.is_dir():
         raise InputError(f"{folder}: is a file; choose another name for the model folder")
     others = sorted({path.name for path in folder.iterdir()} - {WEIGHTS, RECORD, FILE})
-    if not others and (folder / RECORD).exists():
+    if not others and not own and (folder / RECORD).exists():
         others = [RECORD]
         with suppress(InputError):
             others *= not {"version", "spec", "sha256"} <= _read_record(folder / RECORD).keys()
@@ -157,6 +158,14 @@ def _read_facts(folder: Path) -> tuple[Path, Spec, _Record]:
     except InputError as error:
         raise InputError(f"{place / RECORD}: {error}") from None
     return place, spec, record
+
+
+def check_whole(folder: Path) -> None:
+    """Refuse a model folder in which a file is missing or damaged."""
+    place, spec, record = _read_facts(folder)
+    _check_weights(place / WEIGHTS, record)
+    if record.uncertainty is not None:
+        read_uncertainty(record.uncertainty, place, spec.classes)
 
 
 def load_folder(folder: Path) -> Checkpoint:
@@ -199,11 +208,15 @@ def _read_record(path: Path) -> dict[str, Any]:
     return data
 
 
-def _read_weights(path: Path, record: _Record) -> dict[str, Tensor]:
+def _check_weights(path: Path, record: _Record) -> None:
     if not path.exists():
         raise InputError(f"{path}: is missing; the folder is not whole")
     if sha256_of(path) != record.sha256:
         raise InputError(f"{path}: {WEIGHTS} is damaged (checksum): copy or download it again")
+
+
+def _read_weights(path: Path, record: _Record) -> dict[str, Tensor]:
+    _check_weights(path, record)
     tensors = open_weights(path).read()
     if (count := sum(map(torch.numel, tensors.values()))) != record.parameters:
         raise InputError(f"{path}: holds {count:_} parameters, {RECORD} says {record.parameters:_}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from contextlib import suppress
@@ -14,7 +13,7 @@ import yaml
 from vitrail.config import InputError
 from vitrail.files import write_whole
 from vitrail.training.checkpoints.default_folder import data_name
-from vitrail.training.checkpoints.run_folder import RESULT, find_run
+from vitrail.training.checkpoints.run_folder import RESULT, find_run, read_result
 from vitrail.training.run_data import read_config
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.conversion.convert import ConversionResult, convert
@@ -90,9 +89,8 @@ def make_card(
 ) -> str:
     """Write a model card: front matter for the hub, then what a person asks first."""
     config, result = None, {}
-    if run is not None:
-        with suppress(InputError, OSError, ValueError):
-            config, result = read_config(run), json.loads((run / RESULT).read_text())
+    if run is not None and (run / RESULT).exists():
+        config, result = read_config(run), read_result(run / RESULT)
     base = checkpoint.provenance.source if checkpoint.provenance else ""
     front: dict[str, Any] = {
         "library_name": _FORMATS[written],

@@ -20,7 +20,7 @@ from vitrail.studies.engine.sweep_result import (
     choose_score,
     make_result,
 )
-from vitrail.training.checkpoints.run_folder import CONFIG, RESULT, RUN
+from vitrail.training.checkpoints.run_folder import CONFIG, RESULT, RUN, read_result
 from vitrail.training.train_config import FREE
 
 _SWEEP, _RUN = "sweep", "run"
@@ -106,7 +106,7 @@ def _find_runs(path: Path) -> list[Path]:
 def _tabulate(folder: Path, runs: Sequence[Path]) -> SweepResult:
     """Make a row of each run, by the settings that are not the same in all."""
     configs = [flatten(read_file(run / CONFIG)) for run in runs]
-    results = [read_file(run / RESULT) if (run / RESULT).exists() else None for run in runs]
+    results = [read_result(run / RESULT) if (run / RESULT).exists() else None for run in runs]
     free = {*FREE, "seed"}
     names = dict.fromkeys(name for config in configs for name in config)
     axes = [

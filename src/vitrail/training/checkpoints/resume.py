@@ -18,6 +18,7 @@ from vitrail.training.checkpoints.checkpoint_files import (
     prune_checkpoints,
     write_checkpoint,
 )
+from vitrail.training.checkpoints.continuing import suggest_own_run
 from vitrail.training.checkpoints.dtensor import is_sharded
 from vitrail.training.checkpoints.run_folder import (
     CHECKPOINTS,
@@ -62,7 +63,7 @@ def find_checkpoint(config: TrainConfig, data: Mapping[str, Any]) -> SavedCheckp
             f"cannot resume: {saved.path} was saved with other settings than {CONFIG} has now; "
             f"put them back, or {RESTART_HINT}"
         )
-    check_datasets(noted["data"], data)
+    check_datasets(noted["data"], data, config)
     return saved
 
 
@@ -160,8 +161,16 @@ def _places(trainer: Trainer) -> Callable[[str, torch.Size, torch.dtype], Tensor
     return place
 
 
-def check_datasets(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Refuse to resume with other images; each split has its name, number and hash."""
+def check_datasets(
+    old: Mapping[str, Any], new: Mapping[str, Any], config: TrainConfig | None = None
+) -> None:
+    """Refuse to resume with other images; each split has its name, number and hash.
+
+    Where `config` continues a finished run, say how another can go on from it.
+    """
+    road = f"put back what it had, or {RESTART_HINT}"
+    if config is not None and config.more is not None:
+        road = f"the finished run stays; another can go on from it: {suggest_own_run(config)}"
     for split, was in old.items():
         now = new[split]
         if was == now:
@@ -170,6 +179,5 @@ def check_datasets(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         said = f"{-change:,} are gone" if change < 0 else f"{change:,} are new"
         raise InputError(
             f"cannot resume: {now['name']} had {was['images']:,} images when the run began and "
-            f"has {now['images']:,} now ({said if change else 'others'}); put back what it had, "
-            f"or {RESTART_HINT}"
+            f"has {now['images']:,} now ({said if change else 'others'}); {road}"
         )

@@ -18,12 +18,13 @@ from typing import Any
 import yaml
 
 from vitrail.config import OBJECT, InputError, flatten, from_dict, read_file, to_dict
-from vitrail.files import write_whole
+from vitrail.files import settle_folder, write_whole
 from vitrail.text import expand, quoted
 from vitrail.training.checkpoints.checkpoint_files import clean_checkpoints
 from vitrail.training.checkpoints.run_lock import LOCK
 from vitrail.training.logging.metrics_logger import LOG, METRICS, SPEED
 from vitrail.training.train_config import FREE, TrainConfig, free_settings
+from vitrail.weights.model_folder import check_replaceable
 
 RUN, CONFIG, RESULT = "run.json", "config.yaml", "result.json"
 CHECKPOINTS, MODEL = "checkpoints", "model"
@@ -74,7 +75,9 @@ def check_folder(config: TrainConfig, *, restart: bool = False) -> dict[str, Any
     if checkpoints.exists() and not checkpoints.is_dir():
         raise InputError(f"{checkpoints} is a file, not a folder; {RESTART_HINT}")
     clean_checkpoints(checkpoints)
-    reached = _read_result(result)
+    settle_folder(out / MODEL)
+    check_replaceable(out / MODEL, own=True)
+    reached = _read_reached(result, checkpoints)
     if reached or (checkpoints.exists() and any(checkpoints.iterdir())):
         try:
             begun = from_dict(TrainConfig, read_file(path))
@@ -104,24 +107,50 @@ def check_owned(folder: Path, *, restart: bool) -> None:
         )
 
 
-def _read_result(path: Path) -> dict[str, Any] | None:
-    if not path.exists():
-        return None
-    try:
-        found = read_file(path)
-    except InputError as error:
-        raise InputError(f"{error}; {RESTART_HINT}") from None
+def write_result(folder: Path, values: Mapping[str, Any]) -> None:
+    """Write what a run reached, with a checksum of all but `machine`, which differs each time."""
+    sealed = {**values, "checksum": _checksum(values)}
+    write_whole(folder / RESULT, json.dumps(sealed, indent=1) + "\n")
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read what a run reached; refuse what was changed since, where there is a checksum to tell."""
+    found = read_file(path)
     if not {"ending", "steps"} <= found.keys():
-        raise InputError(f"{path} is not the result of a run; {RESTART_HINT}")
+        raise InputError(f"{path} is not the result of a run")
+    digest = found.get("checksum")  # older runs have none
+    if digest is not None and digest != _checksum(found):
+        raise InputError(f"{path} was changed since the run wrote it (checksum)")
     return found
 
 
-def prepare_folder(config: TrainConfig, *, restart: bool) -> dict[str, Any] | None:
-    """Check the folder, then write the settings; `restart` removes what the run left before."""
+def _checksum(values: Mapping[str, Any]) -> str:
+    told = {name: value for name, value in values.items() if name not in ("machine", "checksum")}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _read_reached(path: Path, checkpoints: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    try:
+        return read_result(path)
+    except InputError as error:
+        kept = checkpoints.is_dir() and any(checkpoints.iterdir())
+        again = "; without that file, the same command takes it from the last checkpoint"
+        raise InputError(f"{error}; {RESTART_HINT}{again if kept else ''}") from None
+
+
+def prepare_folder(
+    config: TrainConfig, *, restart: bool, again: bool = False
+) -> dict[str, Any] | None:
+    """Check the folder, then write the settings; `restart` removes what the run left before.
+
+    A finished run that continues, or whose model is written `again`, is not finished any more.
+    """
     reached = check_folder(config, restart=restart)
     if restart:
         clear_run(config.out)
-    continues = reached is not None and reached["steps"] == config.more_from
+    continues = reached is not None and (again or reached["steps"] == config.more_from)
     if reached is None or continues:
         if restart or read_run_record(config.out) is None:
             names = (*_CLEARED, *_KEPT, "wandb", f"{BAD_BATCH}*.txt", LOCK)

@@ -99,6 +99,11 @@ class MetricsLogger:
         stack.callback(record.close)
         stack.enter_context(log_to(record.append))
         self._append_log = record.append
+        stack.push(self._close_loggers)
+        for name in loggers:  # which may refuse, so before anything is cut
+            make = loggers[name] if isinstance(loggers, Mapping) else None
+            if logger := open_logger(name, folder, self._step, make):
+                self._loggers[name] = logger
         if saved is not None:
             _restore(folder / METRICS, saved)
         upto = self._step or -1
@@ -106,11 +111,6 @@ class MetricsLogger:
         stack.callback(self._metrics.close)
         self._speed = JSONLines(folder / SPEED, upto=upto)
         stack.callback(self._speed.close)
-        stack.push(self._close_loggers)
-        for name in loggers:
-            make = loggers[name] if isinstance(loggers, Mapping) else None
-            if logger := open_logger(name, folder, self._step, make):
-                self._loggers[name] = logger
         self._display = open_progress(self.total, self._step)
         stack.push(self._close_display)
         self._line_gauge = ThroughputWindow(self._pace)
