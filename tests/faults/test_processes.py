@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
+from tests.cases import slow
 from tests.faults.toy import leftovers, steps
 from tests.faults.worker import group
 from tests.forks import Ended, in_processes
@@ -32,10 +33,6 @@ from vitrail.training.optimization.optim import OptimConfig
 FULL = {"sharding": "full"}
 GOOD = (0, 0)
 LONG = {"length": steps(50), "eval_every": steps(25), "save_every": steps(25)}
-
-
-def slow(*case: object) -> Any:
-    return pytest.param(*case, marks=pytest.mark.slow)
 
 
 def run(config: TrainConfig, count: int = 2, before: Callable[[int], None] | None = None) -> Any:
@@ -310,7 +307,8 @@ def launch(
     )
 
 
-@pytest.mark.parametrize(("sharding", "rank"), [("none", 1), slow("none", 0), slow("full", 1)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("sharding", "rank"), [("none", 1), ("none", 0), ("full", 1)])
 def test_torchrun_restarts_a_killed_process(
     peace: Callable[[str], Path], tmp_path: Path, sharding: str, rank: int
 ) -> None:
@@ -323,7 +321,8 @@ def test_torchrun_restarts_a_killed_process(
     assert print_of(out) == print_of(peace(sharding))
 
 
-@pytest.mark.parametrize("rank", [slow(0), slow(1)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_torchrun_ends_with_a_killed_process(
     peace: Callable[[str], Path], tmp_path: Path, rank: int
 ) -> None:
@@ -346,7 +345,8 @@ def note_hang(line: str, out: Path) -> bool:
     return noted
 
 
-@pytest.mark.parametrize("rank", [slow(0), slow(1)])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_torchrun_ends_with_a_process_that_hangs(
     peace: Callable[[str], Path], tmp_path: Path, rank: int
 ) -> None:
@@ -360,12 +360,10 @@ def test_torchrun_ends_with_a_process_that_hangs(
     assert print_of(out) == print_of(peace("none"))
 
 
-@pytest.mark.parametrize("rank", [slow(0)])
-def test_a_signal_to_torchrun_saves_the_run(
-    peace: Callable[[str], Path], tmp_path: Path, rank: int
-) -> None:
+@pytest.mark.slow
+def test_a_signal_to_torchrun_saves_the_run(peace: Callable[[str], Path], tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with launch(out, "none", rank, signal.SIGTERM) as started:
+    with launch(out, "none", 0, signal.SIGTERM) as started:
         _, said = started.communicate()
     assert started.returncode != 0
     assert said.count("stopped at step 8") == 1

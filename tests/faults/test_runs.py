@@ -41,7 +41,7 @@ def kill_often(folder: Path, kills: int, seed: int) -> None:
     """Kill runs at random moments and start them again, until so many kills have hit."""
     draw = random.Random(seed)
     longer: dict[str, Any] = {"length": steps(40), "eval_every": steps(15)}
-    began = time.perf_counter()
+    began = time.perf_counter()  # kills are spread over what a run takes here
     assert train_in_child(toy(folder / "peace", **longer)).code == 0
     whole = time.perf_counter() - began
     number = hits = 0
@@ -64,9 +64,10 @@ def _try(out: Path, seconds: float, settings: dict[str, Any]) -> Ended:
 
 @pytest.mark.usefixtures("peace")
 def test_kills_at_random_moments_change_no_byte(tmp_path: Path) -> None:
-    kill_often(tmp_path, kills=5, seed=1)
+    kill_often(tmp_path, kills=3, seed=1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("peace")
 def test_twenty_kills_change_no_byte(tmp_path: Path) -> None:
     kill_often(tmp_path, kills=20, seed=2)

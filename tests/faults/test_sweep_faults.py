@@ -47,6 +47,7 @@ def wait_for_progress(out: Path, process: subprocess.Popen[str], known: set[Path
     raise AssertionError(f"no run of {out} has got on: {process.communicate()}")
 
 
+@pytest.mark.slow
 def test_killed_and_stopped_a_sweep_ends_with_the_same_table(tmp_path: Path) -> None:
     out = tmp_path / "killed"
     process = start(out)

@@ -30,6 +30,7 @@ vitrail.bench(model, backends=("openvino", "int8"), images=2, rounds=1)
 """
 
 
+@pytest.mark.slow
 def test_engines_send_nothing(tmp_path: Path) -> None:
     save_model(tmp_path / "model")
     (tmp_path / "home").mkdir()
