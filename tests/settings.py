@@ -177,14 +177,15 @@ def _infer(node: ast.expr, types: Mapping[str, Types], source: Source) -> Types:
 def _locals(scope: ast.AST, types: Mapping[str, Types], source: Source) -> dict[str, Types]:
     """Give the types of a scope's names, by its annotations and by what is assigned."""
     known = dict(types)
+    nodes = list(ast.walk(scope))
     for _ in range(2):  # a name may be used above where the walk meets its assignment
-        for node in ast.walk(scope):
+        for node in nodes:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 known[node.target.id] = named_in(node.annotation)
             for target, value in _assigned(node):
                 if isinstance(target, ast.Name):
                     known[target.id] = known.get(target.id, NONE) | _infer(value, known, source)
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance":
                 name = ast.unparse(node.args[0])
                 known[name] = known.get(name, NONE) | named_in(node.args[1])
     return known

@@ -135,6 +135,9 @@ def test_demo_trains_transfers_and_compares(
     monkeypatch.setattr("vitrail.studies.demonstration._STEPS", Duration(3, "steps"))
     monkeypatch.setattr("vitrail.studies.demonstration._FEW", Duration(2, "steps"))
     monkeypatch.setattr("vitrail.studies.demonstration._CHARACTERS", 640)
+    shape = "depth=1,width=24,heads=2,mlp=48,pool=gap"
+    monkeypatch.setattr("vitrail.studies.demonstration._LOW", f"ViT/4@24,{shape}")
+    monkeypatch.setattr("vitrail.studies.demonstration._HIGH", f"ViT/4@32,{shape}")
     monkeypatch.setattr("vitrail.studies.demonstration._SEEDS", 2)
     code, out, err = run(capsys, "demo", "--out", str(tmp_path), "--json")
     found = json.loads(out)
