@@ -44,3 +44,46 @@ def test_decisions_are_saved_as_they_are_read(
     applied = vitrail.clean(photos, decisions=file)
     assert isinstance(applied, AppliedDecisions)
     assert (applied.drop, applied.relabel) == (1, 1)
+
+
+def test_decisions_survive_a_reload_and_are_made_by_keyboard(
+    browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITRAIL_CACHE", str(tmp_path / "cache"))
+    photos = write_images(tmp_path / "photos")
+    (photos / "vitrail-decisions.csv").write_text("path,decision,label\na/0.png,relabel,b\n")
+    shutil.copy(photos / "a" / "0.png", photos / "c" / "x.png")
+    vitrail.clean(photos, model=save_tiny(tmp_path / "tiny"), out=tmp_path / "page.html")
+    context = browser.new_context()
+    page = context.new_page()
+    asked: list[str] = []
+
+    def answer(dialog: Any) -> None:
+        asked.append(dialog.type)
+        dialog.accept()
+
+    page.on("dialog", answer)
+    page.goto(f"file://{tmp_path / 'page.html'}")
+    count = len(page.query_selector_all("form.card"))
+    assert count >= 2
+    assert page.inner_text("#count") == "0 to drop, 1 to relabel, 0 to keep"
+    page.keyboard.press("ArrowRight")
+    names = []
+    for key in ("d", "k"):
+        names.append(page.evaluate("document.activeElement.dataset.path"))
+        page.keyboard.press(key)
+        page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "group"
+    assert len(set(names)) == 2
+    assert "a/0.png" not in names
+    decided = "1 to drop, 1 to relabel, 1 to keep"
+    assert page.inner_text("#count") == decided
+    page.keyboard.press("u")
+    assert page.inner_text("#count") == "1 to drop, 1 to relabel, 0 to keep"
+    page.keyboard.press("k")  # the card that undo went back to
+    assert page.inner_text("#count") == decided
+    page.reload()
+    assert asked == ["beforeunload"]
+    assert page.inner_text("#count") == decided
+    assert page.locator("form.decided").count() >= 2
+    context.close()

@@ -1,6 +1,7 @@
 """`vitrail clean`: what it finds in a folder, its page, and decisions that every command obeys."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from PIL import Image
 import vitrail
 from tests.evaluation.sets import save_tiny, write_images
 from vitrail.cli import main
+from vitrail.config import InputError
 from vitrail.data.dataset import select
+from vitrail.data.datasets.decisions import Decision, read_decisions
 from vitrail.data.datasets.open import notes, open_dataset
 from vitrail.evaluation.cleaning.find_issues import CleaningResult, ImageIssue
-from vitrail.report.clean_page import write_clean_page
+from vitrail.report.clean_page import AppliedDecisions, write_clean_page
 
 NAME = "vitrail-decisions.csv"
 
@@ -59,16 +62,89 @@ def test_what_is_wrong_is_found_and_shown(photos: Path, tmp_path: Path) -> None:
 def test_a_card_says_label_and_split_once(photos: Path, tmp_path: Path) -> None:
     splits = {"train": open_dataset(photos, split="train")}
     issues = (
-        ImageIssue("label", "train", "train/a/0.png", "a", "probably b (81%), not a", "b"),
+        ImageIssue("label", "train", "train/a/0.png", "a", "probably b (81%), not a (2%)", "b"),
         ImageIssue("outlier", "train", "my_0.png", "a", "unlike all other images"),
     )
     whole = {"data": "photos", "model": "tiny", "images": 18, "pairs": ()}
     page = write_clean_page(CleaningResult(issues=issues, **whole), splits, {})
-    assert "<p>probably b (81%), not a</p>" in page
+    assert "<p>probably b (81%), not a (2%)</p>" in page
     assert '<p class="path">train: my_<wbr>0.png</p>\n<p>a: unlike all other images</p>' in page
     assert "1 probable label errors, 1 outliers." in page
     page = write_clean_page(CleaningResult(issues=(), **whole), splits, {})
     assert "<p>18 images of photos, by the features of tiny: nothing was found.</p>" in page
+
+
+def test_decisions_are_added_to_earlier_ones(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also to those on images that are dropped by now; what they replace is kept beside them."""
+    first = "path,decision,label\ntest/a/1.png,keep,\ntrain/a/0.png,drop,\n"
+    (tmp_path / "first.csv").write_text(first)
+    vitrail.clean(photos, decisions="first.csv")
+    backup = photos / "vitrail-decisions.backup.csv"
+    assert not backup.exists()
+    rows = ["train/a/0.png,relabel,b", "train/a/1.png,drop,", "test/a/1.png,keep,"]
+    (tmp_path / "second.csv").write_text("\n".join(["path,decision,label", *rows, ""]))
+    main(["clean", "photos", "--decisions", "second.csv"])
+    assert "1 new decisions, 1 in place of earlier ones; 1 earlier ones stay" in (
+        capsys.readouterr().out
+    )
+    merged = {
+        "train/a/0.png": Decision("relabel", "b"),
+        "train/a/1.png": Decision("drop"),
+        "test/a/1.png": Decision("keep"),
+    }
+    assert read_decisions(photos / NAME) == merged
+    assert backup.read_text() == first
+    (tmp_path / "none.csv").write_text("path,decision,label\n")
+    main(["clean", "photos", "--decisions", "none.csv"])
+    assert "0 new decisions, 0 in place of earlier ones; 3 earlier ones stay" in (
+        capsys.readouterr().out
+    )
+    assert read_decisions(photos / NAME) == merged
+    assert backup.read_text() == first
+    assert len(open_dataset(photos, split="all")) == 30 - 1  # neither file is an image
+
+
+def test_the_newest_decisions_are_found(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(InputError, match=r"no vitrail-decisions\*\.csv in this folder or .*/home"):
+        vitrail.clean(photos, decisions="newest")
+    downloads = tmp_path / "home" / "Heruntergeladenes"
+    downloads.mkdir(parents=True)
+    text = "path,decision,label\ntrain/a/{}.png,drop,\n"
+    for number, place in enumerate((tmp_path / NAME, downloads / "vitrail-decisions (1).csv")):
+        place.write_text(text.format(number))
+        os.utime(place, (number, number))
+    assert (vitrail.clean(photos, decisions="newest").to_dict())["source"] == NAME
+    (tmp_path / "home" / ".config").mkdir()
+    (tmp_path / "home" / ".config" / "user-dirs.dirs").write_text(
+        'XDG_DOWNLOAD_DIR="$HOME/Heruntergeladenes"\n'
+    )
+    found = vitrail.clean(photos, decisions="newest")
+    assert isinstance(found, AppliedDecisions)
+    assert found.source == downloads / "vitrail-decisions (1).csv"
+    assert (found.new, found.earlier) == (1, 1)
+
+
+def test_an_improbable_class_is_not_called_probable(photos: Path) -> None:
+    """Nor is it filled in where the person relabels; both classes are shown by an example."""
+    splits = {"train": open_dataset(photos, split="train")}
+    issues = (
+        ImageIssue("label", "train", "train/a/0.png", "a", "probably b", "b", compared=("a", "b")),
+        ImageIssue(
+            "label", "train", "train/a/1.png", "a", "hardly a (2%)", "", compared=("a", "b")
+        ),
+    )
+    whole = {"data": "photos", "model": "tiny", "images": 18, "pairs": ()}
+    examples = {"a": ("train", "train/a/2.png"), "b": ("train", "train/b/0.png")}
+    page = write_clean_page(CleaningResult(issues=issues, examples=examples, **whole), splits, {})
+    assert 'data-path="train/a/0.png" data-label="b"' in page
+    assert 'data-path="train/a/1.png" data-label=""' in page
+    assert page.count('data-example="a"') == page.count('data-example="b"') == 2
+    assert page.count("data:image/jpeg;base64,") == 4  # two images, and each class once
 
 
 def test_every_command_obeys_decisions(photos: Path, tmp_path: Path) -> None:

@@ -48,16 +48,17 @@ def clean(
 
     Example: vitrail clean photos/ --model timm:vit_small_patch16_224.augreg_in21k
 
-    Example: vitrail clean photos/ --decisions vitrail-decisions.csv
+    Example: vitrail clean photos/ --decisions newest
 
-    The page saves your decisions (keep, relabel, drop) as a CSV file; --decisions puts it beside
-    the data, where every command obeys it. No image is moved or changed.
+    The page saves your decisions (keep, relabel, drop) as a CSV file; --decisions adds it to those
+    beside the data, which every command applies. No image is moved or changed.
 
     Args:
         model: Whose frozen features are used. Default: the first free one of the catalog that was
             downloaded already.
         out: The page to write.
-        decisions: Decisions to put beside the data; nothing else is done.
+        decisions: Decisions to add to those beside the data, or "newest" for the last ones that
+            the page saved; nothing else is done.
         folds: Folds of the cross-validation that judges labels.
         seed: Seed of the folds.
     """

@@ -24,6 +24,7 @@ def dense(blocks: ProbabilityBlocks, images: int, classes: int) -> np.ndarray:
 def test_the_joint_is_counted_as_defined() -> None:
     rng = np.random.default_rng(0)
     probabilities = rng.dirichlet(np.ones(4), 200)
+    probabilities[::4] = rng.dirichlet(np.full(4, 200), 50)  # no class is probable
     labels = rng.integers(0, 4, 200)
     thresholds = [probabilities[labels == k, k].mean() for k in range(4)]
     joint = np.zeros((4, 4), int)
@@ -37,10 +38,18 @@ def test_the_joint_is_counted_as_defined() -> None:
     own = probabilities[np.arange(200), labels]
     errors = joint.sum() - np.trace(joint)
     assert sorted(found.rows) == sorted(np.argsort(own)[:errors])
-    for row, suggested, chance in zip(found.rows, found.suggested, found.chance, strict=True):
+    assert found.own.tolist() == own[found.rows].tolist()
+    assert 0 < found.sure.sum() < len(found.rows)
+    for row, suggested, chance, sure in zip(
+        found.rows, found.suggested, found.chance, found.sure, strict=True
+    ):
         others = np.delete(probabilities[row], labels[row])
         assert suggested != labels[row]
         assert probabilities[row, suggested] == others.max() == chance
+        assert sure == (chance >= thresholds[suggested])
+    for k, example in enumerate(found.examples):
+        unflagged = [i for i in range(200) if labels[i] == k and i not in set(found.rows)]
+        assert example == max(unflagged, key=lambda i: own[i])
 
 
 def test_planted_errors_are_found() -> None:

@@ -1,7 +1,7 @@
 """A person's decisions on images: `vitrail-decisions.csv` in a dataset's folder.
 
-`vitrail clean` helps to make them, and every command obeys them when it opens the dataset. A row is
-an image's name (as `ImageDataset.where` gives it), keep, drop or relabel, and the new label. No
+`vitrail clean` helps to make them, and every command applies them when it opens the dataset. A row
+is an image's name (as `ImageDataset.where` gives it), keep, drop or relabel, and the new label. No
 image is moved or changed; without the file the dataset is as it was.
 """
 
@@ -26,6 +26,8 @@ from vitrail.text import original, printable, show
 
 DECISIONS = "vitrail-decisions.csv"
 """The file's name, in the dataset's root folder."""
+BACKUP = "vitrail-decisions.backup.csv"
+"""What was decided before the last change, beside it."""
 _HEADER = ["path", "decision", "label"]
 _WORDS = ("keep", "drop", "relabel")
 

@@ -23,7 +23,7 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.decisions import DECISIONS
+from vitrail.data.datasets.decisions import BACKUP, DECISIONS
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.index_files import DatasetIndex, keep_index, keep_part
 from vitrail.data.datasets.labels import UNLABELED
@@ -39,7 +39,7 @@ _LARGEST = 1 << 30  # bytes of an image file: 100 megapixels of 8 bytes, and som
 # What operating systems leave in folders, besides names that begin with a dot; in lower case.
 _HIDDEN = {b"thumbs.db", b"ehthumbs.db", b"desktop.ini", b"icon\r", b"$recycle.bin", b"__macosx"}
 _HIDDEN |= {b"@eadir", b"lost+found", b"system volume information", os.fsencode(UNREADABLE_LIST)}
-_HIDDEN |= {os.fsencode(DECISIONS)}
+_HIDDEN |= {os.fsencode(DECISIONS), os.fsencode(BACKUP)}
 
 
 class FolderDataset(ImageDataset):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -49,9 +49,12 @@ class ImageIssue:
     label: str
     reason: str
     suggested: str = ""
-    """The class that it probably is of, of a label error."""
+    """For a label error, the most likely other class, where that is probable by the class's own
+    threshold; empty where no class is."""
     like: str = ""
     """The image that it repeats, of a leak or duplicate, as `split: path`."""
+    compared: tuple[str, ...] = ()
+    """For a label error, its label and the most likely other class."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class CleaningResult(Result):
     issues: tuple[ImageIssue, ...]
     pairs: tuple[ClassPair, ...]
     """Classes that are mistaken for each other, most often first."""
+    examples: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """The split and name of an image that plainly shows a class, for classes of label errors."""
     notes: tuple[str, ...] = ()
     page: Path | None = None
 
@@ -92,6 +97,7 @@ class CleaningResult(Result):
             **self.counts(),
             "issues": [vars(each) for each in self.issues],
             "pairs": [vars(each) for each in self.pairs],
+            "examples": {name: list(place) for name, place in self.examples.items()},
             "notes": list(self.notes),
             "page": None if self.page is None else str(self.page),
         }
@@ -110,7 +116,7 @@ class CleaningResult(Result):
         yield from self.notes
         if self.page is not None:
             yield f"{self.images:,} images looked through; decide in a browser: {self.page}"
-            yield f"then: vitrail clean {self.data} --decisions vitrail-decisions.csv"
+            yield f"then: vitrail clean {self.data} --decisions newest"
 
 
 def find_issues(
@@ -138,6 +144,7 @@ def find_issues(
     places = [(split, str(name)) for split, each in zip(splits, found, strict=True)
               for name in each.names]  # fmt: skip
     pairs: tuple[ClassPair, ...] = ()
+    examples: dict[str, tuple[str, str]] = {}
     notes: list[str] = []
     labels = np.concatenate([each.labels for each in found])
     judged = labels.ndim == 1 and len(first.classes) > 1 and first.classes != (UNLABELED,)
@@ -154,13 +161,21 @@ def find_issues(
                 report=report,
             )  # fmt: skip
         errors = find_label_errors(probabilities, labels, len(first.classes))
-        found_errors = (errors.rows, errors.suggested, errors.chance)
-        for row, other, chance in zip(*(each.tolist() for each in found_errors), strict=True):
-            reason = f"probably {first.classes[other]} ({chance:.0%}), not {names[row]}"
+        for row, other, chance, own, sure in zip(
+            *(each.tolist() for each in
+              (errors.rows, errors.suggested, errors.chance, errors.own, errors.sure)),
+            strict=True,
+        ):  # fmt: skip
+            compared = names[row], str(first.classes[other])
+            reason = _explain_error(*compared, own, chance, sure)
             split, path = places[row]
+            suggested = compared[1] if sure else ""
             issues.append(
-                ImageIssue("label", split, path, names[row], reason, str(first.classes[other]))
+                ImageIssue("label", split, path, names[row], reason, suggested, compared=compared)
             )
+            for number in (int(labels[row]), other):
+                if (example := int(errors.examples[number])) >= 0:
+                    examples[str(first.classes[number])] = places[example]
         pairs = tuple(_pairs(errors.joint, first.classes))
     for row in find_outliers(neighbor_distances(values)).tolist():
         split, path = places[row]
@@ -173,8 +188,18 @@ def find_issues(
         images=checked.images,
         issues=tuple(issues),
         pairs=pairs,
+        examples=examples,
         notes=tuple(notes),
     )
+
+
+def _explain_error(label: str, other: str, own: float, chance: float, sure: bool) -> str:
+    """Say both probabilities; only what is more likely than not is called probable."""
+    if chance > 0.5:
+        return f"probably {other} ({chance:.0%}), not {label} ({own:.0%})"
+    if sure:  # as likely as images of that class usually are
+        return f"rather {other} ({chance:.0%}) than {label} ({own:.0%})"
+    return f"hardly {label} ({own:.0%}); the most likely class, {other} ({chance:.0%}), is unsure"
 
 
 def _unusable(checked: DatasetCheck, splits: Mapping[str, ImageDataset]) -> Iterator[ImageIssue]:

@@ -26,7 +26,7 @@ FOLDS = 5
 _DECAY = 0.1  # which separates planted errors best; weaker ones learn the wrong labels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LabelErrors:
     """Images whose labels are probably wrong, the most probable first."""
 
@@ -36,6 +36,12 @@ class LabelErrors:
     """(errors) the class that each probably is of."""
     chance: np.ndarray
     """(errors) the probability of that class."""
+    own: np.ndarray
+    """(errors) the probability of the label."""
+    sure: np.ndarray
+    """(errors) whether the suggested class reaches its threshold, or is only the most likely."""
+    examples: np.ndarray
+    """(classes) the image that most plainly shows each class; -1 for a class without any."""
     joint: tuple[Confusion, ...]
     """Images counted by their label and probable class."""
 
@@ -102,4 +108,17 @@ def find_label_errors(
     joint = count_confusion(labels[counted], best[counted], classes)
     errors = sum(cell.images for cell in joint if cell.label != cell.predicted)
     rows = np.argsort(own, kind="stable")[:errors]
-    return LabelErrors(rows, suggested[rows], chance[rows], joint)
+    sure = chance[rows] >= thresholds[suggested[rows]]
+    plain = np.where(np.isin(np.arange(len(labels)), rows), -1.0, own)
+    ordered = np.lexsort((plain, labels))
+    ends = np.searchsorted(labels[ordered], np.arange(classes), "right") - 1
+    examples = np.where(counts > 0, ordered[ends], -1)
+    return LabelErrors(
+        rows=rows,
+        suggested=suggested[rows],
+        chance=chance[rows],
+        own=own[rows],
+        sure=sure,
+        examples=examples,
+        joint=joint,
+    )
