@@ -207,6 +207,8 @@ def test_attention_is_inspections(server: Server, predictor: Predictor) -> None:
         ("/predict?model=../../etc/passwd", 404, "no model of this name"),
         ("/predict?model=second", 422, "second has no classes"),
         ("/predict?top=0", 422, "top: "),
+        ("/predict?tpo=2", 422, "unknown parameter 'tpo'; did you mean 'top'?"),
+        ("/embed?size=2", 422, "unknown parameter 'size'; there are: model"),
         ("/predict?top=1000000000", 422, "top: "),
         ("/predict?top=nan", 422, "top: "),
         ("/attention?layer=7", 422, "no attention layer 7"),

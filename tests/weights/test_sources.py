@@ -175,6 +175,15 @@ def test_near_names_are_offered(tmp_path: Path) -> None:
     assert "did you mean 'model.npz'?" in refusal(resolve, f"{tmp_path}/modle.npz")
 
 
+def test_a_run_beside_is_meant_before_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "write hf:runs/od for the hub's" in refusal(resolve, "runs/od")
+    (tmp_path / "runs" / "odd").mkdir(parents=True)
+    assert refusal(resolve, "runs/od") == "no file or folder 'runs/od'; did you mean 'odd'?"
+
+
 @pytest.fixture
 def stores(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     """Let the shelf stand in for the model stores."""

@@ -223,6 +223,7 @@ def test_the_list_does_not_change_what_is_held_out(tmp_path: Path) -> None:
         (" ", "expected data, such as a folder of images or digits, got ' '"),
         ("a\0b", "expected data, such as a folder of images or digits, got 'a\\x00b'"),
         ("digit", "no folder or dataset 'digit'; did you mean 'digits'?"),
+        ("phtos/", "no folder or dataset 'phtos/'; did you mean 'photos'?"),  # not pets
         ("photo", "no folder or dataset 'photo'; did you mean 'photos'?"),
         ("nothing-like-it", "no folder or dataset 'nothing-like-it'"),
         ("~nobody-here/x", "no folder or dataset '~nobody-here/x'"),

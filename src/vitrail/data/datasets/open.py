@@ -280,7 +280,7 @@ def _unknown(text: str) -> InputError:
     if re.search(r",\w+=", text):
         form = "a subset is written DATA,take=5000 or DATA,per_class=10, then maybe ,seed=1"
         return InputError(f"no folder or dataset {text!r}; {form}")
-    near = suggest(text, _SCHEMES) or neighbors(Path(text))
+    near = neighbors(Path(text)) or suggest(text, _SCHEMES)
     if not near and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", text, re.ASCII):
         near = f"; write hf:{text} if it is a dataset of the hub"
     return InputError(f"no folder or dataset {text!r}{near}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import FastAPI, Path, Query, Request, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
@@ -160,8 +160,18 @@ def make_app(
     )
 
 
+def _refuse_unknown(request: Request) -> None:
+    """Refuse a misspelled parameter, whose default would be taken in silence."""
+    known = [field.alias for field in request.scope["route"].dependant.query_params]
+    for name in request.query_params:
+        if name not in known:
+            hint = suggest(name, known) or f"; there are: {', '.join(known)}"
+            raise HTTPError(422, f"unknown parameter {name[:80]!r}{hint}")
+
+
 def _add_operations(app: FastAPI, service: Service) -> None:
-    shared: dict[str, Any] = {"responses": ERRORS, "openapi_extra": BODY}
+    known = {"dependencies": [Depends(_refuse_unknown)]}
+    shared: dict[str, Any] = {"responses": ERRORS, "openapi_extra": BODY, **known}
 
     @app.post("/predict", response_model=PredictResponse, summary="Classify images", **shared)
     async def predict(request: Request, model: _Name = None, top: _Top = 5) -> Response:
@@ -197,6 +207,7 @@ def _add_operations(app: FastAPI, service: Service) -> None:
         summary="Show an image of the index",
         response_class=Response,
         responses={200: {"content": {"image/jpeg": {}}}, **ERRORS},
+        **known,
     )
     async def thumbnail(request: Request, row: _Row, model: _Name = None) -> Response:
         return await service.thumbnail(request, model, row)

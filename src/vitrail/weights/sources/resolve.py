@@ -81,9 +81,11 @@ def _unreadable(source: str) -> InputError:
         return InputError(f"{source!r} is a model: write {named} for its weights, or {file}")
     if re.fullmatch(r"(vit|deit\d?|resnetv2)_\w+(\.\w+)?", source):
         return InputError(f"no file {source!r}; write timm:{source} for timm's weights, or {file}")
-    if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", source) and not source.endswith(WEIGHTS):
+    near = neighbors(Path(source))
+    hubs = re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", source) and not source.endswith(WEIGHTS)
+    if hubs and not near:
         return InputError(f"no file {source!r}; write hf:{source} for the hub's, or {file}")
-    return InputError(f"no file or folder {source!r}{neighbors(Path(source))}")
+    return InputError(f"no file or folder {source!r}{near}")
 
 
 _SCHEMES: dict[str, Callable[[str, Path | None], Resolved]] = {
