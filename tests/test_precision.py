@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import slow
 from tests.data.decoding.images import encode, photo
 from tests.deploy.serving import image, save_model
 from tests.predictors import FUSED, NAMES, make
@@ -172,29 +173,35 @@ def test_the_commands_take_a_precision(tmp_path: Path, capsys: pytest.CaptureFix
     assert all(good for good, _ in run_batch(served, head, [image(0)], Limits()))
 
 
+REFUSED = [
+    (["--precision", "int8"], "--precision int8 requires --data"),
+    (["--precision", "bfloat16", "--data", "x"], "--data is for --precision int8"),
+    (["--precision", "bfloat16", "--backend", "onnxruntime"], "PyTorch or --backend openvino"),
+    (["--precision", "int8", "--data", "x", "--backend", "openvino"], "omit --backend"),
+    (["--precision", "auto", "--backend", "auto"], "omit --backend"),
+]
+
+
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("command", "more", "said"),
     [
-        (["--precision", "int8"], "--precision int8 requires --data"),
-        (["--precision", "bfloat16", "--data", "x"], "--data is for --precision int8"),
-        (["--precision", "bfloat16", "--backend", "onnxruntime"], "PyTorch or --backend openvino"),
-        (["--precision", "int8", "--data", "x", "--backend", "openvino"], "omit --backend"),
-        (["--precision", "auto", "--backend", "auto"], "omit --backend"),
+        *(("predict", *case) for case in REFUSED),
+        ("serve", *REFUSED[0]),
+        *(slow("serve", *case) for case in REFUSED[1:]),  # each starts processes to say it
     ],
 )
 def test_commands_refuse_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, more: list[str], said: str
 ) -> None:
     (tmp_path / "a.png").write_bytes(encode(photo(30, 30), "PNG"))
     folder = save_model(tmp_path / "model")
-    for command in (["predict", str(folder), str(tmp_path / "a.png")],
-                    ["serve", str(folder), "--port", "0", "--workers", "1"]):  # fmt: skip
-        with pytest.raises(SystemExit) as ended:
-            main([*command, *more])
-        error = capsys.readouterr().err
-        assert ended.value.code == 2
-        assert error.count("\n") == 1
-        assert said in error
+    options = {"predict": [str(tmp_path / "a.png")], "serve": ["--port", "0", "--workers", "1"]}
+    with pytest.raises(SystemExit) as ended:
+        main([command, str(folder), *options[command], *more])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert error.count("\n") == 1
+    assert said in error
 
 
 def test_what_a_processor_or_model_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.cases import slow
 from tests.data.decoding.images import encode
 from tests.predictors import NAMES, make
 from tests.shelf import refusal
@@ -54,7 +55,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.parametrize(
     ("quantize", "apart", "ratio"),
-    [("int8", 0.1, 0.6), ("int8-weights", 0.02, 0.6), ("float16-weights", 2e-3, 0.75)],
+    [("int8", 0.1, 0.6), slow("int8-weights", 0.02, 0.6), slow("float16-weights", 2e-3, 0.75)],
 )
 def test_a_quantized_model_is_small_and_near(
     predictor: Predictor, data: str, tmp_path: Path, quantize: Quantize, apart: float, ratio: float

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests.cases import slow_but
 from tests.deploy.serving import HEAD, image, save_model, started
 from tests.shelf import refusal
 from vitrail.deploy.serving import batching
@@ -158,10 +159,10 @@ def test_a_model_that_fails_on_a_test_image_is_not_served(
     )
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"crop": 1e-9}, {"mean": [0.5], "std": [0.5]}, {"size": [33, 47]}, {"fit": "nothing"}],
-)
+BROKEN = [{"crop": 1e-9}, {"mean": [0.5], "std": [0.5]}, {"size": [33, 47]}, {"fit": "nothing"}]
+
+
+@pytest.mark.parametrize("change", slow_but(BROKEN[1:2], BROKEN))
 def test_broken_preprocessing_is_refused_at_the_start(
     tmp_path: Path, change: dict[str, object]
 ) -> None:

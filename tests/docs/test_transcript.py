@@ -42,6 +42,7 @@ def draw_photos(folder: Path) -> tuple[Path, Path]:
     return folder / "photos", folder / "new"
 
 
+@pytest.mark.slow
 def test_the_first_five_minutes_are_as_the_page_shows_them(tmp_path: Path) -> None:
     photos, new = draw_photos(tmp_path)
     here = tmp_path / "here"

@@ -60,9 +60,8 @@ class Shell:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = str(free.getsockname()[1])
+        self.port = "8000"
+        """Of the server that was started last."""
         own = {
             "HF_HUB_CACHE": str(folder / "hub"),
             "HF_HUB_OFFLINE": "1",
@@ -112,7 +111,7 @@ class Shell:
     def _start(self, words: list[str]) -> str:
         assert self.job is None
         self.job = subprocess.Popen(
-            [sys.executable, "-m", "vitrail", *words, "--port", self.port],
+            [sys.executable, "-m", "vitrail", *words, "--port", "0"],
             cwd=self.folder,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -121,6 +120,7 @@ class Shell:
         )
         assert self.job.stdout is not None
         line = self.job.stdout.readline()
+        (self.port,) = re.findall(r"http://127\.0\.0\.1:(\d+)", line)
         end = time.monotonic() + 60
         while time.monotonic() < end:
             try:

@@ -1,6 +1,5 @@
 """Streamed shards: the same samples from a disk, a server and a bucket, whatever goes wrong."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,9 +120,7 @@ def test_a_server_that_hangs_or_changes_is_given_up(
     monkeypatch.setattr(download, "TIMEOUT", 0.05)
     monkeypatch.setattr(download, "PATIENT", 2)
     shelf.pause = 0.5
-    begin = time.monotonic()
     assert "timed out" in refusal(list, stream.read_shard(0))
-    assert time.monotonic() - begin < 5
     shelf.pause, shelf.cuts = 0.0, [8000]
     items = stream.read_shard(0)
     next(items)
