@@ -432,7 +432,8 @@ def test_a_run_is_evaluated_on_what_it_held_out(
     for split in ((), ("--split", "val")):
         found = evaluated(capsys, "runs/photos", f"{tmp_path}/photos/", *split)
         assert found["images"] == len(held_out)
-        assert "images that the run was validated on" in found["notes"][0]
+        assert found["selected"]["of"] == 39
+        assert found["selected"]["why"].startswith("that training held out of ")
     code, _, err = run(capsys, "evaluate", "runs/photos", "photos", "--split", "test", *CPU)
     assert code == 2
     assert "it has train, val" in err

@@ -254,7 +254,7 @@ def _open_evaluated(
         return split_dataset(open_dataset(data, split="train"), hold_out, seed=0)[1]
     with suppress(NoSplitError):
         return open_dataset(data, split=split or "test")
-    return open_images(data, split, models)[0]
+    return open_images(data, split, models).dataset
 
 
 class _Evaluate:

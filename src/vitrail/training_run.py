@@ -9,6 +9,7 @@ import logging
 import signal
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, astuple, replace
+from functools import cached_property
 from typing import Any
 
 from safetensors.torch import save as serialize
@@ -20,6 +21,7 @@ from vitrail.data.checks.trainable import check_trainable
 from vitrail.data.class_balance import balance_notes
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.streaming import Cursor, join_cursors
+from vitrail.data.trained_on import TrainedOn, record_images
 from vitrail.data.unreadable import UnreadableImages
 from vitrail.distributed import Processes
 from vitrail.evaluation.probes.fewshot_monitor import FewShotMonitor
@@ -35,6 +37,7 @@ from vitrail.training.checkpoints.run_folder import (
     MIM_HEAD,
     MODEL,
     RECONSTRUCTIONS,
+    TRAINED_ON,
     identify_run,
     prepare_folder,
     write_result,
@@ -55,6 +58,7 @@ from vitrail.training.train_iterator import count_images, open_iterator
 from vitrail.training.trainer_setup import build_model, make_trainer, plan_intervals
 from vitrail.training.validation import Validator
 from vitrail.weights.model_folder import save_folder
+from vitrail.weights.trained_on_record import extend_record
 
 log = logging.getLogger("vitrail")
 
@@ -120,7 +124,7 @@ class TrainingRun:
     def _build_model(self) -> None:
         config, device = self.config, self.processes.device
         self.model, start = build_model(config, self.task, self.parts, self.processes)
-        self.provenance = start.provenance
+        self.provenance, self.before = start.provenance, start.trained_on
         if isinstance(self.train_set, ImageDataset):
             self.train_set = keep_decoded(self.train_set, self.task.preprocess, config.cache)
         self.monitor = None
@@ -364,6 +368,16 @@ class TrainingRun:
         self.metrics.note(str(run))
         return run
 
+    @cached_property
+    def trained_on(self) -> TrainedOn:
+        """What the model is trained on and what is held out, with what its weights were before."""
+        place = self.config.out / TRAINED_ON
+        try:
+            own = record_images(self.opened, [self.val_set] if self.val_set else [], place)
+        except OSError as error:
+            raise InputError(f"{place}: could not be saved: {error.strerror or error}") from None
+        return extend_record(self.before, own, self.provenance)
+
     def _write_model(self) -> None:
         tensors = full_state_dict(self.model)
         evaluated = self.best.best if self.config.keep == "best" else self.best.last
@@ -371,6 +385,7 @@ class TrainingRun:
         def write() -> None:
             task, out = self.task, self.config.out
             kept = task.to_checkpoint(self.model, tensors, self.provenance, evaluated)
+            kept = replace(kept, trained_on=self.trained_on)
             if self.parts.model is not None:
                 kept = replace(kept, changed_by=self.config.parts.model)
             save_folder(kept, out / MODEL, own=True)

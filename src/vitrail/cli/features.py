@@ -167,7 +167,7 @@ def cross_validate(
     *,
     folds: int = 5,
     group: Annotated[str | None, optional("PATTERN")] = None,
-    split: Annotated[str, tyro.conf.arg(metavar="S")] = "all",
+    split: Split = None,
     seed: int = 0,
     json: Json = False,
 ) -> None:
@@ -179,7 +179,7 @@ def cross_validate(
         folds: Number of folds; each class is spread over them alike.
         group: A regular expression of the images' names: those with the same first group of it, or
             the same match, are of one patient, scene or burst and share their fold.
-        split: The images that are divided.
+        split: The images that are divided. Default: all that the model was not trained on.
         seed: Seed of the folds, and of the validation split that chooses the weight decay.
     """
     from vitrail.evaluation.probes.cross_validation import cross_validate as run

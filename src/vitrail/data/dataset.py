@@ -28,6 +28,9 @@ _AT_ONCE = 1024  # of them, so many images at a time
 BUFFER = 2048
 """Images of a stream that are held in memory to be shuffled, unless asked otherwise."""
 
+EXCERPT = 4096
+"""Bytes at each end of a file that tell its content from others'."""
+
 Content = bytes | np.ndarray
 """An image as a dataset holds it: an encoded file, or uint8 pixels (height, width, channels)."""
 
@@ -58,6 +61,8 @@ class ImageDataset(ABC):
         themselves (float32, N x targets), whose names are `classes`."""
         self.root = root
         """The dataset's folder, where the list of unreadable files is kept."""
+        self.known_again = True
+        """Whether names and excerpts tell which images these are, in another process, too."""
         assert labels.dtype in ((np.int64,) if labels.ndim == 1 else (np.uint8, np.float32))
 
     def __len__(self) -> int:
@@ -111,6 +116,11 @@ class ImageDataset(ABC):
     def sizes(self, indices: np.ndarray) -> Iterable[int]:
         """Count the bytes of some images."""
         return map(self.size, indices.tolist())
+
+    def excerpt(self, index: int) -> bytes:
+        """Return what tells an image's content from others': its size, first and last bytes."""
+        content = self.read(index)
+        return content.tobytes() if isinstance(content, np.ndarray) else excerpt_of(content)
 
     def storage(self) -> str:
         """Say where the images are stored and when they last changed, as far as that is known."""
@@ -180,6 +190,11 @@ def check_one_class(dataset: ImageDataset, why: str = "expected one class each")
         raise InputError(f"{dataset.name} has numbers to predict; {why}")
     if dataset.multilabel:
         raise InputError(f"{dataset.name} has several labels per image; {why}")
+
+
+def excerpt_of(content: bytes) -> bytes:
+    """Return a file's size with its first and last bytes, as `ImageDataset.excerpt` gives them."""
+    return b"%d " % len(content) + content[:EXCERPT] + content[-EXCERPT:]
 
 
 def stat_files(files: Iterable[Path]) -> str:
@@ -273,6 +288,7 @@ class Selection(ImageDataset):
         labels = dataset.labels.take(indices, axis=0) if labels is None else labels
         super().__init__(name or dataset.name, dataset.classes, labels, dataset.root)
         self.dataset = dataset
+        self.known_again = dataset.known_again
         self.indices = indices
         self._lookups = Lookups(indices, *label_arrays(labels).values())
 
@@ -287,6 +303,10 @@ class Selection(ImageDataset):
     def size(self, index: int) -> int:
         """Count the image's bytes as the dataset behind does."""
         return self.dataset.size(self._behind(index))
+
+    def excerpt(self, index: int) -> bytes:
+        """Return the excerpt that the dataset behind gives."""
+        return self.dataset.excerpt(self._behind(index))
 
     def sizes(self, indices: np.ndarray) -> Iterable[int]:
         """Count the bytes of some images as the dataset behind does."""
@@ -366,6 +386,10 @@ class ImageStream(ABC):
         """Hash what is known before any image is read: name, classes, shards and length."""
         known = repr((self.name, self.classes, self.multilabel, self.length, self.shards))
         return hashlib.sha256(known.encode("utf-8", "surrogateescape")).hexdigest()
+
+    def shard_names(self) -> Sequence[str]:
+        """Name the shards, as `where` of their images begins; none where they have no names."""
+        return ()
 
     @abstractmethod
     def read_shard(self, shard: int, offset: int = 0) -> Iterator[tuple[int, StreamItem]]:

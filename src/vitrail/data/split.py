@@ -6,6 +6,7 @@ everything. A dataset without splits gives a tenth of each class to `val` and th
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -77,9 +78,14 @@ def split_dataset(
             dataset,
             ("held out", what),
             chosen,
-            f"{dataset.name} (held out)",
+            f"{plain_name(dataset)} (held out)",
         ),
     )
+
+
+def plain_name(dataset: ImageDataset) -> str:
+    """Name a dataset without the remark that it is all of one without splits."""
+    return dataset.name.removesuffix(" (all)")
 
 
 def _held_out(dataset: ImageDataset, fraction: float, seed: int) -> np.ndarray:
@@ -130,10 +136,7 @@ def assign_folds(
     Without groups, each class's images are dealt in turn, and the next class goes on where the last
     one stopped.
     """
-    if folds < 2:
-        raise InputError(f"--folds {folds}: expected 2 or more")
-    if groups is None and len(labels) < folds:
-        raise InputError(f"--folds {folds}: there are only {len(labels):,} images")
+    _check_fold_count(folds, len(labels) if groups is None else None)
     found = np.full(len(labels), -1)
     if groups is None:
         start = 0
@@ -142,3 +145,32 @@ def assign_folds(
             start += len(order)
         return found
     return assign_group_folds(labels, classes, folds, groups, _generator(seed))
+
+
+def hash_folds(
+    labels: np.ndarray, classes: Sequence[str], folds: int, keys: np.ndarray
+) -> np.ndarray:
+    """Assign a fold to each image (n), from 0, by the `keys` of its name and its class's name.
+
+    A class is cut into `folds` parts along its keys, so that an image more moves at most one image
+    from each part to the next.
+    """
+    _check_fold_count(folds, len(labels))
+    found = np.full(len(labels), -1)
+    for name, group in zip(classes, members(labels, len(classes)), strict=True):
+        ranks = np.empty(len(group), np.int64)
+        ranks[np.argsort(keys[group], kind="stable")] = np.arange(len(group))
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+        first = int.from_bytes(digest, "little") % folds  # or small classes would miss the same
+        found[group] = (first + (2 * ranks + 1) * folds // (2 * max(len(group), 1))) % folds
+    while (sizes := np.bincount(found, minlength=folds)).min() == 0:  # of few images
+        fullest = np.flatnonzero(found == sizes.argmax())
+        found[fullest[keys[fullest].argmax()]] = sizes.argmin()
+    return found
+
+
+def _check_fold_count(folds: int, images: int | None) -> None:
+    if folds < 2:
+        raise InputError(f"--folds {folds}: expected 2 or more")
+    if images is not None and images < folds:
+        raise InputError(f"--folds {folds}: there are only {images:,} images")

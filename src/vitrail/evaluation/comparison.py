@@ -22,9 +22,16 @@ from vitrail.evaluation.comparison_result import ComparedModel, Comparison
 from vitrail.evaluation.dataset_predictions import Predictions, join_predictions, predict_dataset
 from vitrail.evaluation.evaluate import BATCH, check_head, map_thresholds, open_matched
 from vitrail.evaluation.evaluation_result import EvaluationResult
+from vitrail.evaluation.features.compute import open_pair
 from vitrail.evaluation.features.extract import extract
 from vitrail.evaluation.features.feature_store import features_folder
-from vitrail.evaluation.inputs import name_data, name_model, open_images, preprocess_of
+from vitrail.evaluation.inputs import (
+    OpenedImages,
+    name_data,
+    name_model,
+    open_images,
+    preprocess_of,
+)
 from vitrail.evaluation.metrics.significance import PairedTest, paired_test
 from vitrail.evaluation.probes.fewshot import check_shots, fit_shots
 from vitrail.evaluation.scoring import score_predictions
@@ -53,9 +60,9 @@ def compare(
 ) -> Comparison:
     """Compare models on one split of a dataset: accuracy, few-shot, speed, size, significance.
 
-    `split` is by default the images that the first run among the models held out of its data,
-    otherwise `val`; few-shot learns from `train`, and empty `shots` leave it out. `image` and `map`
-    are as for `evaluate`.
+    `split` is by default the data's own `val`; of data without splits, the images that none of the
+    models was trained on. Few-shot learns from the others, and empty `shots` leave it out. `image`
+    and `map` are as for `evaluate`.
     """
     if not 1 <= batch <= _LARGEST:
         raise InputError(f"--batch must be at least 1 and at most {_LARGEST:,}, got {batch}")
@@ -66,15 +73,14 @@ def compare(
             raise InputError("compare runs in one process; run it without torchrun")
         size = as_size(image)
         classes = read_map(Path(map)) if isinstance(map, str | Path) else map
+        opened = open_images(data, split, models)
         few_images = _open_few(models, data, split, shots, seeds) if shots else None
         loaded = [as_loaded(model, image=size) for model in models]
         found: list[tuple[Predictions | None, EvaluationResult | None, tuple[str, ...]]] = []
         few: list[dict[int, tuple[float, float]]] = []
         for model, each in zip(models, loaded, strict=True):
             log_line(f"evaluating {name_model(model)}")
-            found.append(
-                _evaluate(models, model, each, data, split, classes, batch, processes.device)
-            )
+            found.append(_evaluate(opened, model, each, data, classes, batch, processes.device))
             if few_images is not None:
                 few.append(_few_shot(each, few_images, shots, seeds, processes.device))
         if not shots and not any(result for _, result, _ in found):
@@ -103,15 +109,21 @@ def compare(
         )
         rows.append(row)
     tests, common = compare_predictions([predictions for predictions, _, _ in found])
-    return Comparison(name_data(data), tuple(rows), tests, common)
+    return Comparison(
+        data=name_data(data),
+        models=tuple(rows),
+        pairs=tests,
+        images=common,
+        selected=opened.selected,
+        notes=opened.notes,
+    )
 
 
 def _evaluate(
-    models: Sequence[AnyModel],
+    opened: OpenedImages,
     model: AnyModel,
     loaded: LoadedModel,
     data: Data,
-    split: str | None,
     classes: ClassMap | None,
     batch: int,
     device: torch.device,
@@ -119,11 +131,10 @@ def _evaluate(
     """Run one model over every image, if its classes are the data's; otherwise say why not."""
     try:
         check_head(name_model(model), loaded)
-        dataset, matching, notes = open_matched(
-            loaded, data, split=split, classes=classes, models=models
-        )
+        _, matching, notes = open_matched(loaded, data, opened=opened, classes=classes)
     except InputError as error:
         return None, None, (str(error),)
+    dataset = opened.dataset
     batches = EvalBatches(dataset, preprocess_of(loaded), batch=batch)
     predictions = join_predictions(
         predict_dataset(
@@ -136,7 +147,8 @@ def _evaluate(
         )
     )
     thresholds = map_thresholds(loaded, matching, dataset)
-    return predictions, score_predictions(predictions, dataset, thresholds=thresholds), notes
+    own = tuple(note for note in notes if note not in opened.notes)
+    return predictions, score_predictions(predictions, dataset, thresholds=thresholds), own
 
 
 def compare_predictions(
@@ -167,7 +179,7 @@ def _open_few(
     models: Sequence[AnyModel], data: Data, split: str | None, shots: Sequence[int], seeds: int
 ) -> tuple[ImageDataset, ImageDataset]:
     """Open the images that few-shot learns from and is evaluated on; refuse what they lack."""
-    train, test = (open_images(data, part, models)[0] for part in ("train", split))
+    train, test, _, _ = open_pair(data, split, models, default="val")
     try:
         check_shots(train, shots, seeds)
     except InputError as error:

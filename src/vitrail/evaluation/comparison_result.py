@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from vitrail.evaluation.evaluation_result import EvaluationResult
+from vitrail.evaluation.evaluation_result import EvaluationResult, Selected
 from vitrail.evaluation.metrics.significance import PairedTest
-from vitrail.result import Result, ResultTable, plain_fields
+from vitrail.result import Result, ResultTable, plain_fields, to_plain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,10 @@ class Comparison(Result):
     """Positions of the first and the second model, and how they differ."""
     images: int
     """Images that every model with an accuracy has predicted."""
+    selected: Selected | None = None
+    """How many images of how many accuracy was measured on, and why those."""
+    notes: tuple[str, ...] = ()
+    """What a person should know before believing the numbers, one line each."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -89,7 +93,8 @@ class Comparison(Result):
             for one, two, test in self.pairs
         ]
         rows = [each.to_dict() for each in self.models]
-        return {"data": self.data, "images": self.images, "models": rows, "pairs": pairs}
+        found = {"data": self.data, "images": self.images, "selected": to_plain(self.selected)}
+        return {**found, "notes": list(self.notes), "models": rows, "pairs": pairs}
 
     def summary(self) -> Iterator[ResultTable | str]:
         """Give one column per model, then what each difference is worth."""
@@ -103,6 +108,9 @@ class Comparison(Result):
         for number, each in enumerate(self.models, 1):
             yield f"{number}: {each.model}"
             yield from (f"   {note}" for note in each.notes)
+        yield from self.notes
+        if self.selected is not None:
+            yield f"evaluated on {self.selected}"
         for one, two, test in self.pairs:
             points = [f"{100 * value:+.2f}" for value in test.difference]
             wins = f"only {two + 1} is correct on {test.only_second:,}, only {one + 1} on "

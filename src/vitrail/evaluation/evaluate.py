@@ -27,7 +27,14 @@ from vitrail.evaluation.dataset_predictions import (
 from vitrail.evaluation.evaluation_files import write_class_table, write_evaluation
 from vitrail.evaluation.evaluation_result import EvaluationResult
 from vitrail.evaluation.imagenet_subsets import open_subset
-from vitrail.evaluation.inputs import name_data, name_model, open_images, preprocess_of
+from vitrail.evaluation.inputs import (
+    OpenedImages,
+    Selected,
+    name_data,
+    name_model,
+    open_images,
+    preprocess_of,
+)
 from vitrail.evaluation.scoring import score_predictions
 from vitrail.files import check_writable
 from vitrail.models.names import as_size
@@ -81,9 +88,10 @@ def evaluate(
         loaded = as_loaded(model, image=size, patches=patches)
         check_head(name_model(model), loaded)
         classes = read_map(Path(map)) if isinstance(map, str | Path) else map
-        dataset, matching, notes = open_matched(
+        opened, matching, notes = open_matched(
             loaded, data, split=split, subset=subset, classes=classes, models=(model,)
         )
+        dataset = opened.dataset
         real_labels = read_real(Path(real), dataset) if real is not None else None
         if processes.count > 1:
             processes.check_same({"images": len(dataset), "hash": dataset.fingerprint()})
@@ -96,6 +104,7 @@ def evaluate(
             data=name_data(data),
             image="x".join(str(side) for side in preprocess_of(loaded).size),
             notes=notes,
+            selected=opened.selected,
             out=None if out is None else Path(out),
         )
     if processes.is_main and csv is not None:
@@ -123,20 +132,26 @@ def open_matched(
     subset: str | None = None,
     classes: ClassMap | None = None,
     models: Sequence[AnyModel] = (),
-) -> tuple[ImageDataset, ClassMatching, tuple[str, ...]]:
-    """Open a dataset, find its classes among the model's, and note what a person should know."""
+    opened: OpenedImages | None = None,
+) -> tuple[OpenedImages, ClassMatching, tuple[str, ...]]:
+    """Open a dataset, find its classes among the model's, and note what a person should know.
+
+    `opened` has the images where several models are measured on the same ones.
+    """
     outputs = loaded.model.spec.classes
     if subset is not None:
         if classes:
             raise InputError("give --subset or --map, not both: a subset brings its own classes")
         dataset, matching = open_subset(subset, data, split or "all", loaded.classes, outputs)
-        notes = ()
+        whole = Selected(len(dataset), len(dataset), f"of {dataset.name}")
+        opened = OpenedImages(dataset, whole)
     else:
-        dataset, notes = open_images(data, split, models)
+        opened = opened or open_images(data, split, models)
+        dataset = opened.dataset
         if dataset.regression != (loaded.activation == "none"):
             raise InputError(_mismatch(dataset, loaded))
         matching = match_classes(dataset, loaded.classes, outputs, classes)
-    notes += (*notes_of(dataset), *matching.notes)
+    notes = (*opened.notes, *notes_of(dataset), *matching.notes)
     if dataset.multilabel and loaded.activation == "softmax":
         notes += ("the model was trained with softmax: one class per image, not several labels",)
     if dataset.multilabel:
@@ -151,7 +166,7 @@ def open_matched(
         notes += (f"images keep their aspect ratio, in at most {budget} patches",)
     if loaded.preprocess is None:
         notes += ("the weights do not say how images are preprocessed: the paper's way is used",)
-    return dataset, matching, notes
+    return opened, matching, notes
 
 
 def _mismatch(dataset: ImageDataset, loaded: LoadedModel) -> str:

@@ -11,11 +11,25 @@ from vitrail.evaluation.dataset_predictions import Predictions
 from vitrail.evaluation.metrics.calibration import Calibration
 from vitrail.evaluation.metrics.intervals import Estimate
 from vitrail.evaluation.metrics.scores import Confusion, most_confused
-from vitrail.result import Result, ResultTable
+from vitrail.result import Result, ResultTable, to_plain
 from vitrail.text import printable
 
 _SHOWN = 40
 """Classes that the table lists; of more, the worst."""
+
+
+@dataclass(frozen=True)
+class Selected:
+    """How many images of how many are measured, and why those."""
+
+    images: int
+    of: int
+    why: str
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        count = f"{self.images:,}" if self.images == self.of else f"{self.images:,} of {self.of:,}"
+        return f"{count} images {self.why}"
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,8 @@ class EvaluationResult(Result):
     """The size of its images, HxW."""
     notes: tuple[str, ...] = ()
     """What a person should know before believing the numbers, one line each."""
+    selected: Selected | None = None
+    """How many images of how many these are, and why those."""
     images: int
     """Images evaluated."""
     skipped: int
@@ -146,6 +162,7 @@ class EvaluationResult(Result):
             "dataset": self.dataset,
             "image": self.image,
             "notes": list(self.notes),
+            "selected": to_plain(self.selected),
             **self.metrics(),
         }
         if self.calibration is not None:
@@ -182,6 +199,8 @@ class EvaluationResult(Result):
         yield from self.notes
         if self.confusion is not None and (pairs := self._most_confused()):
             yield f"most often confused: {pairs}"
+        if self.selected is not None:
+            yield f"{'evaluated on':14} {self.selected}"
         (name, main), *others = self.scores().items()
         yield f"{name:14} {_show(main)} {self.evaluated_on()}"
         yield from (f"{name:14} {_show(each)}" for name, each in others)

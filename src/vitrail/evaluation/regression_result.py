@@ -37,7 +37,8 @@ class RegressionResult(EvaluationResult):
         """Return plain data."""
         about = ("model", "data", "dataset", "image")
         found = {name: getattr(self, name) for name in about}
-        return {**found, "notes": list(self.notes), **self.metrics()}
+        found |= {"notes": list(self.notes), "selected": to_plain(self.selected)}
+        return {**found, **self.metrics()}
 
     def summary(self) -> Iterator[ResultTable | str]:
         """Give a row for each target."""
@@ -47,6 +48,8 @@ class RegressionResult(EvaluationResult):
         ]
         yield ResultTable(("target", "mean absolute error", "root mean square", "R2"), rows)
         yield from self.notes
+        if self.selected is not None:
+            yield f"evaluated on {self.selected}"
         yield f"{self.evaluated_on()}; intervals of 95 %, by bootstrap"
         if self.out is not None:
             yield f"{self.out}: report.json, {self.table}, images.csv, scatter plot"

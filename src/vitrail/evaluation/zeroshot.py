@@ -48,7 +48,7 @@ def zeroshot(
     if save is not None:
         check_writable(Path(save), folder=True)
         check_output_place(save, data)
-    dataset, _ = open_images(data, split)
+    dataset = open_images(data, split, (model,)).dataset
     words = given or spell_classes(dataset.classes)
     if len(words) != len(dataset.classes):
         raise InputError(

@@ -55,6 +55,7 @@ class Protocol:
             self.config,
             out=folder,
             hold_out=self.held_out,
+            hold_out_of="train",  # the final runs are evaluated on the others
             val_data=None,  # which only the final runs are evaluated on
             eval_every=AT_THE_END,
         )

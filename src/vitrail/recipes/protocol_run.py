@@ -123,7 +123,8 @@ def _keep(run: Run) -> dict[str, Any]:
 def _settings(protocol: Protocol) -> dict[str, Any]:
     settings = to_dict(protocol)
     settings = {**settings.pop("config"), **settings}
-    return {name: value for name, value in settings.items() if name not in ("out", "hold_out")}
+    own = ("out", "hold_out", "hold_out_of")
+    return {name: value for name, value in settings.items() if name not in own}
 
 
 class _ProtocolRun:

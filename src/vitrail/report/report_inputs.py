@@ -106,7 +106,7 @@ def open_inputs(
         raise InputError(f"count must be at least 1, got {count}")
     dataset, run = None, find_run(model)
     if data is not None:
-        dataset, _ = open_images(data, split, [model], labels=False)
+        dataset = open_images(data, split, [model], labels=False).dataset
     elif not images and run is not None:
         dataset = open_run_data(run, split)
     elif split is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,19 @@ from vitrail.data.datasets.open import (
     whole_data,
 )
 from vitrail.data.grouped_split import hold_out_groups, torn_groups
-from vitrail.data.split import HELD_OUT, NoSplitError, assign_folds, spell, split_dataset
+from vitrail.data.name_hashes import name_hashes
+from vitrail.data.split import (
+    HELD_OUT,
+    NoSplitError,
+    assign_folds,
+    hash_folds,
+    plain_name,
+    spell,
+    split_dataset,
+)
+from vitrail.data.trained_on import HELD, TRAINED, TrainingImages, load_images
 from vitrail.text import quoted
-from vitrail.training.checkpoints.run_folder import CONFIG
+from vitrail.training.checkpoints.run_folder import CONFIG, TRAINED_ON
 from vitrail.training.train_config import TrainConfig
 
 
@@ -68,37 +79,68 @@ def open_datasets(
 
 
 def _divide_training(
-    config: TrainConfig, data: Data, *, labels: bool
+    config: TrainConfig, data: Data, *, labels: bool, as_before: bool = False
 ) -> tuple[ImageDataset, ImageDataset] | None:
     """Divide the training images where settings ask for it: what is left, and what is held out.
 
-    Folds and groups of a dataset without splits are made of all its images.
+    A dataset without splits is divided whole, so that no image is in neither; `as_before` divides
+    it as runs did that left no record.
     """
-    grouped = config.group is not None or config.folds > 0
-    whole = grouped and not is_divided(data)
+    if not (config.hold_out or config.folds or config.group is not None):
+        return None
+    whole = not is_divided(data)
+    if as_before or config.hold_out_of == "train":
+        whole = whole and (config.group is not None or config.folds > 0)
     if not (config.hold_out or config.folds or whole):
         return None
     found = open_data(data, split="all" if whole else "train", labels=labels)
     if isinstance(found, ImageStream):
         raise InputError(f"{found.name} is a stream, of which no part can be held out")
     groups = groups_of(config, data, found)
+    if groups is not None and whole and config.hold_out and config.hold_out_of == "train":
+        rest = np.flatnonzero(~hold_out_groups(found.labels, groups, HELD_OUT))
+        found, groups = select(found, rest), groups[rest]
     if config.folds:
-        plain = found.labels.ndim == 1
-        folds = assign_folds(
-            found.labels if plain else np.zeros(len(found), np.int64),
-            len(found.classes) if plain else 1,
-            config.folds,
-            groups=groups,
-        )
+        folds = _assign_folds(config, found, groups, as_before=as_before)
+        if labels and not as_before:
+            _check_folds(config, found, folds)
         fold = max(config.fold, 1)  # a run of all folds is estimated by its first
         held_out = folds == fold - 1
-        name = f"{found.name} (fold {fold} of {config.folds})"
+        name = f"{plain_name(found)} (fold {fold} of {config.folds})"
     elif groups is None:
         return split_dataset(found, config.hold_out, seed=0)
     else:
         held_out = hold_out_groups(found.labels, groups, config.hold_out or HELD_OUT)
-        name = f"{found.name} (held out)"
+        name = f"{plain_name(found)} (held out)"
     return select(found, np.flatnonzero(~held_out)), select(found, np.flatnonzero(held_out), name)
+
+
+def _assign_folds(
+    config: TrainConfig, dataset: ImageDataset, groups: np.ndarray | None, *, as_before: bool
+) -> np.ndarray:
+    """Assign a fold to each image, from 0, by its name alone where there are no groups."""
+    plain = dataset.labels.ndim == 1
+    labels = dataset.labels if plain else np.zeros(len(dataset), np.int64)
+    classes = dataset.classes if plain else ("",)
+    if groups is not None or as_before:
+        return assign_folds(labels, len(classes), config.folds, groups=groups)
+    return hash_folds(labels, classes, config.folds, name_hashes(dataset)(0, len(dataset)))
+
+
+def _check_folds(config: TrainConfig, dataset: ImageDataset, folds: np.ndarray) -> None:
+    """Refuse folds of which one leaves a class without images to train on."""
+    if dataset.labels.ndim != 1 or len(dataset.classes) < 2:
+        return
+    counts = np.zeros((len(dataset.classes), config.folds), np.int64)
+    np.add.at(counts, (dataset.labels, folds), 1)
+    left = counts.sum(1, keepdims=True) - counts
+    for number, fold in np.argwhere((left == 0) & (counts > 0)).tolist():
+        there = f"{counts[number, fold]:,} images" if counts[number, fold] > 1 else "1 image"
+        raise InputError(
+            f"--folds {config.folds}: class {quoted([dataset.classes[number]])} of {dataset.name} "
+            f"has {there}, all in fold {fold + 1}, which has none of it to train on; add images, "
+            "or remove the class"
+        )
 
 
 def groups_of(config: TrainConfig, data: Data, dataset: ImageDataset) -> np.ndarray | None:
@@ -202,16 +244,52 @@ def open_run_data(run: Path | TrainConfig, split: str | None = None) -> ImageDat
     """Open images of a run's data: by default those that it was validated on.
 
     Without a validation split, they are its training images. `train` and `val` are exactly what
-    training used, with `hold_out` and `val_data`; other names are splits of the dataset itself.
+    training used, with `hold_out` and `val_data`, also where the folder has changed since; other
+    names are splits of the dataset itself.
     """
     config = read_config(run) if isinstance(run, Path) else run
     validated = bool(config.hold_out or config.folds or config.val_split)
     asked = spell(split or ("val" if validated else "train"))
     if asked in ("train", "val"):
-        divided = _divide_training(config, config.data, labels=False)
-        if divided is not None:
+        folder = config.out if isinstance(run, TrainConfig) else run
+        if (found := _open_recorded(config, load_images(folder / TRAINED_ON), asked)) is not None:
+            return found
+        if (divided := _divide_training(config, config.data, labels=False)) is not None:
             return divided[asked == "val"]
     if asked == "train":
         return open_dataset(config.data, split="train", labels=False)
     used = config.val_split if asked == "val" and config.val_split else asked
     return open_dataset(config.val_data or whole_data(config.data), split=used, labels=False)
+
+
+def _open_recorded(
+    config: TrainConfig, record: TrainingImages | None, asked: str
+) -> ImageDataset | None:
+    """Open what a run's record says was trained on, or held out, of data that the run divided."""
+    divides, other = config.hold_out or config.folds, asked == "val" and config.val_data
+    if record is None or record.kind == "unknown" or other:
+        return None
+    if not is_divided(config.data):
+        whole = open_dataset(whole_data(config.data), split="all", labels=False)
+    elif divides:
+        whole = open_dataset(whole_data(config.data), split="train", labels=False)
+    else:
+        return None
+    status, what = (TRAINED, "train") if asked == "train" else (HELD, "held out")
+    if asked == "val" and config.folds:
+        what = f"fold {max(config.fold, 1)} of {config.folds}"
+    chosen = np.flatnonzero(record.statuses(whole)[0] == status)
+    return select(whole, chosen, f"{plain_name(whole)} ({what})") if len(chosen) else None
+
+
+def open_as_before(config: TrainConfig) -> tuple[ImageDataset | ImageStream, list[ImageDataset]]:
+    """Open what runs that left no record trained on and held out, if the images are the same."""
+    divided = _divide_training(config, config.data, labels=False, as_before=True)
+    if divided is not None:
+        return divided[0], [divided[1]]
+    train, held = open_data(config.data, split="train", labels=False), list[ImageDataset]()
+    if config.val_split:
+        with suppress(InputError):  # it may be a stream's
+            val = config.val_data or whole_data(config.data)
+            held = [open_dataset(val, split=config.val_split, labels=False)]
+    return train, held

@@ -12,6 +12,7 @@ from vitrail.training.train_config import PreprocessConfig, TrainConfig
 from vitrail.weights.adapt import adapt_to_model
 from vitrail.weights.checkpoint import Checkpoint, Provenance
 from vitrail.weights.load import read_checkpoint
+from vitrail.weights.trained_on_record import TRAINED
 
 
 def start_weights(
@@ -32,7 +33,7 @@ def start_weights(
         head = "replace" if config.tune.head == "probe" else config.tune.head
         start = adapt_to_model(read, spec, classes=classes or 0, head=head)
         made = start.provenance or made
-    made = replace(made, changes=(*made.changes, f"trained on {config.data}"))
+    made = replace(made, changes=(*made.changes, f"{TRAINED}{config.data}"))
     plain = default_preprocess(start.spec.image, start.spec.channels)
     preprocess = _change(start.preprocess or plain, config.preprocess, start.spec)
     return replace(start, preprocess=preprocess, provenance=made)

@@ -40,7 +40,7 @@ FREE = (
         "loader",
         "cache.limit",
     ),
-    *("more", "more_from"),
+    *("more", "more_from", "hold_out_of"),  # a resumed run compares its images themselves
     *("cache.folder", "max_unreadable", "eval_every", "save_every", "log_every", "loggers"),
     "fewshot",
 )
@@ -133,7 +133,10 @@ class TrainConfig:
     val_data: str | None = None
     """The dataset that this split belongs to, if not `data`."""
     hold_out: Annotated[float, Range("[0, 1)")] = 0.0
-    """Fraction of the training images to hold out, stratified by class, and evaluate on instead."""
+    """Fraction of the training images to hold out, stratified by class, and evaluate on instead;
+    of data without splits, of all its images."""
+    hold_out_of: Literal["all", "train"] = "all"
+    """Of data without splits: `train` leaves the tenth that is `val` alone, to judge a choice."""
     group: str | None = None
     """Images that stay together, as of one patient, scene or burst: a column of a CSV or JSON Lines
     file, or a regular expression of the image's name."""

@@ -61,6 +61,7 @@ def adapt_checkpoint(
         activation=checkpoint.activation if same_task else "softmax",
         thresholds=checkpoint.thresholds if same_head else None,
         preprocess=checkpoint.preprocess and _refit(checkpoint.preprocess, moved.spec, image),
+        trained_on=checkpoint.trained_on,
         provenance=provenance,
         decoder=fit_decoder(checkpoint.decoder, checkpoint.spec, moved.spec),
         changed_by=checkpoint.changed_by,

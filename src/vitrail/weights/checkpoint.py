@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from vitrail.config import InputError
+from vitrail.data.trained_on import TrainedOn
 from vitrail.data.transforms.preprocess import LARGEST_SIDE, Preprocess
 from vitrail.models import BiT, Spec, ViT, build
 from vitrail.models.cost.total import cost_of
@@ -52,6 +53,8 @@ class Checkpoint:
     chosen on held-out images; 0.5 where there are none."""
     uncertainty: Uncertainty | None = None
     """Its temperature, and how sure and how often right it was on held-out images."""
+    trained_on: TrainedOn | None = None
+    """Which images it was trained on and which were held out; None where no record says so."""
     provenance: Provenance | None = None
     decoder: Decoder | None = None
     """What MAE predicts pixels with, where the weights come with it."""

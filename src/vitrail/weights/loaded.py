@@ -12,6 +12,7 @@ import torch
 
 from vitrail.config import InputError
 from vitrail.data import Preprocess
+from vitrail.data.trained_on import TrainedOn
 from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.models import BiT, ViT, ViTSpec, build
 from vitrail.weights.checkpoint import Activation, Checkpoint, Provenance
@@ -33,6 +34,8 @@ class LoadedModel:
     """For each output of a sigmoid model, the probability from which on an image has the label."""
     uncertainty: Uncertainty | None = None
     """Its temperature, and how sure and how often right it was on held-out images."""
+    trained_on: TrainedOn | None = None
+    """Which images it was trained on and which were held out; None where no record says so."""
 
     @property
     def temperature(self) -> float:

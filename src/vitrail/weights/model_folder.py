@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from vitrail.config import InputError, from_dict, read_file, suggest, to_dict
+from vitrail.data.trained_on import TrainedOn
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.files import find_stranded, permit, replace_folder, settle_folder, sync
 from vitrail.models import Spec, spec_from_dict, spec_to_dict
@@ -30,6 +31,8 @@ from vitrail.weights.files.tensor_files import check_numbers, open_weights, sha2
 from vitrail.weights.files.write_safetensors import save_safetensors
 from vitrail.weights.formats.mae_decoder import Decoder, DecoderFacts, check_decoder
 from vitrail.weights.sources.resolved import LARGEST_JSON
+from vitrail.weights.trained_on_record import FILE as TRAINED_ON
+from vitrail.weights.trained_on_record import TrainedOnFacts, read_trained_on, write_trained_on
 from vitrail.weights.uncertainty_record import (
     FILE,
     UncertaintyFacts,
@@ -57,6 +60,7 @@ class _Record:
     activation: Activation = "softmax"
     thresholds: tuple[float, ...] | None = None
     uncertainty: UncertaintyFacts | None = None
+    trained_on: TrainedOnFacts | None = None
     decoder: DecoderFacts | None = None
     changed_by: str | None = None
 
@@ -92,6 +96,7 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Path:
     """Write all beside the folder, on disk and for all that may read the user's files."""
     new = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
     uncertain, decoder, tensors = checkpoint.uncertainty, checkpoint.decoder, checkpoint.tensors
+    seen = checkpoint.trained_on
     if decoder is not None:
         tensors = {**tensors, **{f"{_DECODER}{key}": x for key, x in decoder.tensors.items()}}
     save_safetensors(tensors, new / WEIGHTS, {"format": "pt"})
@@ -101,6 +106,7 @@ def _write(checkpoint: Checkpoint, folder: Path) -> Path:
         parameters=sum(tensor.numel() for tensor in tensors.values()),
         decoder=None if decoder is None else decoder.facts,
         uncertainty=None if uncertain is None else write_uncertainty(uncertain, new),
+        trained_on=None if seen is None else write_trained_on(seen, new),
         **{key: getattr(checkpoint, key) for key in _SHARED},
     )
     data = {"version": VERSION, **to_dict(record), "spec": spec_to_dict(checkpoint.spec)}
@@ -124,7 +130,7 @@ def check_replaceable(folder: Path, *, own: bool = False) -> None:
         return
     if not folder.is_dir():
         raise InputError(f"{folder}: is a file; choose another name for the model folder")
-    others = sorted({path.name for path in folder.iterdir()} - {WEIGHTS, RECORD, FILE})
+    others = sorted({path.name for path in folder.iterdir()} - {WEIGHTS, RECORD, FILE, TRAINED_ON})
     if not others and not own and (folder / RECORD).exists():
         others = [RECORD]
         with suppress(InputError):
@@ -139,6 +145,12 @@ def check_replaceable(folder: Path, *, own: bool = False) -> None:
 def load_folder_spec(folder: Path) -> Spec:
     """Read which model a folder holds, without its weights."""
     return _read_facts(folder)[1]
+
+
+def load_trained_on(folder: Path) -> TrainedOn | None:
+    """Read what a folder's model was trained on, without its weights; None without a record."""
+    place, _, record = _read_facts(folder)
+    return None if record.trained_on is None else read_trained_on(record.trained_on, place)
 
 
 def _read_facts(folder: Path) -> tuple[Path, Spec, _Record]:
@@ -184,6 +196,9 @@ def load_folder(folder: Path) -> Checkpoint:
         if record.uncertainty is not None:
             found = read_uncertainty(record.uncertainty, place, spec.classes)
             checkpoint = replace(checkpoint, uncertainty=found)
+        if record.trained_on is not None:
+            seen = read_trained_on(record.trained_on, place)
+            checkpoint = replace(checkpoint, trained_on=seen)
         check_size(spec, {name: tuple(tensor.shape) for name, tensor in checkpoint.tensors.items()})
         make_empty(checkpoint)
         check_outputs(checkpoint)

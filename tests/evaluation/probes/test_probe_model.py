@@ -97,7 +97,7 @@ def test_logits_of_the_folder_are_the_probes_own(place: Path, command: str) -> N
     found = getattr(vitrail, command)("model", "photos", out="mine", **options)
     assert found.out == Path("mine")
     assert found.to_dict()["out"] == "mine"
-    train, test = features_of_pair("model", "photos", None)
+    train, test, *_ = features_of_pair("model", "photos", None)
     if command == "fewshot":
         orders = [np.random.default_rng(0).permutation(9) + 9 * number for number in range(3)]
         rows = torch.from_numpy(np.concatenate(orders))
@@ -127,7 +127,7 @@ def test_a_distilled_backbone_counts_its_first_token_only(place: Path) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0, 0.2)
-    train, test = features_of_pair(model, "photos", None)
+    train, test, *_ = features_of_pair(model, "photos", None)
     found = probe_lbfgs(train, test)
     write_probe(model, found.head, train, "mine", "said")
     written = load("mine").model

@@ -49,7 +49,8 @@ def test_a_run_is_calibrated_at_its_end(tmp_path: Path) -> None:
     again = vitrail.calibrate(out, "digits", out=tmp_path / "copy")
     assert again.temperature == pytest.approx(kept.temperature, rel=1e-9)
     files = vitrail.convert(str(out), tmp_path / "own", "vitrail").files
-    names = ["model.safetensors", "uncertainty.safetensors", "model.json"]
+    names = ["model.safetensors", "trained_on.safetensors", "uncertainty.safetensors"]
+    names += ["model.json"]
     assert [*files] == [tmp_path / "own" / name for name in names]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vitrail.weights.conversion.convert.TOLERANCE", -1)

@@ -22,7 +22,7 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.console import show_progress
-from vitrail.data.dataset import ImageDataset
+from vitrail.data.dataset import EXCERPT, ImageDataset, excerpt_of
 from vitrail.data.datasets.decisions import BACKUP, DECISIONS
 from vitrail.data.datasets.filenames import Names
 from vitrail.data.datasets.index_files import DatasetIndex, keep_index, keep_part
@@ -34,6 +34,8 @@ from vitrail.data.name_hashes import name_hashes
 from vitrail.data.split import SPLITS, choose_split, spell, split_indices
 from vitrail.text import neighbors, printable, quoted, show
 
+# Without blocking, because reading a pipe among the images would never end.
+_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _MANY, _WALKERS = 64, 16  # folders from which on they are read side by side, and how many
 _LARGEST = 1 << 30  # bytes of an image file: 100 megapixels of 8 bytes, and some more
 # What operating systems leave in folders, besides names that begin with a dot; in lower case.
@@ -98,6 +100,17 @@ class FolderDataset(ImageDataset):
         except OSError:
             return -1
 
+    def excerpt(self, index: int) -> bytes:
+        """Read no more of an image file than that."""
+        path = os.path.join(self._base, self._files[index])
+        with open(os.open(path, _FLAGS), "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size <= 2 * EXCERPT:
+                return excerpt_of(file.read())
+            first = file.read(EXCERPT)
+            file.seek(-EXCERPT, os.SEEK_END)
+            return b"%d " % size + first + file.read(EXCERPT)
+
     def storage(self) -> str:
         """Hash the folder's path, and each file's size and modification time."""
         digest = hashlib.sha256(self._base)
@@ -118,9 +131,7 @@ class FolderDataset(ImageDataset):
 
 def read_image_file(path: bytes) -> bytes:
     """Read a whole image file."""
-    # Without blocking, because reading a pipe among the images would never end.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with open(os.open(path, flags), "rb") as file:
+    with open(os.open(path, _FLAGS), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "Not a plain file", os.fsdecode(path))

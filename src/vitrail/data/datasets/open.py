@@ -26,6 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch.utils.data import Dataset
 
 from vitrail.config import OBJECT, InputError, import_callable, suggest
@@ -49,7 +50,7 @@ from vitrail.data.datasets.unreadable_list import (
     FilteredDataset,
     leave_out_unreadable,
 )
-from vitrail.data.split import SPLITS, NoSplitError, choose_split, spell, split_indices
+from vitrail.data.split import HELD_OUT, SPLITS, NoSplitError, choose_split, spell, split_indices
 from vitrail.data.subsets import SubsetOptions, split_subset
 from vitrail.text import expand, neighbors, show
 
@@ -99,6 +100,11 @@ def open_data(
 def whole_data(data: Data) -> Data:
     """Return data without the subset that is asked for, as an evaluation beside training needs."""
     return _split_data(os.fspath(data))[0] if isinstance(data, str | os.PathLike) else data
+
+
+def subset_of(data: Data) -> SubsetOptions | None:
+    """Return the subset that DATA asks for at its end, if it does."""
+    return _split_data(os.fspath(data))[1] if isinstance(data, str | os.PathLike) else None
 
 
 def _split_data(text: str) -> tuple[str, SubsetOptions | None]:
@@ -175,8 +181,13 @@ def is_divided(data: Data) -> bool:
         return True
     if not isinstance(whole, ImageDataset) or not isinstance(val, ImageDataset):
         return True
-    held_out = split_indices(whole, "val", 0).tolist()
-    return [whole.where(i) for i in held_out] != [val.where(i) for i in range(len(val))]
+    if not len(val) <= len(whole) * HELD_OUT + len(whole.classes):  # far from a tenth of each class
+        return True
+    held_out = split_indices(whole, "val", 0)
+    if len(held_out) != len(val):
+        return True
+    some = np.linspace(0, len(val) - 1, min(len(val), 1000)).astype(int)
+    return any(whole.where(int(held_out[n])) != val.where(int(n)) for n in some)
 
 
 def names_targets(data: Data) -> bool:

@@ -53,6 +53,7 @@ class TorchDataset(ImageDataset):
                 f"{name} has {len(classes)} classes, but labels of {numbers.shape[1]} values"
             )
         super().__init__(name, list(map(str, classes)), numbers)
+        self.known_again = False  # an item may differ each time, and others have its name
 
     def read(self, index: int) -> Content:
         """Return the image of an item."""

@@ -15,13 +15,16 @@ from vitrail.config import InputError
 from vitrail.console import log_line
 from vitrail.data.datasets.open import Data
 from vitrail.distributed import choose_device
-from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair, open_pair
+from vitrail.evaluation.evaluation_result import Selected
+from vitrail.evaluation.features.compute import FeatureOptions, features_of, open_pair
+from vitrail.evaluation.features.feature_kinds import parse_feature_kind
+from vitrail.evaluation.features.image_features import check_pair
 from vitrail.evaluation.inputs import name_data, name_model, preprocess_of
 from vitrail.evaluation.metrics.intervals import Estimate, wilson
 from vitrail.evaluation.probes.fewshot import SHOTS, fit_shots
 from vitrail.evaluation.probes.linear_probe import probe_lbfgs
 from vitrail.models.cost.total import cost_of
-from vitrail.result import Result, ResultTable
+from vitrail.result import Result, ResultTable, to_plain
 from vitrail.text import show_rate
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
@@ -58,6 +61,10 @@ class BackboneRanking(Result):
     images: int
     """Test images."""
     ranked: tuple[RankedBackbone, ...]
+    selected: Selected | None = None
+    """How many images of how many the test images are, and why those."""
+    notes: tuple[str, ...] = ()
+    """What a person should know before believing the numbers, one line each."""
     page: str | None = field(default=None, kw_only=True)
     """The page that was written, if one was asked for."""
 
@@ -95,6 +102,7 @@ class BackboneRanking(Result):
             for each in self.ranked
         ]
         head = {"data": self.data, "shots": self.shots, "images": self.images}
+        head |= {"selected": to_plain(self.selected), "notes": list(self.notes)}
         said = {"recommended": self.recommended.model, "recommendation": self.recommendation}
         return {**head, "models": rows, **said, "page": self.page}
 
@@ -119,6 +127,9 @@ class BackboneRanking(Result):
     def summary(self) -> Iterator[ResultTable | str]:
         """Give one row per backbone, then the recommendation."""
         yield self.table()
+        if self.selected is not None:
+            yield f"evaluated on {self.selected}"
+        yield from self.notes
         yield self.recommendation
         if self.page is not None:
             yield f"page written to {self.page}"
@@ -134,14 +145,17 @@ def rank_backbones(
     """Rank backbones by the accuracy of a linear probe; features come from the cache."""
     if not models:
         raise InputError("no backbones to choose from; give --among MODEL …")
-    open_pair(data, test)  # what is wrong with them is said before the first model is tried
+    # What is wrong with them is said before the first model is tried.
+    *images_of, selected, notes = open_pair(data, test, models)
+    parse_feature_kind(options.get("features", "pre-logits"))
     found: list[RankedBackbone] = []
     speeds = dict[str, float]()  # measured once for models that compute the same
     shots = images = 0
     for model in models:
         loaded = as_loaded(model)
         log_line(f"trying {name_model(model)}")
-        train, evaluated = features_of_pair(loaded, data, test, **options)
+        train, evaluated = features_of(loaded, list(images_of), **options)
+        check_pair(train, evaluated)
         images = len(evaluated)
         least = int(np.bincount(train.labels, minlength=len(train.classes)).min())
         shots = max([count for count in SHOTS if count <= least] or [1])
@@ -162,7 +176,12 @@ def rank_backbones(
         )
     ranked = sorted(found, key=lambda each: (-each.top1.value, -each.speed))
     return BackboneRanking(
-        data=name_data(data), shots=shots, images=images, ranked=tuple(mark_front(ranked))
+        data=name_data(data),
+        shots=shots,
+        images=images,
+        ranked=tuple(mark_front(ranked)),
+        selected=selected,
+        notes=notes,
     )
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Literal, TypedDict, Unpack
+from typing import Literal, NamedTuple, TypedDict, Unpack
 
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import Data, open_dataset, whole_data
+from vitrail.data.datasets.open import Data, open_dataset, subset_of, whole_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.split import NoSplitError
 from vitrail.distributed import process_group
+from vitrail.evaluation.evaluation_result import Selected
 from vitrail.evaluation.features.extract import BATCH, Engine, extract
 from vitrail.evaluation.features.feature_kinds import parse_feature_kind
 from vitrail.evaluation.features.feature_store import features_folder
 from vitrail.evaluation.features.image_features import Features, check_pair
-from vitrail.evaluation.inputs import preprocess_of
+from vitrail.evaluation.inputs import open_images, preprocess_of
 from vitrail.text import quoted
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
@@ -41,38 +43,62 @@ class FeatureOptions(TypedDict, total=False):
     """A patch budget within which images keep their aspect ratio; by default as the weights say."""
 
 
-def open_pair(data: Data, test: str | None) -> list[ImageDataset]:
-    """Open the training split and the one to evaluate on, of a classifier.
+def open_pair(
+    data: Data, test: str | None, models: Sequence[AnyModel] = (), *, default: str = "test"
+) -> tuple[ImageDataset, ImageDataset, Selected, tuple[str, ...]]:
+    """Open the images that a classifier learns from and those that it is evaluated on.
 
-    By default that is `test`, or `val` if there is none. A subset is one of the training split.
+    The latter are by default the `default` split, or `val` if there is none; of data without splits
+    none that one of the models was trained on. Also say which they are, and what should be known. A
+    subset is one of the images that are learned from.
     """
     whole = whole_data(data)
-    if test is not None:
-        evaluated = open_dataset(whole, split=test)
+    try:
+        opened = open_images(whole, test or default, models, learns=True)
+    except NoSplitError:
+        if test is not None:
+            raise
+        opened = open_images(whole, None, models, learns=True)
+    part = subset_of(data)
+    if opened.rest is None:
+        train = open_dataset(data, split="train")
     else:
-        try:
-            evaluated = open_dataset(whole, split="test")
-        except NoSplitError:
-            evaluated = open_dataset(whole, split="val")
-    train = open_dataset(data, split="train")
+        train = opened.rest if part is None else part.of(opened.rest)
     if train.labels.ndim == 2:
         has = "numbers" if train.regression else "several labels"
         raise InputError(f"{train.name} has {has} per image; expected one class each")
     if len(train.classes) < 2:
         only = f"{train.name} has only the class {quoted(train.classes)}"
         raise InputError(f"{only}; a classifier needs two or more")
-    return [train, evaluated]
+    return train, opened.dataset, opened.selected, opened.notes
+
+
+class FeaturePair(NamedTuple):
+    """Features to learn from and features to evaluate on."""
+
+    train: Features
+    test: Features
+    selected: Selected
+    """How many images of how many are evaluated on, and why those."""
+    notes: tuple[str, ...]
 
 
 def features_of_pair(
-    model: AnyModel, data: Data, test: str | None, **options: Unpack[FeatureOptions]
-) -> tuple[Features, Features]:
-    """Compute the features of the training split and of the one to evaluate on."""
+    model: AnyModel,
+    data: Data,
+    test: str | None,
+    named: AnyModel | None = None,
+    **options: Unpack[FeatureOptions],
+) -> FeaturePair:
+    """Compute the features of the images to learn from and of those to evaluate on.
+
+    `named` is the model as it was given, where it was loaded before.
+    """
     parse_feature_kind(options.get("features", "pre-logits"))
-    datasets = open_pair(data, test)
-    train, evaluated = features_of(as_loaded(model), datasets, **options)
+    *datasets, selected, notes = open_pair(data, test, (model if named is None else named,))
+    train, evaluated = features_of(as_loaded(model), list(datasets), **options)
     check_pair(train, evaluated)
-    return train, evaluated
+    return FeaturePair(train, evaluated, selected, notes)
 
 
 def features_of(

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from vitrail.data.datasets.open import Data, open_dataset
+from vitrail.data.datasets.open import Data
+from vitrail.evaluation.evaluation_result import Selected
 from vitrail.evaluation.features.compute import FeatureOptions, features_of
 from vitrail.evaluation.features.feature_files import check_out, write_features
 from vitrail.evaluation.features.feature_kinds import parse_feature_kind
-from vitrail.evaluation.inputs import name_data, name_model
+from vitrail.evaluation.inputs import name_data, name_model, open_images
 from vitrail.models.weight_hash import hash_weights
 from vitrail.result import Result, plain_fields
 from vitrail.weights.load import as_loaded
@@ -35,6 +36,9 @@ class EmbedResult(Result):
     """Features of each image."""
     skipped: int
     """Images that could not be read."""
+    selected: Selected | None = None
+    """How many images of how many these are, and how many of them were trained on."""
+    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -45,6 +49,9 @@ class EmbedResult(Result):
         yield from map(str, self.files)
         skipped = f", {self.skipped:,} could not be read" if self.skipped else ""
         yield f"{self.images:,} images, {self.width} features each{skipped}"
+        if self.selected is not None:
+            yield f"features of {self.selected}"
+        yield from self.notes
 
 
 def embed(
@@ -63,7 +70,8 @@ def embed(
     kind = options.get("features", "pre-logits")
     parse_feature_kind(kind)
     check_out(Path(out))
-    dataset = open_dataset(data, split=split, labels=False)
+    opened = open_images(data, split, (model,), labels=False)
+    dataset = opened.dataset
     loaded = as_loaded(model)
     found = features_of(loaded, [dataset], **options)[0]
     facts = {"model": name_model(model), "data": name_data(data), "split": split, "features": kind}
@@ -74,4 +82,6 @@ def embed(
         images=len(found),
         width=found.values.shape[1],
         skipped=len(found.bad),
+        selected=opened.selected,
+        notes=opened.notes,
     )

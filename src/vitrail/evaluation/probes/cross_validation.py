@@ -11,14 +11,15 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.datasets.groups import group_images
-from vitrail.data.datasets.open import Data, group_column, open_dataset
+from vitrail.data.datasets.open import Data, group_column
 from vitrail.data.split import assign_folds
+from vitrail.evaluation.evaluation_result import Selected
 from vitrail.evaluation.features.compute import FeatureOptions, features_of
 from vitrail.evaluation.features.image_features import take_features
-from vitrail.evaluation.inputs import name_data, name_model
+from vitrail.evaluation.inputs import name_data, name_model, open_images
 from vitrail.evaluation.metrics.intervals import Estimate, student_t
 from vitrail.evaluation.probes.linear_probe import probe_lbfgs
-from vitrail.result import Result, ResultTable
+from vitrail.result import Result, ResultTable, to_plain
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel
 
@@ -34,6 +35,9 @@ class CrossValidation(Result):
     """Groups that no fold tears apart; None without."""
     folds: tuple[float, ...]
     """Accuracy on each fold."""
+    selected: Selected | None = None
+    """How many images of how many these are, and why those."""
+    notes: tuple[str, ...] = ()
 
     @property
     def top1(self) -> Estimate:
@@ -44,6 +48,7 @@ class CrossValidation(Result):
         """Return plain data."""
         top1 = self.top1
         found = {"model": self.model, "data": self.data, "images": self.images}
+        found |= {"selected": to_plain(self.selected), "notes": list(self.notes)}
         interval = {"top1": top1.value, "top1_interval": [top1.low, top1.high]}
         return {**found, "groups": self.groups, **interval, "folds": list(self.folds)}
 
@@ -57,6 +62,9 @@ class CrossValidation(Result):
             f"top-1 {top1.value:.2%} ({top1.low:.2%} to {top1.high:.2%}) over {len(self.folds)} "
             f"folds of {self.images:,} images{whole}"
         )
+        if self.selected is not None:
+            yield f"evaluated on {self.selected}"
+        yield from self.notes
 
 
 def cross_validate(
@@ -65,7 +73,7 @@ def cross_validate(
     *,
     folds: int = 5,
     group: str | None = None,
-    split: str = "all",
+    split: str | None = None,
     seed: int = 0,
     **options: Unpack[FeatureOptions],
 ) -> CrossValidation:
@@ -73,12 +81,14 @@ def cross_validate(
 
     Each class is spread over the folds alike. `group` is a pattern (a regular expression) of the
     images' names: those with the same match, or the same first group of it, are of one patient,
-    scene or burst and share their fold, such as `([^/]+)_\d+\.jpg`; or a column of a list.
+    scene or burst and share their fold, such as `([^/]+)_\d+\.jpg`; or a column of a list. `split`
+    is by default all, without images that the model was trained on.
     `options` say how features are computed.
     """
     if folds < 2:
         raise InputError(f"--folds {folds}: expected 2 or more")
-    dataset = open_dataset(data, split=split)
+    opened = open_images(data, split, (model,), default="all")
+    dataset = opened.dataset
     groups = None if group is None else group_images(dataset, group, group_column(data, group))
     if dataset.labels.ndim == 2 or len(dataset.classes) < 2:
         raise InputError(f"{dataset.name}: expected two classes or more, and one per image")
@@ -100,4 +110,6 @@ def cross_validate(
         images=len(features),
         groups=None if groups is None else len(set(groups.tolist())),
         folds=tuple(found),
+        selected=opened.selected,
+        notes=opened.notes,
     )

@@ -126,12 +126,12 @@ def fewshot(
     """
     check_probe_out(out, options.get("features", "pre-logits"), data)
     loaded = as_loaded(model, patches=options.get("patches"))
-    pair = features_of_pair(loaded, data, test, **options)
+    pair = features_of_pair(loaded, data, test, model, **options)
     least = np.bincount(pair[0].labels, minlength=len(pair[0].classes)).min()
     # The smallest in any case, to be refused with a message.
     chosen = shots or [count for count in SHOTS if count <= least] or SHOTS[:1]
     with show_progress("samples", len(chosen) * seeds) as report:
-        found = fit_shots(*pair, shots=chosen, seeds=seeds, l2=l2, report=report)
+        found = fit_shots(*pair[:2], shots=chosen, seeds=seeds, l2=l2, report=report)
     if out is not None:
         _write(loaded, pair[0], max(found, key=lambda each: each.shots), Path(out))
     fields = evaluated_features(model, data, pair, options)

@@ -119,7 +119,9 @@ def knn(
     chosen = k or [count for count in K if count <= len(hold_out_features(pair[0], seed)[0])]
     with show_progress("images", len(pair[1])) as report:
         weight = None if uniform else temperature
-        found = classify_by_neighbors(*pair, k=chosen, temperature=weight, seed=seed, report=report)
+        found = classify_by_neighbors(
+            *pair[:2], k=chosen, temperature=weight, seed=seed, report=report
+        )
     return KNNResult(**evaluated_features(model, data, pair, options), found=found)
 
 

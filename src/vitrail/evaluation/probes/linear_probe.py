@@ -127,15 +127,15 @@ def probe(
         raise InputError("--epochs requires --by sgd; lbfgs goes on until the loss is least")
     check_probe_out(out, options.get("features", "pre-logits"), data)
     loaded = as_loaded(model, patches=options.get("patches"))
-    pair = features_of_pair(loaded, data, test, **options)
+    pair = features_of_pair(loaded, data, test, model, **options)
     epochs = EPOCHS if epochs is None else epochs
     chosen = values or (DECAYS if by == "lbfgs" else RATES)
     total = len(chosen) if by == "lbfgs" else epochs
     with show_progress("decays" if by == "lbfgs" else "epochs", total) as report:
         if by == "lbfgs":
-            found = probe_lbfgs(*pair, decays=chosen, seed=seed, report=report)
+            found = probe_lbfgs(*pair[:2], decays=chosen, seed=seed, report=report)
         else:
-            found = probe_sgd(*pair, rates=chosen, epochs=epochs, seed=seed, report=report)
+            found = probe_sgd(*pair[:2], rates=chosen, epochs=epochs, seed=seed, report=report)
     if out is not None:
         head, uncertainty = calibrate_head(found.head, pair[0], None, found.fit, seed)
         said = f"linear probe ({by}) of {len(pair[0]):,} images of {pair[0].name}"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.data.datasets.open import Data
-from vitrail.evaluation.features.compute import FeatureOptions
-from vitrail.evaluation.features.image_features import Features
+from vitrail.evaluation.evaluation_result import Selected
+from vitrail.evaluation.features.compute import FeatureOptions, FeaturePair
 from vitrail.evaluation.inputs import name_data, name_model
-from vitrail.result import Result
+from vitrail.result import Result, to_plain
 from vitrail.text import show
 from vitrail.weights.loaded import AnyModel
 
@@ -32,13 +32,18 @@ class EvaluatedFeatures(Result):
     """Images that were learned from."""
     names: tuple[str, str]
     """The names of the training dataset and of the one evaluated on."""
+    selected: Selected | None = None
+    """How many images of how many were evaluated on, and why those."""
+    notes: tuple[str, ...] = ()
+    """What a person should know before believing the numbers, one line each."""
     out: Path | None = None
     """The model folder that was written, if one was asked for."""
 
     def head(self) -> dict[str, Any]:
         """Give what all such results have, as plain data."""
         keys = ("model", "data", "features", "images", "skipped")
-        return {key: getattr(self, key) for key in keys}
+        found = {key: getattr(self, key) for key in keys}
+        return {**found, "selected": to_plain(self.selected), "notes": list(self.notes)}
 
     def written(self) -> dict[str, str]:
         """Give the model folder as plain data, where one was written."""
@@ -55,15 +60,18 @@ class EvaluatedFeatures(Result):
         train, test = self.names
         line = f"{self.images:,} images of {test}, trained on {self.train_images:,} of {train}"
         yield f"{line}, {more}" if more else line
+        if self.selected is not None:
+            yield f"evaluated on {self.selected}"
+        yield from self.notes
         if self.skipped:
             yield f"{self.skipped:,} images could not be read"
 
 
 def evaluated_features(
-    model: AnyModel, data: Data, pair: tuple[Features, Features], options: FeatureOptions
+    model: AnyModel, data: Data, pair: FeaturePair, options: FeatureOptions
 ) -> dict[str, Any]:
     """Give the fields that all such results have."""
-    train, test = pair
+    train, test, selected, notes = pair
     return {
         "model": name_model(model),
         "data": name_data(data),
@@ -72,4 +80,6 @@ def evaluated_features(
         "skipped": len(train.bad) + len(test.bad),
         "train_images": len(train),
         "names": (train.name, test.name),
+        "selected": selected,
+        "notes": notes,
     }

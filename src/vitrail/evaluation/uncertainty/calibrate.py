@@ -17,19 +17,20 @@ from vitrail.config import InputError
 from vitrail.console import log_line, show_progress
 from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ImageDataset, check_one_class, select
-from vitrail.data.datasets.open import Data
+from vitrail.data.datasets.open import Data, open_dataset
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.split import sample_order
 from vitrail.data.transforms.apply import normalize
 from vitrail.distributed import choose_device
 from vitrail.evaluation.class_matching import match_classes
 from vitrail.evaluation.evaluate import check_head
+from vitrail.evaluation.evaluation_result import Selected
 from vitrail.evaluation.inputs import name_data, name_model, open_images, preprocess_of
 from vitrail.evaluation.uncertainty.fit_uncertainty import fit_uncertainty
 from vitrail.evaluation.uncertainty.novelty import class_means, feature_distance
 from vitrail.evaluation.uncertainty.selective import find_threshold
 from vitrail.files import check_writable
-from vitrail.result import Result, ResultTable
+from vitrail.result import Result, ResultTable, plain_fields
 from vitrail.text import expand
 from vitrail.training.checkpoints.run_folder import MODEL
 from vitrail.training.run_data import open_run_data, read_config
@@ -39,6 +40,7 @@ from vitrail.weights.model_folder import RECORD, check_replaceable, load_folder,
 from vitrail.weights.uncertainty_record import Uncertainty
 
 BATCH = 64
+_PARTS = 5  # of images that are likened to each other
 MOST = 10_000
 """Training images that the class means are computed of, at most."""
 RATES = (0.1, 0.05, 0.02, 0.01)
@@ -63,10 +65,14 @@ class CalibrationResult(Result):
     images are too few to tell."""
     out: Path
     """The model folder that keeps it."""
+    selected: Selected | None = None
+    """How many images of how many these are, and why those."""
+    notes: tuple[str, ...] = ()
+    """What a person should know before believing the numbers, one line each."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
-        return {**vars(self), "out": str(self.out)}
+        return plain_fields(self)
 
     def summary(self) -> Iterator[ResultTable | str]:
         """Give the calibration error, and how much is answered at which error rate."""
@@ -79,6 +85,9 @@ class CalibrationResult(Result):
             f"calibration error {self.ece_before:.2%} before, {self.ece_after:.2%} after "
             f"temperature {self.temperature:.3f}, on {self.images:,} images of {self.data}"
         )
+        if self.selected is not None:
+            yield f"calibrated on {self.selected}"
+        yield from self.notes
         yield f"kept in {self.out}"
         yield f"next: vitrail predict {self.model} photos/ --unsure 5%"
 
@@ -95,9 +104,10 @@ def calibrate(
 ) -> CalibrationResult:
     """Fit a model's temperature to held-out images, and note when it is right and what it knows.
 
-    `split` is by default the images that a run was validated on, otherwise `val`; they must not
-    have been trained on. The training split's features say which images are like those that it
-    knows. The result is kept in the model's own folder, or in the new one `out`.
+    `split` is by default the data's own `val`; of data without splits, all that the model was not
+    trained on. The other images' features say which ones are like those that it knows; where there
+    are no others, these do, in five parts. The result is kept in the model's own folder, or in the
+    new one `out`.
     """
     if batch < 1:
         raise InputError(f"--batch must be at least 1, got {batch}")
@@ -109,14 +119,20 @@ def calibrate(
     _check_calibrated(name_model(model), loaded)
     if split == "train":
         raise InputError("--split train: a model is calibrated on images that it never saw")
-    held, _ = open_images(data, split, (model,))
-    known = open_images(data, "train", (model,))[0]
+    opened = open_images(data, split, (model,))
+    held, known = opened.dataset, opened.rest
+    if known is None and opened.whole:  # nothing of it was trained on: its own folds are likened
+        known = held
+    elif known is None:
+        known = open_dataset(data, split="train")
     options = {"batch": batch, "device": device, "workers": workers}
-    found = measure_uncertainty(loaded, held, _sample(known), **options)
+    known = held if known is held else _sample(known)
+    found = measure_uncertainty(loaded, held, known, **options)
     kept = replace(as_checkpoint(loaded), preprocess=preprocess_of(loaded), uncertainty=found)
     save_folder(kept, folder)
     named = name_model(model) if out is None else str(out)
-    return _result(found, model=named, data=name_data(data), out=folder)
+    shown = {"model": named, "data": name_data(data), "out": folder}
+    return _result(found, **shown, selected=opened.selected, notes=opened.notes)
 
 
 def leave_calibration(folder: Path) -> None:
@@ -162,6 +178,17 @@ def measure_uncertainty(
     outputs = loaded.model.spec.classes
     options = {"batch": batch, "device": device, "workers": workers}
     means = distances = None
+    if known is held:
+        features, logits, labels = _run(loaded, held, **options)
+        numbers = _outputs(held, loaded)[labels]
+        means, distances = class_means(features, numbers, outputs), torch.zeros(len(numbers))
+        for part in range(_PARTS):  # no image is likened to a mean that it is in
+            ours = torch.arange(len(numbers)) % _PARTS == part
+            rest = ~ours
+            if ours.any() and rest.any():
+                others = class_means(features[rest], numbers[rest], outputs)
+                distances[ours] = feature_distance(features[ours], others).float()
+        return fit_uncertainty(logits, numbers, data=held.name, means=means, distances=distances)
     if known is not None:
         features, _, labels = _run(loaded, known, **options)
         means = class_means(features, _outputs(known, loaded)[labels], outputs)
@@ -247,7 +274,15 @@ def _find_folder(model: AnyModel) -> Path:
     raise InputError(f"{name_model(model)} is not a model folder of ours: give --out FOLDER")
 
 
-def _result(found: Uncertainty, *, model: str, data: str, out: Path) -> CalibrationResult:
+def _result(
+    found: Uncertainty,
+    *,
+    model: str,
+    data: str,
+    out: Path,
+    selected: Selected,
+    notes: tuple[str, ...],
+) -> CalibrationResult:
     facts = found.facts
     return CalibrationResult(
         model=model,
@@ -258,6 +293,8 @@ def _result(found: Uncertainty, *, model: str, data: str, out: Path) -> Calibrat
         ece_after=facts.ece_after,
         answered={f"{rate:.0%}": answered_fraction(found, rate) for rate in RATES},
         out=out,
+        selected=selected,
+        notes=notes,
     )
 
 

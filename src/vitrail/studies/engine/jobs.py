@@ -101,6 +101,8 @@ def _add_jobs(
         trial_words = {**words, **tried, "hold_out": HELD_OUT}
         seed = plan.seeds[0]
         name = job_name(cell.choices, [trial_words, after[0]], seed, then=then, trial=True)
+        # What the cell's own run is evaluated on chooses nothing.
+        trial_words["hold_out_of"] = "train"
         jobs.setdefault(name, Job(name=name, words=trial_words, seed=seed, after=after[0]))
         trials.append((name, tried))
     plain = [plain_measure(each) for each in measures]

@@ -30,11 +30,13 @@ RUN, CONFIG, RESULT = "run.json", "config.yaml", "result.json"
 CHECKPOINTS, MODEL = "checkpoints", "model"
 MIM_HEAD, RECONSTRUCTIONS = "mim_head.safetensors", "reconstructions.png"
 MACHINE = "machine.json"
+TRAINED_ON = "trained_on"
+"""What the run trains on and holds out (data/trained_on.py)."""
 BAD_BATCH = "bad_batch_"
 RESTART_HINT = "use --restart to begin again, or another --out"
 
 _CLEARED = (
-    *(RESULT, CHECKPOINTS, MODEL, MACHINE, "tensorboard", "report.html"),
+    *(RESULT, CHECKPOINTS, MODEL, MACHINE, TRAINED_ON, "tensorboard", "report.html"),
     *(MIM_HEAD, RECONSTRUCTIONS, CONFIG),  # the settings go last: they say what the rest is of
 )
 _KEPT = (METRICS, SPEED, LOG, "wandb-run.txt", "mlflow-run.txt")

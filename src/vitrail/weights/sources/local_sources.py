@@ -75,6 +75,14 @@ def _local(path: Path, source: str) -> Resolved:
     return Resolved(source, path, read_json(config), read_json(preprocessor))
 
 
+def find_model_folder(text: str) -> Path | None:
+    """Find our own model folder that a model's text names; None for weights of any other kind."""
+    path = find_path(text.removeprefix("run:").removeprefix("file:"))
+    if path is None:
+        return None
+    return _model_folder(path if path.is_dir() else path.parent)
+
+
 def _model_folder(folder: Path) -> Path | None:
     """Find our own model folder: this one, or the only one inside it.
 

@@ -53,6 +53,10 @@ class TarStream(ImageStream):
         known = repr((super().fingerprint(), [place_of(each).name for each in self._shards]))
         return hashlib.sha256(known.encode("utf-8", "surrogateescape")).hexdigest()
 
+    def shard_names(self) -> Sequence[str]:
+        """Name the shards as an index of them does."""
+        return [printable(title) for title in self._titles]
+
     def read_shard(self, shard: int, offset: int = 0) -> Iterator[tuple[int, StreamItem]]:
         """Read a shard's samples; one that is cut off or damaged ends with an unreadable image."""
         numbering, title = ClassIndex(self.classes), self._titles[shard]

@@ -1,0 +1,131 @@
+"""Every number is of images that were not trained on: labels by a coin, which only a leak beats."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.coin_flips import HONEST, learn_by_heart, write_noise
+from tests.commands import run as command
+from vitrail import evaluate
+from vitrail.config import InputError
+from vitrail.weights.load import load
+from vitrail.weights.loaded import save
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_noise(tmp_path_factory.mktemp("coins") / "photos", 50)
+
+
+@pytest.fixture(scope="module")
+def plain(photos: Path) -> Path:
+    return learn_by_heart(photos, photos.parent / "plain").folder
+
+
+def accuracy(model: Any, data: Any, **options: Any) -> tuple[float, int, int]:
+    """Return top-1, the images that it is of, and how many there are."""
+    found = evaluate(model, str(data), **options)
+    assert found.top1 is not None
+    assert found.selected is not None
+    assert found.selected.images == found.images
+    return found.top1.value, found.images, found.selected.of
+
+
+def test_only_what_training_held_out_is_measured(photos: Path, plain: Path) -> None:
+    for model in (plain, plain / "model"):
+        top1, images, of = accuracy(model, photos)
+        assert (images, of) == (10, 100)
+        assert top1 < 1
+    assert accuracy(plain, photos, split="train") == (1.0, 90, 100)
+    found = evaluate(plain, str(photos), split="all")
+    assert "90 of which were trained on" in str(found.selected)
+
+
+def test_other_images_are_measured_whole(plain: Path, tmp_path: Path) -> None:
+    """Also where they have the names of known ones, as numbered files do."""
+    other = write_noise(tmp_path / "other", 50, seed=1)
+    top1, images, of = accuracy(plain, other)
+    assert (images, of) == (100, 100)
+    assert top1 < HONEST
+
+
+def test_a_moved_or_renamed_copy_is_known(photos: Path, plain: Path, tmp_path: Path) -> None:
+    for number, path in enumerate(sorted(photos.rglob("*.png"))):
+        copy = tmp_path / "copy" / path.parent.name / f"img{number}.png"
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(path.read_bytes())
+    assert accuracy(plain / "model", tmp_path / "copy")[1:] == (10, 100)
+    listed = [f"{path},{path.parent.name}" for path in sorted((tmp_path / "copy").rglob("*.png"))]
+    (tmp_path / "all.csv").write_text("\n".join(["path,label", *listed]) + "\n")
+    assert accuracy(plain, tmp_path / "all.csv")[1:] == (10, 100)
+
+
+def test_new_images_are_new_and_known_ones_stay(plain: Path, tmp_path: Path) -> None:
+    grown = write_noise(write_noise(tmp_path / "photos", 50), 5, start=900)
+    found = evaluate(plain, str(grown))
+    assert (found.images, found.selected and found.selected.of) == (20, 110)
+    assert "10 that training held out and 10 that it never had" in str(found.selected)
+
+
+def test_where_nothing_is_left_it_is_refused(photos: Path, plain: Path, tmp_path: Path) -> None:
+    seen = tmp_path / "seen"
+    opened = evaluate(plain, str(photos), split="train", out=tmp_path / "report")
+    assert opened.images == 90
+    for line in (tmp_path / "report" / "images.csv").read_text().splitlines()[1:]:
+        name = line.split(",")[0]
+        (seen / name).parent.mkdir(parents=True, exist_ok=True)
+        (seen / name).write_bytes((photos / name).read_bytes())
+    with pytest.raises(InputError, match=r"all 90 images of .* were trained on by .*--split all"):
+        evaluate(plain, str(seen))
+    assert accuracy(plain, seen, split="all") == (1.0, 90, 90)
+
+
+def test_weights_without_a_record_are_measured_whole(
+    photos: Path, plain: Path, tmp_path: Path
+) -> None:
+    loaded = load(str(plain))
+    assert loaded.trained_on is not None
+    object.__setattr__(loaded, "trained_on", None)
+    save(loaded, tmp_path / "bare")
+    found = evaluate(tmp_path / "bare", str(photos))
+    assert found.images == 100
+    assert "was trained on is not recorded" in str(found.selected)
+
+
+def test_what_weights_were_trained_on_before_counts(
+    photos: Path, plain: Path, tmp_path: Path
+) -> None:
+    """Fine-tuned on other images, a model still knows those of its first training."""
+    other = write_noise(tmp_path / "other", 10, seed=2)
+    words = {"weights": str(plain / "model"), "steps": 1}
+    learn_by_heart(other, tmp_path / "next", **words)
+    assert accuracy(tmp_path / "next", photos)[1:] == (10, 100)
+    assert accuracy(tmp_path / "next", other)[1:] == (2, 20)
+
+
+def test_a_run_without_a_record_is_asked_for_its_settings(
+    photos: Path, plain: Path, tmp_path: Path
+) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(plain, old)
+    shutil.rmtree(old / "trained_on")
+    loaded = load(str(plain))
+    object.__setattr__(loaded, "trained_on", None)
+    save(loaded, old / "model")
+    found = evaluate(old, str(photos))
+    assert found.images == 10
+    assert any("was trained on is not recorded: its settings" in note for note in found.notes)
+
+
+def test_the_command_says_which_images(
+    photos: Path, plain: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said, _ = command(capsys, "evaluate", str(plain), str(photos))
+    assert code == 0
+    assert f"10 of 100 images that training held out of {photos}" in said
+    code, said, _ = command(capsys, "evaluate", str(plain), str(photos), "--json")
+    expected = {"images": 10, "of": 100, "why": f"that training held out of {photos}"}
+    assert json.loads(said)["selected"] == expected
