@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -193,7 +193,9 @@ def process_group(device: str | None = None) -> Iterator[Processes]:
     count, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
     chosen = choose_device(device)
     if count == 1:
-        yield Processes(0, 1, chosen)
+        # What names no GPU, as memory in use, means the chosen one.
+        with torch.cuda.device(chosen) if chosen.type == "cuda" else nullcontext():
+            yield Processes(0, 1, chosen)
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)

@@ -26,6 +26,7 @@ from vitrail.data.unreadable import UnreadableImages
 from vitrail.distributed import Processes
 from vitrail.evaluation.probes.fewshot_monitor import FewShotMonitor
 from vitrail.files import write_whole
+from vitrail.models.init import seeded
 from vitrail.signals import Stopped, listen
 from vitrail.tasks import make_task
 from vitrail.text import printable, show
@@ -46,10 +47,10 @@ from vitrail.training.checkpoints.sharding import full_state_dict
 from vitrail.training.logging.first_screen import describe_run
 from vitrail.training.logging.metrics_logger import MetricsLogger
 from vitrail.training.logging.run_facts import CostMeter
-from vitrail.training.loop import StepResult, fit
+from vitrail.training.loop import StepResult, Use, fit
 from vitrail.training.optimization.deadline import Deadline
 from vitrail.training.optimization.ema import EMA
-from vitrail.training.parts import Parts, gather_parts
+from vitrail.training.parts import OwnState, Parts, gather_parts
 from vitrail.training.run_data import group_notes, identify_data, open_datasets
 from vitrail.training.run_result import Ending, Run, make_run
 from vitrail.training.task import Task
@@ -82,11 +83,9 @@ class TrainingRun:
         self.fewshot: dict[str, float] = {}  # the last few-shot accuracies
         self.fewshot_step = 0
         check_batch(config.batch, processes.shard)
-        self._open_data()
-        self._build_model()
-        self.trainer = make_trainer(
-            config, self.model, self.task, self.images or 0, processes, self.parts
-        )
+        # What parts of one's own begin with may be drawn.
+        with seeded(config.seed, processes.device if self.parts.draw else None):
+            self._open()
         val_images = len(self.val_set) if self.val_set else 0
         self.intervals = plan_intervals(config, self.images or 0, val_images, pause)
         self.iterator = open_iterator(
@@ -96,6 +95,15 @@ class TrainingRun:
             self.parts.transform,
             together=self.task.needs_whole_batch,
         )
+
+    def _open(self) -> None:
+        config, processes = self.config, self.processes
+        self._open_data()
+        self._build_model()
+        self.trainer = make_trainer(
+            config, self.model, self.task, self.images or 0, processes, self.parts
+        )
+        self.state = OwnState(self.task, self.parts.callbacks)
 
     def _open_data(self) -> None:
         config, make = self.config, self.parts.task or make_task
@@ -184,6 +192,7 @@ class TrainingRun:
                 self.metrics.note(note)
             if not saved and isinstance(self.train_set, ImageDataset):
                 self._fit_head(self.train_set)
+            self.state.warn(self.model)
             self._call("on_start", start)
             most = total if deadline is None else deadline.most
             self.loader = self.iterator.open(most, self.processes.shard)
@@ -212,10 +221,11 @@ class TrainingRun:
             )
         raise Stopped(self.signals.number or signal.SIGTERM, step)  # not an error, to the log
 
-    def _call(self, event: str, *arguments: Any) -> None:
+    def _call(self, event: Use, step: int, *arguments: Any) -> None:
         """Tell the callbacks."""
-        for callback in self.parts.callbacks:
-            getattr(callback, event)(self, *arguments)
+        with self.trainer.drawing(step, event):
+            for callback in self.parts.callbacks:
+                getattr(callback, event)(self, *arguments or (step,))
 
     def _fit_head(self, images: ImageDataset) -> None:
         """Begin with a head that is fitted to frozen features, where the settings ask for it."""
@@ -226,7 +236,7 @@ class TrainingRun:
                 self.trainer.ema = EMA(self.model, self.config.ema)
 
     def _resume(self, saved: SavedCheckpoint) -> None:
-        load_checkpoint(saved, self.trainer, micro_batch=self.config.micro_batch)
+        load_checkpoint(saved, self.trainer, micro_batch=self.config.micro_batch, state=self.state)
         self.saved = saved.step
         self.iterator.cursor = Cursor.load(saved.metadata.get("cursor", [saved.step]))
         self.best = BestTracker.load(saved.metadata["best"])
@@ -238,6 +248,7 @@ class TrainingRun:
     def _save(self, step: int) -> None:
         """Save the run; if that fails, it is remembered, and training continues."""
         self.metrics.sync()
+        self.state.warn(self.model)
         cursor = join_cursors(self.processes.gather(self.iterator.cursor))
 
         def metadata() -> dict[str, Any]:
@@ -254,7 +265,9 @@ class TrainingRun:
             }
 
         try:
-            save_checkpoint(self.config.out, step, self.trainer, metadata, self.processes)
+            save_checkpoint(
+                self.config.out, step, self.trainer, metadata, self.processes, self.state
+            )
             self.cost.write()
             if self.config.keep == "last" or self.best.best is None:
                 with self._averaged():
@@ -279,7 +292,7 @@ class TrainingRun:
             values = {"epoch": epoch, **values}
         waited, self.waited = self.loader.waited - self.waited, self.loader.waited
         self.metrics.train(taken.step, values, images=self.config.batch, waited=waited)
-        self._call("on_step", taken)
+        self._call("on_step", taken.step, taken)
 
     def _evaluate(self, step: int) -> bool:
         """Evaluate what is due, once a step; tell whether the run gets no better."""
@@ -289,7 +302,7 @@ class TrainingRun:
         if self.validator is None or not intervals.due(intervals.evaluate, step):
             return False
         if self.best.evaluated != step:
-            with self._averaged():
+            with self._averaged(), self.trainer.drawing(step, "evaluation"):
                 found = self.validator.evaluate(
                     self.model, self.signals, micro_batch=self.trainer.micro_batch
                 )
@@ -302,7 +315,7 @@ class TrainingRun:
             self.metrics.evaluation(
                 step, {f"val/{name}": value for name, value in found.values.items()}
             )
-            self._call("on_evaluation", step, found.values)
+            self._call("on_evaluation", step, step, found.values)
         return 0 < self.config.patience <= self.best.worse
 
     def _measure_fewshot(self, step: int) -> None:

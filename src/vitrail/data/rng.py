@@ -14,11 +14,12 @@ import numpy as np
 
 Purpose = Literal[
     "order", "image", "batch", "split", "subset", "shapes", "noise", "transform", "balance",
-    "characters", "buffer",
+    "characters", "buffer", "globals",
 ]  # fmt: skip
 _PURPOSES: dict[Purpose, int] = {
     "order": 0, "image": 1, "batch": 2, "split": 3, "subset": 4, "shapes": 5, "noise": 6,
     "transform": 7, "balance": 8, "characters": 9, "buffer": 10,
+    "globals": 11,
 }  # fmt: skip
 _MULTIPLY = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _BUMP = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +20,27 @@ from vitrail.models.layers.norms import LayerScale
 from vitrail.models.layers.self_attention import QueryValueBias, SelfAttention
 from vitrail.models.positions.absolute import Positions
 from vitrail.models.positions.relative import RelativeBias, RelativeMLP, RelativePositions
+
+_drawing = threading.RLock()
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Seed torch's, NumPy's and Python's global generators for a block, then put them back.
+
+    A process has one of each, so one thread at a time is inside: others would draw in between.
+    """
+    gpus = [device] if device is not None and device.type == "cuda" else []
+    with _drawing, torch.random.fork_rng(gpus):
+        numpy_state, python_state = np.random.get_state(), random.getstate()
+        try:
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)
+            random.seed(seed)
+            yield
+        finally:
+            np.random.set_state(numpy_state)
+            random.setstate(python_state)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from vitrail.config import InputError
-from vitrail.models.init import init_layers
+from vitrail.models.init import init_layers, seeded
 from vitrail.models.layers.heads import Head
 from vitrail.models.spec import BiTSpec, ViTSpec
 from vitrail.models.vit_spec import PLAIN_HEAD
@@ -52,8 +52,7 @@ class Model(nn.Module, ABC, Generic[S]):
             self.init_parameters()
             return
         device = next(self.parameters()).device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
+        with seeded(seed, device):
             self.init_parameters()
 
     @abstractmethod

@@ -35,6 +35,7 @@ class Classification(Task):
 
     mixes = True
     takes_patches = True
+    constants = ("class_weights",)
 
     def __init__(self, config: TrainConfig, dataset: ImageDataset | ImageStream) -> None:
         super().__init__(config, dataset)

@@ -35,6 +35,7 @@ class Regression(Task):
     """
 
     takes_patches = True
+    constants = ("mean", "std")
 
     def __init__(self, config: TrainConfig, dataset: ImageDataset | ImageStream) -> None:
         super().__init__(config, dataset)

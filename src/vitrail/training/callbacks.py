@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from vitrail.training.loop import StepResult
 
@@ -13,6 +13,19 @@ class Callback:
 
     `run` is the TrainingRun: its `model`, `config`, `trainer`, `processes` are there to be read.
     """
+
+    constants: ClassVar[tuple[str, ...]] = ()
+    """Attributes whose tensors never change, so that no checkpoint needs them."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs: tensors, numbers and text, nested or not.
+
+        It is saved with each checkpoint, from the first process.
+        """
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned; `on_start` comes after."""
 
     def on_start(self, run: Any, step: int) -> None:
         """Begin, or resume after `step`."""

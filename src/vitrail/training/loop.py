@@ -16,8 +16,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +27,7 @@ from vitrail.config import InputError
 from vitrail.data.batches import Batch
 from vitrail.data.rng import keys
 from vitrail.distributed import CopyStream, Processes
+from vitrail.models.init import seeded
 from vitrail.models.model import Model
 from vitrail.models.noise import keyed_noise
 from vitrail.signals import Signals
@@ -38,6 +40,12 @@ from vitrail.training.optimization.step_intervals import Intervals, SaveTimer
 from vitrail.training.task import DeviceBatch, Task
 
 log = logging.getLogger("vitrail")
+
+
+Use = Literal[
+    "step", "pass", "evaluation", "on_start", "on_step", "on_evaluation", "on_save", "on_end"
+]
+"""What draws random numbers after a step, each its own."""
 
 
 class DivergedError(RuntimeError):
@@ -80,8 +88,8 @@ class LaunchedStep:
         self._step, self._lr = step, lr
         self._numbers = numbers.to("cpu", non_blocking=True)
         self._copied = torch.cuda.Event() if numbers.is_cuda else None
-        if self._copied is not None:
-            self._copied.record()
+        if self._copied is not None:  # on the stream that copies, whichever GPU is the current one
+            self._copied.record(torch.cuda.current_stream(numbers.device))
 
     def read(self) -> StepResult:
         """Wait for the numbers."""
@@ -120,11 +128,13 @@ class Trainer:
         autocast: torch.dtype | None = None,
         ema: EMA | None = None,
         compiled: bool = False,
+        draws: bool = False,
     ) -> None:
         """Train `model` through `forward`, which is itself, or what wraps it.
 
         `schedule` gives the factor of the learning rate `lr` at each step. With `compiled`, model,
-        loss and their backward pass are compiled as one.
+        loss and their backward pass are compiled as one. With `draws`, parts of the user's own may
+        draw from the process's generators, which are seeded for each step.
         """
         self.model, self.task, self.optimizer, self.ema = model, task, optimizer, ema
         self.micro_batch = micro_batch
@@ -133,6 +143,7 @@ class Trainer:
         self._batch, self._seed, self._processes = batch, seed, processes
         self._compiled = torch.compile(task.losses) if compiled else None
         self._copies = CopyStream(processes.device)
+        self._draws = draws
         self._failed = torch.zeros((), device=processes.device)
         self.compute_in(autocast)
 
@@ -155,11 +166,24 @@ class Trainer:
 
         Where its loss or gradient is not finite it changes nothing, and no later step does.
         """
+        with self.drawing(step, "step"):
+            return self._launch(step, batch, signals, save_due)
+
+    def drawing(self, step: int, use: Use) -> AbstractContextManager[None]:
+        """Seed the process's generators by step, use and process, where parts draw from them."""
+        if not self._draws:
+            return nullcontext()
+        uses = get_args(Use)
+        place = np.array([self._processes.rank * len(uses) + uses.index(use)])
+        number = int(keys(self._seed, "globals", step, place)[0]) % 2**63
+        return seeded(number, self._processes.device)
+
+    def _launch(self, step: int, batch: Batch, signals: Signals, save_due: bool) -> LaunchedStep:
         self.model.train()
         prepared = self._copies.run(lambda: self.task.prepare(batch))
         drawn = keys(self._seed, "noise", step, prepared.keys.numpy())
         prepared = prepared._replace(keys=torch.from_numpy(drawn))
-        loss = self._accumulate(prepared)
+        loss = self._accumulate(prepared, step)
         if self.scale is not None:
             self.scale.remove(self.model.parameters())
         norm = clip_gradients(self.model.parameters(), self._clip)
@@ -174,6 +198,7 @@ class Trainer:
         if self.ema is not None:
             self.ema.update(self.model, held)
         self.optimizer.zero_grad(set_to_none=True)
+        self.task.after_step(self.model)
         own = torch.stack([norm, self._failed]).to(numbers)
         alone = self._processes.count == 1
         return LaunchedStep(step, lr, torch.cat([numbers, own]), stop=alone and signals.number > 0)
@@ -192,14 +217,15 @@ class Trainer:
         self._failed = torch.maximum(self._failed, failed)
         return torch.maximum(self._failed, overflow)
 
-    def _accumulate(self, batch: DeviceBatch) -> Tensor:
+    def _accumulate(self, batch: DeviceBatch, step: int) -> Tensor:
         """Compute the gradient of the whole batch, a micro-batch at a time; give the summed loss.
 
         When memory runs out, smaller micro-batches give the same gradient.
         """
         while True:
             try:
-                return self._try_accumulate(batch)
+                with self.drawing(step, "pass"):
+                    return self._try_accumulate(batch)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if not is_out_of_memory(error):
                     raise

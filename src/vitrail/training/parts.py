@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
@@ -10,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from vitrail.config import (
     OBJECT,
@@ -22,12 +25,15 @@ from vitrail.config import (
 from vitrail.data.datasets.open import Data
 from vitrail.models.model import Model
 from vitrail.training.callbacks import Callback
+from vitrail.training.checkpoints.state_dicts import flatten_state_dict
 from vitrail.training.logging.loggers import LoggerFactory, find_logger
 from vitrail.training.logging.metrics_logger import ACCURACIES
-from vitrail.training.task import Metric, TaskFactory
+from vitrail.training.task import Metric, Task, TaskFactory
 from vitrail.training.train_config import TrainConfig
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.loaded import AnyModel, as_checkpoint
+
+log = logging.getLogger("vitrail")
 
 Transform = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 """An augmentation: an image (height, width, channels) in uint8, and the generator to draw from."""
@@ -61,6 +67,12 @@ class Parts:
             return config.task in ("classification", "regression")
         return getattr(self.task, "needs_labels", True)
 
+    @property
+    def draw(self) -> bool:
+        """Whether any of them may draw from the process's random generators."""
+        single = (self.task, self.model, self.optimizer, self.schedule)
+        return any(each is not None for each in single) or bool(self.metrics or self.callbacks)
+
     def notes(self, config: TrainConfig) -> list[str]:
         """Say which settings parts of your own take the place of."""
         own, found = config.parts, list[str]()
@@ -70,6 +82,80 @@ class Parts:
         if self.schedule is not None:
             found.append(f"the schedule is {own.schedule}, in the place of schedule.*")
         return found
+
+
+class OwnState:
+    """What a run's task and callbacks keep between steps, for its checkpoints."""
+
+    def __init__(self, task: Task, callbacks: Sequence[Callback]) -> None:
+        """Refuse parts that can save what they keep but not load it, or what can't be saved."""
+        self._parts: dict[str, Task | Callback] = {"task": task}
+        self._parts |= {f"callback {number}": each for number, each in enumerate(callbacks, 1)}
+        self._warned: set[str] = set()
+        for part in self._parts.values():
+            if _saves(part) != _loads(part):
+                there, gone = ("", "load_") if _saves(part) else ("load_", "")
+                raise InputError(
+                    f"{type(part).__name__} has {there}state_dict but not {gone}state_dict; "
+                    "give both"
+                )
+        self.save()
+
+    def save(self) -> tuple[dict[str, Tensor], Any]:
+        """Gather the states of those that have one, as tensors and plain data, None without any."""
+        states = {name: part.state_dict() for name, part in self._parts.items() if _saves(part)}
+        try:
+            return flatten_state_dict(states) if states else ({}, None)
+        except TypeError as error:
+            raise InputError(f"state_dict: {error}; return tensors, numbers and text") from None
+
+    def load(self, states: Mapping[str, Any]) -> None:
+        """Hand the states back; a checkpoint of before a part had one lacks it."""
+        for name, part in self._parts.items():
+            if not _saves(part):
+                continue
+            if name in states:
+                part.load_state_dict(states[name])
+            else:
+                log.warning("the checkpoint holds no state of %s", type(part).__name__)
+
+    def warn(self, model: nn.Module) -> None:
+        """Warn once of each part that keeps tensors without a state; the model's are saved."""
+        saved = {id(each) for each in (*model.parameters(), *model.buffers())}
+        for name, part in self._parts.items():
+            found = [
+                attribute
+                for attribute, value in vars(part).items()
+                if attribute not in part.constants and _holds_tensors(value, saved)
+            ]
+            if found and not _saves(part) and name not in self._warned:
+                self._warned.add(name)
+                log.warning(
+                    "%s keeps tensors (%s) that no checkpoint holds, so a resumed run differs if "
+                    "they change: give it state_dict and load_state_dict",
+                    *(type(part).__name__, ", ".join(found)),
+                )
+
+
+def _saves(part: Task | Callback) -> bool:
+    return type(part).state_dict not in (Task.state_dict, Callback.state_dict)
+
+
+def _loads(part: Task | Callback) -> bool:
+    return type(part).load_state_dict not in (Task.load_state_dict, Callback.load_state_dict)
+
+
+def _holds_tensors(value: Any, saved: Collection[int]) -> bool:
+    """Tell whether tensors are in a value, other than those that are saved anyway."""
+    if isinstance(value, Tensor):
+        return id(value) not in saved
+    if isinstance(value, nn.Module):
+        return any(id(each) not in saved for each in (*value.parameters(), *value.buffers()))
+    if isinstance(value, Mapping):
+        return any(_holds_tensors(each, saved) for each in value.values())
+    return isinstance(value, list | tuple | deque) and any(
+        _holds_tensors(each, saved) for each in value
+    )
 
 
 def split_task(task: str | TaskFactory | None) -> tuple[str | None, str | TaskFactory | None]:

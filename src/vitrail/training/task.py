@@ -66,6 +66,9 @@ class Task(ABC):
     mixes: ClassVar[bool] = False
     """Whether `prepare` applies a batch's mixup or CutMix."""
 
+    constants: ClassVar[tuple[str, ...]] = ()
+    """Attributes whose tensors never change, so that no checkpoint needs them."""
+
     preprocess: Preprocess
     device: torch.device
 
@@ -114,6 +117,22 @@ class Task(ABC):
     @abstractmethod
     def losses(self, model: nn.Module, batch: DeviceBatch) -> Tensor:
         """Return the loss of each image (n)."""
+
+    def after_step(self, model: Model) -> None:  # noqa: B027
+        """Go on after an optimizer step, once for each in every process.
+
+        `losses` may be called more than once for a step, and for evaluations.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run needs: tensors, numbers and text, nested or not.
+
+        It is saved with each checkpoint, from the first process.
+        """
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027
+        """Go on from what `state_dict` returned, after `setup`."""
 
     def image_metrics(self, model: nn.Module, batch: DeviceBatch) -> dict[str, Tensor]:
         """Return what `evaluate` averages over images: (n) for each name, `loss` among them."""

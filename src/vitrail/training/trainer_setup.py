@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +19,7 @@ from vitrail.config import Duration, InputError
 from vitrail.data.batches import Batch
 from vitrail.distributed import Processes
 from vitrail.models import build
+from vitrail.models.init import seeded
 from vitrail.models.model import Model
 from vitrail.training.checkpoints.sharding import shard_model
 from vitrail.training.loop import Trainer
@@ -32,6 +35,8 @@ from vitrail.training.task import DeviceBatch, Task
 from vitrail.training.train_config import TrainConfig
 from vitrail.weights.checkpoint import Checkpoint
 
+log = logging.getLogger("vitrail")
+
 _EVALUATIONS = 10  # at most, unless asked for
 _COST = 0.05  # of a run's computation that they may take together
 _PASSES = 3  # what an image costs in training, in passes of an evaluation
@@ -45,8 +50,7 @@ def build_model(
     sharded = config.sharding == "full" and processes.count > 1 and not own
     fresh = sharded and _draws_by_shards(config, task, parts)
     weightless = fresh or (sharded and not processes.is_main)  # sharding brings it its weights
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+    with seeded(config.seed):
         begin = partial(task.start, parts.checkpoint)
         if fresh:
             with torch.device("meta"):
@@ -120,6 +124,7 @@ def make_trainer(
         autocast=autocast_type(config.precision, processes.device, model.spec),
         ema=EMA(model, config.ema) if config.ema else None,
         compiled=config.compile,
+        draws=parts.draw,
     )
 
 
@@ -201,15 +206,35 @@ def _warm_up(forward: nn.Module, model: Model, task: Task) -> None:
 
     Sums of three and more round as they are sorted, and a resumed run is to round as any other.
     """
-    task.losses(forward, _blank_batch(model, task)).sum().backward()
+    with _untouched(model, task) as trial:
+        trial.losses(forward, _blank_batch(model, task)).sum().backward()
     model.zero_grad()
+
+
+@contextmanager
+def _untouched(model: Model, task: Task) -> Iterator[Task]:
+    """Lend a copy of a task, and put the model's buffers back: blank images leave no trace."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    try:
+        trial = deepcopy(task, {id(model): model})
+    except Exception as error:  # whatever it holds that can't be copied
+        log.warning(
+            "%s can't be copied (%s): it sees two blank images before the first step",
+            *(type(task).__name__, (str(error) or type(error).__name__).splitlines()[0]),
+        )
+        trial = task
+    with seeded(task.config.seed):
+        yield trial
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
 
 
 def check_losses(model: Model, task: Task) -> None:
     """Refuse a task of your own whose losses are not one for each image, by blank images."""
     batch = _blank_batch(model, task)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        losses: Any = task.losses(model, batch)
+    with _untouched(model, task) as trial, torch.no_grad():
+        losses: Any = trial.losses(model, batch)
     wanted, name = tuple(batch.weights.shape), type(task).__name__
     got = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
     if got != wanted:

@@ -40,6 +40,7 @@ from vitrail.training.optimization.precision import (
     multiplies_bfloat16,
     name_precision,
 )
+from vitrail.training.parts import OwnState
 from vitrail.training.train_config import TrainConfig
 
 TENSORS = "tensors.safetensors"
@@ -73,11 +74,17 @@ def save_checkpoint(
     trainer: Trainer,
     metadata: Callable[[], dict[str, Any]],
     processes: Processes,
+    state: OwnState | None = None,
 ) -> None:
-    """Save a run after a step, in all processes at once; keep the newest two checkpoints."""
+    """Save a run after a step, in all processes at once; keep the newest two checkpoints.
+
+    `state` is what parts of the user's own keep: the first process's.
+    """
     optimizer, plain = flatten_state_dict(trainer.optimizer.state_dict())
     average = trainer.ema.state if trainer.ema is not None else {}
+    kept, plainly = ({}, None) if state is None else state.save()
     parts = {"model": trainer.model.state_dict(), "optimizer": optimizer, "ema": average}
+    parts["own"] = kept
     tensors = {
         f"{part}:{name}": tensor for part, named in parts.items() for name, tensor in named.items()
     }
@@ -89,6 +96,9 @@ def save_checkpoint(
     }
     if trainer.scale is not None:
         own["scale"] = trainer.scale.state()
+    if plainly is not None:
+        on_host = [name for name, tensor in kept.items() if tensor.device.type == "cpu"]
+        own["own"] = {"state": plainly, "on_host": on_host}
     needs = sum(tensor.nbytes for tensor in tensors.values())
 
     def write(new: Path) -> None:
@@ -107,7 +117,13 @@ def save_checkpoint(
     processes.on_main(save, write_part)
 
 
-def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro_batch: int | None) -> None:
+def load_checkpoint(
+    saved: SavedCheckpoint,
+    trainer: Trainer,
+    *,
+    micro_batch: int | None,
+    state: OwnState | None = None,
+) -> None:
     """Load a checkpoint into a trainer; unless `micro_batch` is given, it is the saved one."""
     # What `auto` chose where the run began stays, so that another machine computes the same.
     dtype, device = dtype_of(saved.metadata["precision"]), next(trainer.model.parameters()).device
@@ -117,7 +133,7 @@ def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro_batch: in
             f"cannot resume: {saved.path} was computed in bfloat16, which the {device.type} here "
             f"lacks; resume it where it began, or {RESTART_HINT}"
         )
-    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "ema": {}}
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "ema": {}, "own": {}}
     path = saved.path / TENSORS
     whole = path.exists() and not any(map(is_sharded, trainer.model.parameters()))
     tensors = load_tensors(path) if whole else load_shards(saved.path, _places(trainer))
@@ -135,6 +151,13 @@ def load_checkpoint(saved: SavedCheckpoint, trainer: Trainer, *, micro_batch: in
     )
     if trainer.ema is not None:
         trainer.ema.load(parts["ema"])
+    if state is not None:
+        own = saved.metadata.get("own", {"state": {"dict": []}, "on_host": ()})
+        there = {
+            name: tensor if name in own["on_host"] else tensor.to(trainer.task.device)
+            for name, tensor in parts["own"].items()
+        }
+        state.load(unflatten_state_dict(there, own["state"]))
     trainer.compute_in(dtype)
     if trainer.scale is not None:
         trainer.scale = LossScale(**saved.metadata["scale"], device=trainer.scale.factor.device)

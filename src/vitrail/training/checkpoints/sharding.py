@@ -19,6 +19,7 @@ from vitrail.distributed import Processes
 from vitrail.machine import return_freed_memory
 from vitrail.models import BiT, ViT
 from vitrail.models.filling import fill_as_built
+from vitrail.models.init import seeded
 from vitrail.models.model import Model
 from vitrail.training.checkpoints.dtensor import is_sharded, reshard
 
@@ -47,8 +48,7 @@ def shard_model(model: Model, processes: Processes, seed: int = 0) -> None:
     model.to_empty(device=processes.device)
     if fresh:
         assert isinstance(model, ViT | BiT)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             fill_as_built(model)
         return
     for name, tensor in _all_tensors(model):
