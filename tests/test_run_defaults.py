@@ -148,7 +148,11 @@ def test_steps_and_evaluations_fill_the_time() -> None:
     assert taken + 0.01 * passes / 3 + after.seconds == pytest.approx(300, rel=0.02)
     trainer.autocast = "bfloat16"  # which they are not computed in
     assert fit_steps(run, 0.01, 300, after) < steps < fit_steps(run, 0.01, 300, Afterwards())
-    with pytest.raises(InputError, match="--minutes 5 is too short for one step here"):
+    assert after.within(run, 0.01, 300) == after  # 5 of 300 s
+    assert after.within(run, 0.1, 100) == Afterwards(report=True)
+    assert after.within(run, 1.0, 100) == Afterwards()
+    assert Afterwards(report=True).needs(run, 0.1) == pytest.approx(6 + 0.1 * 300 / 3 * 2.2)
+    with pytest.raises(InputError, match=r"--minutes 5 is too short here: a step takes 0\.32 s"):
         fit_steps(run, 0.01, 0.1, after)
 
 
@@ -167,9 +171,10 @@ def test_minutes_are_planned_once_and_resumed(
     monkeypatch.chdir(tmp_path)
     probes: list[str] = []
 
-    def probe(config: TrainConfig, *_: Any) -> tuple[int, float]:
+    def probe(config: TrainConfig, *_: Any) -> tuple[int, float, Afterwards]:
         probes.append(config.tune.mode)
-        return (4, 1.0) if config.tune.mode == "all" else (6, 3.0)
+        steps, epochs = (4, 1.0) if config.tune.mode == "all" else (6, 3.0)
+        return steps, epochs, Afterwards()
 
     monkeypatch.setattr("vitrail.run_minutes.probe_steps", probe)
     command = ("finetune", "digits,per_class=8", "--weights", f"run:{weights}", "--minutes", "3")
@@ -211,7 +216,7 @@ def test_a_run_with_minutes_ends_in_time_and_resumes_with_what_is_left(
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("vitrail.run.time", clock)
     monkeypatch.setattr("vitrail.training.optimization.deadline.time", clock)
-    monkeypatch.setattr("vitrail.run_minutes.probe_steps", lambda *_: (2_000, 1.0))
+    monkeypatch.setattr("vitrail.run_minutes.probe_steps", lambda *_: (2_000, 1.0, Afterwards()))
     never = Duration(0, "steps")
     settings: Any = {"loggers": (), "minutes": 0.5, "log_every": 1, "eval_every": never}
     config = TrainConfig(

@@ -95,7 +95,7 @@ def train(
     )
     after = Afterwards(report, calibrate)
     if config.minutes is not None:
-        config = plan_training(config, parts, TrainingRun, started, after, restart=restart)
+        config, after = plan_training(config, parts, TrainingRun, started, after, restart=restart)
     return _train(config, parts, started, after, restart=restart)
 
 
@@ -135,7 +135,9 @@ def finetune(
                 raise InputError("--protocol paper has steps of its own; leave --minutes out")
             source, words["out"] = found.config.weights, found.config.out  # chosen once
             chosen: Any = {"tune": tune, "words": words, "restart": restart}
-            found = plan_finetuning(found, data, settle, TrainingRun, started, after, **chosen)
+            found, after = plan_finetuning(
+                found, data, settle, TrainingRun, started, after, **chosen
+            )
     config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
     if protocol is None:
         return _train(config, parts, started, after, restart=restart)

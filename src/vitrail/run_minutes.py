@@ -43,13 +43,16 @@ def plan_training(
     after: Afterwards,
     *,
     restart: bool,
-) -> TrainConfig:
-    """Choose a length for a time; a run that was begun with the same time keeps its plan."""
+) -> tuple[TrainConfig, Afterwards]:
+    """Choose a length for a time, and what there is time for after training.
+
+    A run that was begun with the same time keeps its plan.
+    """
     begun = None if restart else read_time_plan(config)
     if begun is not None:
-        return replace(config, length=begun.length)
-    steps, _ = probe_steps(config, parts, open_run, started, after)
-    return replace(config, length=Duration(steps, "steps"))
+        return replace(config, length=begun.length), after
+    steps, _, after = probe_steps(config, parts, open_run, started, after)
+    return replace(config, length=Duration(steps, "steps")), after
 
 
 def plan_finetuning(
@@ -63,8 +66,10 @@ def plan_finetuning(
     tune: str | None,
     words: RunWords,
     restart: bool,
-) -> Configured:
+) -> tuple[Configured, Afterwards]:
     """Choose a length, and where nobody chose them weights to train and image size, for a time.
+
+    What there is no time for after training is left out.
 
     `settle` gathers the settings again for other ones. A run that was begun with the same time
     keeps its plan.
@@ -74,22 +79,22 @@ def plan_finetuning(
         if begun.model != found.config.model and words.get("image") is None:
             words = {**words, "image": "x".join(map(str, parse(begun.model).image))}
         found = settle(tune or begun.tune.mode, words)
-        return replace(found, config=replace(found.config, length=begun.length))
+        return replace(found, config=replace(found.config, length=begun.length)), after
 
-    def probe(found: Configured) -> tuple[int, float]:
+    def probe(found: Configured) -> tuple[int, float, Afterwards]:
         config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
         return probe_steps(config, parts, open_run, started, after)
 
-    steps, epochs = probe(found)
+    steps, epochs, kept = probe(found)
     side = max(parse(found.config.model).image)
     if epochs < FEW and tune is None:
         found = settle("last", words)
-        steps, epochs = probe(found)
+        steps, epochs, kept = probe(found)
     elif epochs > MANY and words.get("image") is None:
         larger = [each for each in LARGER if side < each < side * math.sqrt(epochs / ENOUGH)]
         if larger:
             found = settle(tune, {**words, "image": larger[-1]})
-            steps, epochs = probe(found)
+            steps, epochs, kept = probe(found)
     length = Duration(steps, "steps")
     if epochs > MOST:
         steps, epochs, length = int(steps * MOST / epochs), MOST, Duration(MOST, "epochs")
@@ -99,13 +104,13 @@ def plan_finetuning(
         "time     %s: %.3g epochs, %s steps, of %s weights at %s, by a few steps just taken",
         *(f"{config.minutes:g} min", epochs, f"{steps:,}", config.tune.mode, size),
     )
-    return replace(found, config=config)
+    return replace(found, config=config), kept
 
 
 def probe_steps(
     config: TrainConfig, parts: Parts, open_run: OpenRun, started: float, after: Afterwards
-) -> tuple[int, float]:
-    """Take some steps; say how many, and how many epochs, fit into the time that is left."""
+) -> tuple[int, float, Afterwards]:
+    """Take some steps; return how many, how many epochs, and what afterwards fit into the time."""
     assert config.minutes is not None
     seconds, began = 60 * config.minutes, time.monotonic()
     with process_group(config.device) as processes:
@@ -114,5 +119,13 @@ def probe_steps(
         most = min(run.trainer.micro_batch, PROBED)
         each = measure_image_time(run, most=most, least=min(10.0, 0.02 * seconds)).wall
         left = seconds - (time.monotonic() - started) - opened
-        steps = fit_steps(run, each, left, after)
-        return steps, steps * config.batch / (run.images or steps * config.batch)
+        kept = after.within(run, each, left)
+        steps = fit_steps(run, each, left, kept)
+        if kept != after:
+            what = "the report and calibration" if kept.report != after.report else "calibration"
+            log.warning(
+                "time     %g min leave no time for %s; vitrail calibrate and vitrail inspect make "
+                "up for it later",
+                *(config.minutes, what),
+            )
+        return steps, steps * config.batch / (run.images or steps * config.batch), kept

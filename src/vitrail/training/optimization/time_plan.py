@@ -58,6 +58,18 @@ class Afterwards:
         """Seconds that it takes whatever the model is, with those before the run."""
         return _STARTING + self.report * _DRAWING
 
+    def needs(self, run: ProbedRun, image_seconds: float) -> float:
+        """Count the seconds of it all, where training on an image takes so long."""
+        return self.seconds + self.passes(run) * image_seconds
+
+    def within(self, run: ProbedRun, image_seconds: float, seconds: float) -> Afterwards:
+        """Leave out what would take more than half of the time: calibration, then the report."""
+        if self.calibrate and self.needs(run, image_seconds) > seconds / 2:
+            return replace(self, calibrate=False).within(run, image_seconds, seconds)
+        if self.report and self.needs(run, image_seconds) > seconds / 2:
+            return replace(self, report=False)
+        return self
+
     def passes(self, run: ProbedRun) -> float:
         """Count the images that the model is run on, as parts of images that are trained on."""
         val_images = len(run.val_set) if run.val_set else 0
@@ -115,12 +127,12 @@ def count_passes(config: TrainConfig, intervals: Intervals, val_images: int) -> 
 def fit_steps(run: ProbedRun, image_seconds: float, seconds: float, after: Afterwards) -> int:
     """Say how many steps can be taken in some seconds, with the evaluations between them."""
     batch, val_images = run.config.batch, len(run.val_set) if run.val_set else 0
-    left = seconds - after.seconds - after.passes(run) * image_seconds
-    steps = int(left / image_seconds / batch)
+    steps = int((seconds - after.needs(run, image_seconds)) / image_seconds / batch)
     if steps < 1:
         raise InputError(
-            f"--minutes {run.config.minutes:g} is too short for one step here; "
-            "give more, or --weights of a smaller model"
+            f"--minutes {run.config.minutes:g} is too short here: a step takes "
+            f"{image_seconds * batch:.2g} s, and {max(seconds, 0):.2g} s are left after starting; "
+            "choose more minutes, a smaller --batch, or --weights of a smaller model"
         )
     config = replace(run.config, length=Duration(steps, "steps"))
     intervals = plan_intervals(config, run.images or 0, val_images, None)
