@@ -236,6 +236,15 @@ def test_auto_takes_bfloat16_unless_it_changes_predictions(
     assert f"{chosen}; bfloat16 gives the same class for {128 - changed} of 128 images" in line
 
 
+def test_auto_compares_for_enough_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "autocast_type", lambda *_: torch.bfloat16)
+    monkeypatch.setattr(Predictor, "with_precision", lambda self, name: copy(self))
+    exact, said = Predictor(make(), device="cpu"), list[str]()
+    assert select_precision(exact, "auto", None, images=599, log=said.append) is exact
+    assert "float32; comparing bfloat16 would not pay for 599 images" in said[0]
+    assert select_precision(exact, "auto", None, images=600) is not exact
+
+
 def test_auto_stays_exact_where_bfloat16_is_not_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     said = list[str]()
     small = Predictor(make(), device="cpu")  # of 32 features

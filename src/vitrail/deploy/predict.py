@@ -117,9 +117,10 @@ def predict(
         predictor = predictor.with_unsure(rate)
         if answers_nothing(predictor.doubts):
             log_line(f"no answer of {predictor.name} is sure enough for {rate:.4g}: all are unsure")
-    predictor = select_backend(predictor, backend, precision=precision, log=log_line)
+    count = len(files)
+    predictor = select_backend(predictor, backend, precision=precision, images=count, log=log_line)
     if backend == REFERENCE:
-        predictor = select_precision(predictor, precision, data, log=log_line)
+        predictor = select_precision(predictor, precision, data, images=count, log=log_line)
     kept: list[Prediction] = []
     unreadable: list[Prediction] = []
     with ExitStack() as stack:

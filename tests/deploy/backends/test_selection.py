@@ -1,6 +1,7 @@
 """Backends: the same predictions by all, cached files, and a choice measured once."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.predictors import PREPROCESS, make
 from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.data.decoding.decode import Limits
+from vitrail.deploy.backends import selection
 from vitrail.deploy.backends.backends import BACKENDS, Backend, BackendContext
 from vitrail.deploy.backends.selection import backend_choices, select_backend
 from vitrail.deploy.serving.worker import load_model, run_batch
@@ -118,7 +120,7 @@ def test_auto_measures_once(
     assert "measuring" in said[0]
     kept = only(cache, "*.json")
     assert json.loads(kept.read_text())["backend"] in ("pytorch", "onnxruntime")
-    kept.write_text(json.dumps({"backend": "onnxruntime", "batch_size": 5}))
+    kept.write_text(json.dumps({"backend": "onnxruntime", "batch_size": 5, "gain": 0.1}))
     made.clear()
     found = select_backend(
         predictor,
@@ -131,14 +133,44 @@ def test_auto_measures_once(
     assert found.batching == BatchingConfig(batch_size=5, workers=1, threads=1)
 
 
+def test_auto_changes_only_what_the_images_pay_for(
+    predictor: Predictor, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(cache / "backends", ignore_errors=True)
+    made, said = counting(predictor, monkeypatch), list[str]()
+    # Too few to be worth measuring: the default, after no work at all.
+    assert select_backend(predictor, "auto", images=4400, log=said.append) is predictor
+    assert (made, len(said)) == ([], 1)
+    assert "pytorch; another start would not pay for 4,400 images" in said[0]
+    # By time: 100,000 images of this tiny model take PyTorch less than a backend's start.
+    monkeypatch.setattr(selection, "_EXPORT_SECONDS", 1e9)
+    assert select_backend(predictor, "auto", images=100_000) is predictor
+    assert made == []
+    monkeypatch.setattr(selection, "_EXPORT_SECONDS", 0)
+    select_backend(predictor, "auto", images=100_000)
+    assert made
+    kept = only(cache, "*.json")
+    assert set(json.loads(kept.read_text())) == {"backend", "batch_size", "gain", "start"}
+    # What is known costs its start only.
+    known = {"backend": "onnxruntime", "batch_size": 5, "gain": 0.01, "start": 2.0}
+    kept.write_text(json.dumps(known))
+    made.clear()
+    assert select_backend(predictor, "auto", images=200) is predictor
+    assert made == []
+    assert select_backend(predictor, "auto", images=201).batching.batch_size == 5
+    assert select_backend(predictor, "auto").batching.batch_size == 5
+    assert len(made) == 2
+
+
 @pytest.mark.parametrize(
     "damage",
     [
         "",
         "{",
         "[]",
-        '{"backend": "int8", "batch_size": 8}',
-        '{"backend": "pytorch", "batch_size": 0}',
+        '{"backend": "int8", "batch_size": 8, "gain": 0}',
+        '{"backend": "pytorch", "batch_size": 0, "gain": 0}',
+        '{"backend": "onnxruntime", "batch_size": 8}',
     ],
 )
 def test_a_damaged_choice_is_measured_again(

@@ -1,7 +1,8 @@
 """Select a backend or a precision: one that the user names, or the fastest, measured once.
 
 What takes seconds to make is cached by a hash of the weights: the exported graph and, for each kind
-of machine, what was measured. The cache may be deleted.
+of machine, what was measured. The cache may be deleted. For a known number of images, `auto`
+measures and changes only what they pay for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 
 from vitrail import __version__
@@ -41,7 +44,11 @@ from vitrail.training.optimization.precision import autocast_type
 AUTO = "auto"
 """The fastest of the exact backends that start within seconds."""
 _MAX_IMAGES = 32  # to measure on
+_MEASURED = 1100  # images that PyTorch could predict while backends are measured on those
+_EXPORT_SECONDS = 15  # that exporting and starting the backends takes besides
+_LIKELY_GAIN = 0.25  # of PyTorch's time, by the best backend
 _COMPARED = 128  # images on which `--precision auto` compares
+_LEAST_COMPARED = 600  # images whose time in bfloat16 is shorter by what comparing takes
 
 PrecisionChoice = Literal["auto", "float32", "bfloat16", "int8"]
 """The values of `--precision`."""
@@ -53,6 +60,10 @@ class BackendChoice:
 
     backend: str
     batch_size: int
+    gain: float
+    """Seconds that an image takes less than with PyTorch's default."""
+    start: float = 0.0
+    """Seconds that starting it takes, its graph being there."""
 
 
 def backend_choices() -> tuple[str, ...]:
@@ -74,10 +85,12 @@ def select_backend(
     *,
     batching: BatchingConfig | None = None,
     precision: PrecisionChoice = "float32",
+    images: int | None = None,
     log: Callable[[str], None] = lambda text: None,
 ) -> Predictor:
     """Give a predictor that uses a backend; `log` gets a line about what takes long.
 
+    `auto` is to predict so many `images`; without a number, as in a server, any effort pays.
     OpenVINO's `precision` may be bfloat16; `select_precision` is for PyTorch's. `batching` defaults
     to the predictor's; `auto` changes its batch size only.
     """
@@ -97,16 +110,47 @@ def select_backend(
         text = f"{folder}: {error.strerror}; set VITRAIL_CACHE to another folder"
         raise InputError(text) from None
     with lock_folder(folder):  # another process may have written the files already
+        measured = choice = None
         if backend == AUTO:
-            choice = _read(folder / _machine()) or _measure(predictor, folder, log)
+            choice = _read(folder / _machine())
+            if choice is None and _pays(predictor, images):
+                choice = measured = _measure(predictor, folder, log)
+            if choice is None or (measured is None and _is_short(choice, images)):
+                log(
+                    f"{predictor.name}: {REFERENCE}; another start would not pay for {images:,} images"
+                )
+                return predictor
             backend, batching = choice.backend, replace(batching, batch_size=choice.batch_size)
-        make = BACKENDS[backend].make
+        make, started = BACKENDS[backend].make, time.perf_counter()
         try:
             engine = make(BackendContext(predictor, folder, None, precision=precision), batching)
         except InputError:
             (folder / "model.onnx").unlink(missing_ok=True)  # it may be damaged
             engine = make(BackendContext(predictor, folder, None, precision=precision), batching)
+        if measured is not None:
+            measured = replace(measured, start=time.perf_counter() - started)
+            write_whole(folder / _machine(), json.dumps(to_dict(measured)) + "\n")
     return predictor.with_engine(engine, batching)
+
+
+def _pays(predictor: Predictor, images: int | None) -> bool:
+    """Tell whether predicting images is likely to gain more than measuring backends takes."""
+    if images is None:
+        return True
+    if images * _LIKELY_GAIN <= _MEASURED:
+        return False
+    batch = [np.zeros((*predictor.preprocess.size, predictor.preprocess.channels), np.uint8)]
+    batch *= predictor.batching.batch_size * predictor.batching.workers
+    predictor.logits(batch)  # the first time takes longer
+    started = time.perf_counter()
+    predictor.logits(batch)
+    seconds = (time.perf_counter() - started) / len(batch)
+    return (images * _LIKELY_GAIN - _MEASURED) * seconds > _EXPORT_SECONDS
+
+
+def _is_short(choice: BackendChoice, images: int | None) -> bool:
+    """Tell whether images gain less than starting what was chosen takes."""
+    return images is not None and images * choice.gain <= choice.start
 
 
 def check_calibration(precision: str, backend: str, data: Data | None) -> None:
@@ -128,23 +172,25 @@ def select_precision(
     precision: PrecisionChoice,
     data: Data | None,
     *,
+    images: int | None = None,
     log: Callable[[str], None] = lambda text: None,
 ) -> Predictor:
     """Let PyTorch compute in a precision; training images of `data` calibrate int8.
 
     `auto` is bfloat16 where it is faster, by processor and size, unless it changes the predictions
     of more than 1 % of the images of `data`, or of generated shapes; `log` gets a line about it.
+    Fewer `images` than comparing pays for stay in float32.
     """
     if precision == "auto":
-        return _choose_precision(predictor, data, log)
+        return _choose_precision(predictor, data, images, log)
     if precision == "float32":
         return predictor
-    images = calibration_images(predictor, data) if precision == "int8" else None
-    return predictor.with_precision(precision, images)
+    shown = calibration_images(predictor, data) if precision == "int8" else None
+    return predictor.with_precision(precision, shown)
 
 
 def _choose_precision(
-    predictor: Predictor, data: Data | None, log: Callable[[str], None]
+    predictor: Predictor, data: Data | None, images: int | None, log: Callable[[str], None]
 ) -> Predictor:
     """Decide the same in every process of a server: nothing is timed."""
     model = predictor.model
@@ -155,11 +201,14 @@ def _choose_precision(
     if not model.spec.classes:
         log(f"{predictor.name}: float32; it has no classes to compare")
         return predictor
+    if images is not None and images < _LEAST_COMPARED:
+        log(f"{predictor.name}: float32; comparing bfloat16 would not pay for {images:,} images")
+        return predictor
     rounded = predictor.with_precision("bfloat16")
     split = "val" if data else "train"  # more of the generated shapes
     samples = take_samples(data, predictor.preprocess, count=_COMPARED, split=split)
-    images = list(samples.contents)
-    same = predictor.same_predictions(predictor.logits(images), rounded.logits(images))
+    shown = list(samples.contents)
+    same = predictor.same_predictions(predictor.logits(shown), rounded.logits(shown))
     good = float(same.double().mean()) >= 1 - MAX_CHANGED
     chosen = rounded if good else predictor
     log(
@@ -180,9 +229,8 @@ def _measure(predictor: Predictor, folder: Path, log: Callable[[str], None]) -> 
     ).best
     size = best.batching.batch_size
     log(f"{predictor.name}: {best.backend}, batches of {size}: {best.ratio:.2f}x PyTorch")
-    choice = BackendChoice(backend=best.backend, batch_size=size)
-    write_whole(folder / _machine(), json.dumps(to_dict(choice)) + "\n")
-    return choice
+    gain = (best.ratio - 1) / best.images_per_second
+    return BackendChoice(backend=best.backend, batch_size=size, gain=gain)
 
 
 def _read(path: Path) -> BackendChoice | None:
