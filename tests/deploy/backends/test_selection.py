@@ -141,7 +141,7 @@ def test_auto_changes_only_what_the_images_pay_for(
     # Too few to be worth measuring: the default, after no work at all.
     assert select_backend(predictor, "auto", images=4400, log=said.append) is predictor
     assert (made, len(said)) == ([], 1)
-    assert "pytorch; another start would not pay for 4,400 images" in said[0]
+    assert "pytorch; another would not pay for 4,400 images" in said[0]
     # By time: 100,000 images of this tiny model take PyTorch less than a backend's start.
     monkeypatch.setattr(selection, "_EXPORT_SECONDS", 1e9)
     assert select_backend(predictor, "auto", images=100_000) is predictor

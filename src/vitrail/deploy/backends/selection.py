@@ -116,9 +116,7 @@ def select_backend(
             if choice is None and _pays(predictor, images):
                 choice = measured = _measure(predictor, folder, log)
             if choice is None or (measured is None and _is_short(choice, images)):
-                log(
-                    f"{predictor.name}: {REFERENCE}; another start would not pay for {images:,} images"
-                )
+                log(f"{predictor.name}: {REFERENCE}; another would not pay for {images:,} images")
                 return predictor
             backend, batching = choice.backend, replace(batching, batch_size=choice.batch_size)
         make, started = BACKENDS[backend].make, time.perf_counter()
