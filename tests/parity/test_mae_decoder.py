@@ -1,6 +1,7 @@
 """transformers' ViTMAE with its decoder: read, written, and kept by our own folder."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from vitrail.weights.adapt import adapt_checkpoint
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.conversion.convert import convert
 from vitrail.weights.load import load, read_checkpoint
-from vitrail.weights.model_folder import load_folder
+from vitrail.weights.model_folder import load_folder, save_folder
 
 hf = peers.load("transformers")
 OPTIONS: dict[str, Any] = {
@@ -71,6 +72,7 @@ def test_read_written_and_kept(normalized: bool, own: bool, tmp_path: Path) -> N
     assert ("table" in checkpoint.decoder.tensors) != own
     expected = "normalized-pixels" if normalized else "pixels"
     assert checkpoint.decoder.facts.target == expected
+    assert checkpoint.decoder.facts.pixels == "input"
     assert checkpoint.provenance is not None
     assert checkpoint.provenance.changes == ()
     wanted, found = predict_both(theirs, rebuild(checkpoint))
@@ -144,3 +146,15 @@ def test_a_damaged_decoder_is_refused(tmp_path: Path) -> None:
     record.write_text(text.replace('"depth": 3', '"depth": 4'))
     with pytest.raises(InputError, match="the decoder's weights do not fit"):
         load_folder(tmp_path / "own")
+
+
+def test_transformers_reads_no_decoder_of_raw_pixels(tmp_path: Path) -> None:
+    checkpoint = _read(make(), tmp_path / "theirs")
+    assert checkpoint.decoder is not None
+    facts = replace(checkpoint.decoder.facts, pixels="raw")
+    save_folder(
+        replace(checkpoint, decoder=replace(checkpoint.decoder, facts=facts)), tmp_path / "raw"
+    )
+    assert load_folder(tmp_path / "raw").decoder.facts == facts  # type: ignore[union-attr]
+    lost = convert(str(tmp_path / "raw"), tmp_path / "again", "hf").lost
+    assert lost == ("that the decoder predicts raw pixels",)

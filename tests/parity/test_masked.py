@@ -1,15 +1,23 @@
 """transformers' ViTMAE, and its ViT with mask tokens, with random weights: ours are equal."""
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import pytest
 import torch
+from torch import Tensor
 
 from tests.parity import peers
 from tests.parity.transformers_models import BASE, RULES, shape
+from tests.training.tasks_of import masked_image_modeling
+from vitrail.data.batches import EvalBatches
+from vitrail.data.datasets.open import open_data
+from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import ViT
 from vitrail.models.pretraining.masked import MaskedAutoencoder, MaskedViT
 from vitrail.models.pretraining.masking import gather_patches, sample_masking
-from vitrail.models.pretraining.mim import DecoderConfig, MaskConfig
+from vitrail.models.pretraining.mim import DecoderConfig, MaskConfig, MIMConfig
 from vitrail.models.pretraining.patch_targets import make_targets, patchify, prediction_loss
 
 hf_mae = peers.load("transformers.models.vit_mae.modeling_vit_mae")
@@ -85,3 +93,71 @@ def test_masked_patches_encode_as_transformers(dtype: torch.dtype, tolerance: fl
         tokens = peer(images, bool_masked_pos=hidden).last_hidden_state[:, 1:]
         expected = gather_patches(tokens, corruption.chosen) @ head.T + 1
         peers.assert_near(ours(images, corruption), expected, tolerance)
+
+
+IMAGENET = Preprocess(
+    size=(32, 32),
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    interpolation="bicubic",
+    fit="crop",
+)
+"""What every published MAE has; no channel's std is another's."""
+
+
+def losses_of(mim: MIMConfig, theirs: Any, **settings: Any) -> tuple[Tensor, Tensor]:
+    """Return our loss and a peer's of the same images, at the peer's own predictions."""
+    batch = EvalBatches(open_data("shapes", split="val"), IMAGENET, batch=4)[0]  # type: ignore[arg-type]
+    noise = np.random.default_rng(0).integers(0, 256, batch.images.shape, np.uint8)
+    batch = replace(batch, images=batch.images // 2 + torch.from_numpy(noise) // 2)
+    task = masked_image_modeling(str(SPEC), IMAGENET, mim=mim, **settings)
+    example = task.prepare(batch)
+    predictions, loss = theirs(example.inputs, sample_masking(example.keys, SPEC.grid, mim.mask))
+    ours = task.losses(lambda *_: predictions, example)  # type: ignore[arg-type]
+    return ours.mean(), loss.float()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("normalized", [True, False])
+def test_maes_loss_is_of_the_image_that_mean_and_std_normalized(normalized: bool) -> None:
+    config = hf_mae.ViTMAEConfig(
+        **shape(SPEC),
+        intermediate_size=SPEC.mlp,
+        decoder_hidden_size=16,
+        decoder_num_hidden_layers=1,
+        decoder_num_attention_heads=2,
+        decoder_intermediate_size=64,
+        norm_pix_loss=normalized,
+    )
+    peer = peers.randomize(hf_mae.ViTMAEForPreTraining(config), torch.float32)
+
+    def predict(inputs: Tensor, masking: Any) -> tuple[Tensor, Tensor]:
+        noise = torch.zeros(4, 16).scatter(1, masking.chosen, 1.0) + torch.arange(16) / 100
+        found = peer(inputs, noise=noise)
+        assert found.mask.sum() == masking.chosen.numel()
+        return gather_patches(found.logits, masking.chosen), found.loss
+
+    mask = MaskConfig(ratio=0.75, rounding="up")
+    target = "normalized-pixels" if normalized else "pixels"
+    mim = MIMConfig(mask=mask, target=target, pixels="input")
+    ours, theirs = losses_of(mim, predict, task="mae")
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)
+    raw, _ = losses_of(replace(mim, pixels="raw"), predict, task="mae")
+    assert abs(raw / theirs - 1) > 1e-3, "of the raw image it is another"
+
+
+@torch.no_grad()
+def test_simmims_loss_is_of_the_image_that_mean_and_std_normalized() -> None:
+    config = hf_vit.ViTConfig(**shape(SPEC), intermediate_size=SPEC.mlp, encoder_stride=8)
+    peer = peers.randomize(hf_vit.ViTForMaskedImageModeling(config), torch.float32)
+
+    def predict(inputs: Tensor, masking: Any) -> tuple[Tensor, Tensor]:
+        hidden = torch.zeros(4, 16).scatter(1, masking.chosen, 1.0).bool()
+        found = peer(inputs, bool_masked_pos=hidden)
+        patches = patchify(found.reconstruction.permute(0, 2, 3, 1), SPEC.patch).flatten(2)
+        return gather_patches(patches, masking.chosen), found.loss
+
+    mask = MaskConfig(ratio=0.6, masked=1, replaced=0, unit=2, rounding="up")
+    mim = MIMConfig(mask=mask, target="pixels", distance="absolute", pixels="input")
+    ours, theirs = losses_of(mim, predict)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=0)

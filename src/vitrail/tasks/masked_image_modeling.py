@@ -14,6 +14,7 @@ from vitrail.data.batches import Batch, EvalBatches
 from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.rng import keys
 from vitrail.data.transforms.apply import normalize
+from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import send
 from vitrail.models import parse
 from vitrail.models.model import Model
@@ -67,6 +68,11 @@ class MaskedImageModeling(Task):
         first = torch.zeros(1, dtype=torch.long)
         sample_masking(first, self.spec.grid, self.mim.mask)  # refuses what can't be masked
 
+    def setup(self, preprocess: Preprocess, device: torch.device) -> None:
+        """Bring what normalizes pixels to the device, too."""
+        super().setup(preprocess, device)
+        self.mean, self.std = torch.tensor([preprocess.mean, preprocess.std], device=device)
+
     def start(self, checkpoint: Checkpoint | None = None) -> Checkpoint:
         """Return weights of an encoder, which has no head."""
         return start_weights(replace(self.config, model=str(self.spec)), (), checkpoint)
@@ -83,16 +89,17 @@ class MaskedImageModeling(Task):
 
     def _put_decoder(self, encoder: ViT, decoder: Decoder | None) -> MaskedAutoencoder:
         """Take the decoder that came with the weights, where it is as the settings say."""
-        wanted = DecoderFacts(config=self.mim.decoder, target=self.mim.target)
+        wanted = self._decoder_facts()
         if decoder is not None and decoder.facts == wanted:
             return decoder.build(encoder).train()
         if decoder is not None:
             made, target = decoder.facts.config, decoder.facts.target
-            log.info("decoder  fresh: that of the weights is %s, for %s", made, target)
+            of = f"{target} of the {decoder.facts.pixels} image"
+            log.info("decoder  fresh: that of the weights is %s, for %s", made, of)
         return MaskedAutoencoder(encoder, self.mim.target, self.mim.decoder)
 
     def prepare(self, batch: Batch) -> DeviceBatch:
-        """Normalize on the device; the target is the image itself, as it was."""
+        """Normalize on the device; what is compared with is the image itself, as it was."""
         assert batch.mix is None, "a mixture of images has no patches to predict"
         inputs = normalize(batch.images, self.preprocess, device=self.device)
         images, weights = (send(each, self.device) for each in (batch.images, batch.weights))
@@ -153,8 +160,11 @@ class MaskedImageModeling(Task):
         return {} if self.config.task == "mae" else prediction_state(tensors)
 
     def _decoder(self, tensors: dict[str, Tensor]) -> Decoder:
-        facts = DecoderFacts(config=self.mim.decoder, target=self.mim.target)
-        return Decoder(facts=facts, tensors=prediction_state(tensors))
+        return Decoder(facts=self._decoder_facts(), tensors=prediction_state(tensors))
+
+    def _decoder_facts(self) -> DecoderFacts:
+        mim = self.mim
+        return DecoderFacts(config=mim.decoder, target=mim.target, pixels=mim.pixels)
 
     def _predict(self, model: nn.Module, batch: DeviceBatch) -> tuple[Tensor, Masking]:
         height, width = batch.inputs.shape[2:]
@@ -164,7 +174,15 @@ class MaskedImageModeling(Task):
 
     def _true_patches(self, batch: DeviceBatch, masking: Masking) -> Tensor:
         patches = patchify(batch.targets, self.spec.stride)
-        return gather_patches(patches, masking.chosen).float() / 255
+        return self._scale(gather_patches(patches, masking.chosen).float() / 255)
+
+    def _scale(self, colors: Tensor) -> Tensor:
+        """Put colors (…, channels) from 0 to 1 on the scale of the targets."""
+        return colors if self.mim.pixels == "raw" else (colors - self.mean) / self.std
+
+    def _unscale(self, values: Tensor) -> Tensor:
+        """Put values on the scale of the targets back to colors from 0 to 1."""
+        return (values if self.mim.pixels == "raw" else values * self.std + self.mean).clamp(0, 1)
 
     def _distance(self, predictions: Tensor, patches: Tensor) -> Tensor:
         target, absolute = self.mim.target, self.mim.distance == "absolute"
@@ -179,7 +197,8 @@ class MaskedImageModeling(Task):
         true = gather_patches(patches, masking.chosen)
         places = masking.chosen[..., None, None].expand_as(true)
         masked = patches.scatter(1, places, 0.5)
-        predicted = image_patches(predictions, true, stride, self.mim.target)
+        scaled = image_patches(predictions, self._scale(true), stride, self.mim.target)
+        predicted = self._unscale(scaled)
         filled = patches.scatter(1, places, predicted.to(patches))
         grid = batch.targets.shape[1] // stride[0], batch.targets.shape[2] // stride[1]
         return [unpatchify(each, grid, stride) for each in (patches, masked, filled)]

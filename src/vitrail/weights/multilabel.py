@@ -54,6 +54,9 @@ def list_lost(before: Checkpoint, after: Checkpoint) -> tuple[str, ...]:
         "that outputs are numbers": before.activation == "none" != after.activation,
         "thresholds": after.thresholds != before.thresholds,
         "the decoder": before.decoder is not None and after.decoder is None,
+        "that the decoder predicts raw pixels": before.decoder is not None
+        and after.decoder is not None
+        and before.decoder.facts.pixels != after.decoder.facts.pixels,
         "calibration": before.uncertainty is not None and after.uncertainty is None,
     }
     return tuple(name for name, is_lost in lost.items() if is_lost)

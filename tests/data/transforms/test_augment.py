@@ -118,3 +118,9 @@ def test_settings_of_another_crop_are_refused(
 def test_limits_are_allowed(right: dict[str, Any]) -> None:
     for name, value in right.items():
         assert getattr(Augment(**right), name) == value
+
+
+def test_timms_magnitude_ends_at_10() -> None:
+    assert RandAugment(operations="timm", magnitude=10).magnitude == 10
+    with pytest.raises(InputError, match=r"magnitude must be in \[0, 10\] with .* timm, got 27$"):
+        RandAugment(operations="timm", magnitude=27)

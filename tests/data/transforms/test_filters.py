@@ -12,6 +12,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from tests.parity.peers import load
 from vitrail.data.transforms import filters
+from vitrail.data.transforms.filters import Outside
 
 RAMP = np.arange(256, dtype=np.uint8).reshape(16, 16, 1)  # every value once
 SHAPES = [*itertools.product([(1, 1), (1, 5), (2, 2), (3, 4), (9, 7)], [1, 2, 3, 4, 7])]
@@ -164,12 +165,14 @@ def test_moves_by_whole_pixels(channels: int, right: int, down: int) -> None:
     for y, x in itertools.product(range(8), range(6)):
         if 0 <= y - down < 8 and 0 <= x - right < 6:
             expected[y, x] = image[y - down, x - right]
-    assert np.array_equal(filters.transform(image, (1, 0, -right, 0, 1, -down), 128), expected)
+    assert np.array_equal(
+        filters.transform(image, (1, 0, -right, 0, 1, -down), Outside(128)), expected
+    )
 
 
 def test_shears_by_whole_pixels() -> None:
     image = noise(5, 9)
-    sheared = filters.transform(image, (1, 1, -0.5, 0, 1, 0), 0)
+    sheared = filters.transform(image, (1, 1, -0.5, 0, 1, 0), Outside(0))
     for y in range(5):
         assert np.array_equal(sheared[y, : 9 - y], image[y, y:])
         assert not sheared[y, 9 - y :].any()
@@ -179,7 +182,7 @@ def test_shears_by_whole_pixels() -> None:
 @pytest.mark.parametrize(("side", "channels"), [(1, 3), (6, 1), (7, 3), (7, 4)])
 def test_rotates_by_right_angles(quarters: int, side: int, channels: int) -> None:
     image = noise(side, side, channels)
-    rotated = filters.rotate(image, 90 * quarters, fill=0)
+    rotated = filters.rotate(image, 90 * quarters, Outside(0))
     assert np.array_equal(rotated, np.rot90(image, quarters))
 
 
@@ -187,7 +190,7 @@ def test_rotates_by_right_angles(quarters: int, side: int, channels: int) -> Non
 def test_rotates_by_brute_force(degrees: float) -> None:
     """The pixel under the turned center, wherever that is not on the edge between two pixels."""
     image = noise(41, 30)
-    rotated = filters.rotate(image, degrees, fill=128)
+    rotated = filters.rotate(image, degrees, Outside(128))
     turn, middle = math.radians(degrees), np.array([14.5, 20])
     matrix = np.array([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
     clear = 0
@@ -214,7 +217,7 @@ FILTERS: dict[str, Filter] = {
     "mean_gray": filters.mean_gray,
     "smooth": filters.smooth,
     "turn_hue": lambda image: filters.turn_hue(image, 0.2),
-    "rotate": lambda image: filters.rotate(image, 20, fill=1),
+    "rotate": lambda image: filters.rotate(image, 20, Outside(1)),
 }
 
 

@@ -8,6 +8,7 @@ import itertools
 import random
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,13 +23,28 @@ from vitrail.data.transforms import operations
 from vitrail.data.transforms.augment import Augment, Operations, RandAugment
 from vitrail.data.transforms.operations import (
     BIG_VISION,
+    TIMM,
     TORCHVISION,
     erase,
     jitter,
     randaugment,
 )
+from vitrail.data.transforms.preprocess import Preprocess
 
-NAMES: dict[Operations, tuple[str, ...]] = {"big_vision": BIG_VISION, "torchvision": TORCHVISION}
+NAMES: dict[Operations, tuple[str, ...]] = {
+    "big_vision": BIG_VISION,
+    "torchvision": TORCHVISION,
+    "timm": TIMM,
+}
+DEIT = RandAugment(magnitude=9, operations="timm", probability=0.5, magnitude_std=0.5)
+IMAGENET = Preprocess(
+    size=(48, 48),
+    mean=(0.485, 0.456, 0.406),
+    std=(0.229, 0.224, 0.225),
+    interpolation="bicubic",
+    fit="crop",
+    crop=0.875,
+)
 MAGNITUDES = (0, 10, 15, 20)
 CHECKSUMS = {  # an operation's, one for each magnitude; signed ones for both signs
     "AutoContrast": "3cbe7587 3cbe7587 3cbe7587 3cbe7587",
@@ -76,12 +92,14 @@ def apply(
     kind: Operations = "big_vision",
     sign: int = 1,
     rest: Iterable[float] = (0.5, 0.5),
+    preprocess: Preprocess | None = None,
 ) -> np.ndarray:
     """Apply one operation by its name, through draws that choose it."""
     names = NAMES[kind]
     chosen = (names.index(name) + 0.5) / len(names)
     spec = RandAugment(layers=1, magnitude=magnitude, operations=kind)
-    return randaugment(pixels, spec, Scripted([chosen, 0.2 if sign > 0 else 0.8, *rest]))
+    numbers = Scripted([chosen, 0.2 if sign > 0 else 0.8, *rest])
+    return randaugment(pixels, spec, numbers, preprocess)
 
 
 def checksum(pixels: np.ndarray) -> str:
@@ -205,9 +223,96 @@ def test_timm_agrees_where_it_means_the_same(
     assert np.array_equal(ours, np.array(operation(Image.fromarray(image(224, 224)))))
 
 
-@pytest.mark.parametrize("kind", ["big_vision", "torchvision"])
+@pytest.mark.parametrize("magnitude", [0, 4.5, 9, 9.99])
+@pytest.mark.parametrize("shape", [(48, 48, 3), (32, 47, 3)], ids=str)
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear"])
+def test_timm_is_timms(
+    interpolation: Any,
+    magnitude: float,
+    shape: tuple[int, int, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As create_transform makes DeiT's: filled with ImageNet's mean, resampled as the crop is."""
+    timm = load("timm.data.auto_augment")
+    resample = Image.Resampling[interpolation.upper()]
+    options = {"img_mean": (124, 116, 104), "interpolation": resample}
+    assert [op.name for op in timm.rand_augment_ops(transforms=timm.rand_augment_choices(""))] == [
+        *TIMM
+    ]
+    pixels, preprocess = image(*shape), replace(IMAGENET, interpolation=interpolation)
+    for name, sign in itertools.product(TIMM, (1, -1)):
+        monkeypatch.setattr(random, "random", lambda sign=sign: 0.2 if sign > 0 else 0.8)
+        operation = timm.AugmentOp(name, prob=1.0, magnitude=magnitude, hparams=options)
+        ours = apply(name, pixels, magnitude, "timm", sign=sign, preprocess=preprocess)
+        assert np.array_equal(ours, np.array(operation(Image.fromarray(pixels)))), (name, sign)
+
+
+def test_deits_policy_changes_images_as_often_and_as_much_as_timms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`rand-m9-mstd0.5-inc1`; torchvision's operations, always applied, change them far more."""
+    timm = load("timm.data.auto_augment")
+
+    def posterize(pillow: Image.Image, bits: int, **_: Any) -> Image.Image:
+        """As it was before Pillow refused to keep 0 bits."""
+        return pillow.point(lambda value: value & ~(2 ** (8 - bits) - 1))
+
+    monkeypatch.setitem(timm.NAME_TO_OP, "PosterizeIncreasing", posterize)
+    random.seed(0)
+    np.random.seed(0)  # which timm draws from
+    options = {"img_mean": (124, 116, 104), "interpolation": Image.Resampling.BICUBIC}
+    policy = timm.rand_augment_transform("rand-m9-mstd0.5-inc1", options)
+    pixels, count = image(48, 48), 1500
+    theirs = [np.array(policy(Image.fromarray(pixels))) for _ in range(count)]
+    rows = [*CounterRNG(0, "image", 0, np.arange(count)).rows()]
+    ours = [randaugment(pixels, DEIT, row, IMAGENET) for row in rows]
+    change = [np.abs(np.subtract(made, pixels, dtype=np.int16)).mean((1, 2, 3))
+              for made in (theirs, ours)]  # fmt: skip
+    assert stats.ks_2samp(*change).pvalue > 0.01
+    kept = [int((each == 0).sum()) for each in change]
+    assert stats.fisher_exact([kept, [count - each for each in kept]]).pvalue > 0.01
+    assert kept[0] / count == pytest.approx(0.25, abs=0.05)
+    always = RandAugment(magnitude=27, operations="torchvision")
+    before = [randaugment(pixels, always, row) for row in rows[:300]]
+    assert np.mean([np.array_equal(made, pixels) for made in before]) < 0.1
+
+
+def test_the_magnitude_is_normal_and_within_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[float] = []
+
+    def record(image: np.ndarray, magnitude: float, *_: Any) -> np.ndarray:
+        drawn.append(magnitude)
+        return image
+
+    monkeypatch.setattr(operations, "_apply_timm", record)
+    for row in CounterRNG(0, "image", 0, np.arange(2000)).rows():
+        randaugment(image(2, 2), DEIT, row)
+    assert stats.binomtest(len(drawn), 4000, 0.5).pvalue > 1e-3
+    below = [each for each in drawn if each < 10]
+    assert stats.binomtest(len(drawn) - len(below), len(drawn), stats.norm.sf(2)).pvalue > 1e-3
+    normal = stats.truncnorm(-18, 2, loc=9, scale=0.5)
+    assert stats.kstest(below, normal.cdf).pvalue > 1e-3
+    assert max(drawn) == 10
+
+
+@pytest.mark.parametrize("kind", ["big_vision", "torchvision", "timm"])
+def test_what_is_filled_is_a_setting(kind: Operations) -> None:
+    pixels, moved = (
+        np.full((8, 8, 3), 200, np.uint8),
+        NAMES[kind].index("TranslateXRel" if kind == "timm" else "TranslateX"),
+    )
+    full = {"big_vision": 20, "torchvision": 30, "timm": 10}[kind]
+    numbers = [(moved + 0.5) / len(NAMES[kind]), 0.2]
+    usual = {"big_vision": {128}, "torchvision": {0}, "timm": {124, 116, 104}}[kind]
+    for fill, expected in ((None, usual), (7, {7})):
+        spec = RandAugment(layers=1, magnitude=full, operations=kind, fill=fill)
+        made = randaugment(pixels, spec, Scripted([*numbers]), IMAGENET)
+        assert set(np.unique(made)) == expected | {200}
+
+
+@pytest.mark.parametrize("kind", ["big_vision", "torchvision", "timm"])
 def test_operations_and_signs_are_drawn_alike(kind: Operations) -> None:
-    pixels, magnitude = image(24, 24), 7.0 if kind == "big_vision" else 21
+    pixels, magnitude = image(24, 24), 21 if kind == "torchvision" else 7.0
     names = NAMES[kind]
     places = {
         apply(name, pixels, magnitude, kind, sign=sign).tobytes(): (number, sign)
@@ -227,7 +332,7 @@ def test_operations_and_signs_are_drawn_alike(kind: Operations) -> None:
     assert stats.binomtest(rotated.count(1), len(rotated)).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["big_vision", "torchvision"])
+@pytest.mark.parametrize("kind", ["big_vision", "torchvision", "timm"])
 def test_layers_follow_each_other(kind: Operations) -> None:
     pixels = image(16, 16)
     spec = RandAugment(layers=3, magnitude=8, operations=kind)
@@ -253,11 +358,13 @@ def test_fixed_values_stay(kind: Operations, expected: str) -> None:
     assert checksum(np.stack(made)) == expected
 
 
-@pytest.mark.parametrize("kind", ["big_vision", "torchvision"])
+@pytest.mark.parametrize("kind", ["big_vision", "torchvision", "timm"])
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 7])
 def test_shape_and_type_stay_and_the_input_too(kind: Operations, channels: int) -> None:
     for name, magnitude, (height, width) in itertools.product(
-        NAMES[kind], (0, 12.5, 30), [(1, 1), (1, 4), (3, 2), (10, 13)]
+        NAMES[kind],
+        (0, 7.5, 10) if kind == "timm" else (0, 12.5, 30),
+        [(1, 1), (1, 4), (3, 2), (10, 13)],
     ):
         pixels = image(height, width, channels)
         made = apply(name, pixels, magnitude, kind)

@@ -104,10 +104,10 @@ def train_image(
     flip = rng.uniform() < augment.flip  # first, because a crop takes any number of draws
     if preprocess.patches:
         image = _crop_to_patches(content, augment, preprocess, rng)
-        image = _operate(_turn(image) if flip[0] else image, augment, rng)
+        image = _operate(_turn(image) if flip[0] else image, augment, preprocess, rng)
         return lay_out_patches(image, preprocess)
     image = _crop(content, augment, preprocess, rng)
-    return _operate(_turn(image) if flip[0] else image, augment, rng)
+    return _operate(_turn(image) if flip[0] else image, augment, preprocess, rng)
 
 
 def train_pixels(
@@ -135,7 +135,7 @@ def train_pixels(
         rows = rng.rows()
     if _operates(augment):
         for row, own in enumerate(rows):
-            inputs[row] = _operate(inputs[row], augment, own)
+            inputs[row] = _operate(inputs[row], augment, preprocess, own)
     return inputs
 
 
@@ -292,10 +292,12 @@ def _jitters(augment: Augment) -> bool:
     return max(augment.brightness, augment.contrast, augment.saturation, augment.hue) > 0
 
 
-def _operate(image: np.ndarray, augment: Augment, rng: CounterRNG) -> np.ndarray:
+def _operate(
+    image: np.ndarray, augment: Augment, preprocess: Preprocess, rng: CounterRNG
+) -> np.ndarray:
     """Apply RandAugment, color jitter and erasing to an image of the input's size."""
     if augment.randaugment is not None:
-        image = randaugment(image, augment.randaugment, rng)
+        image = randaugment(image, augment.randaugment, rng, preprocess)
     if _jitters(augment):
         image = jitter(image, augment, rng)
     return erase(image, augment, rng) if augment.erase > 0 else image

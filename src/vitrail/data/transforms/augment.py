@@ -18,7 +18,7 @@ from vitrail.config import (
 )
 
 Crop = Literal["inception", "area", "small", "pad", "whole"]
-Operations = Literal["big_vision", "torchvision"]
+Operations = Literal["big_vision", "torchvision", "timm"]
 _Area = Annotated[float, Range("(0, 1]")]
 
 
@@ -30,12 +30,25 @@ class RandAugment:
     """Operations per image."""
     magnitude: Annotated[float, Range("[0, 30]")] = 10
     """Strength: 0 to 30 with `torchvision`; 10 is full strength with `big_vision`, which uses up
-    to 20."""
+    to 20, and with `timm`, which ends there."""
     operations: Operations = "big_vision"
-    """The 16 operations of big_vision, or the 14 of the paper and torchvision."""
+    """The 16 operations of big_vision, the 14 of the paper and torchvision, or the 15 of timm, in
+    their increasing form (`inc1`)."""
+    probability: UnitFloat = 1.0
+    """Probability of each operation, which otherwise leaves the image as it is (timm: 0.5)."""
+    magnitude_std: NonNegativeFloat = 0.0
+    """Std of the magnitude, sampled for each operation (timm's `mstd0.5`: 0.5)."""
+    fill: Annotated[int, Range("[0, 255]")] | None = None
+    """Gray beside a moved image; by default 128 for `big_vision`, black for `torchvision`, and the
+    model's mean for `timm`."""
 
     def __post_init__(self) -> None:
         validate(self, "augment.randaugment")
+        if self.operations == "timm" and self.magnitude > 10:
+            raise InputError(
+                "augment.randaugment.magnitude must be in [0, 10] with operations timm, got "
+                f"{self.magnitude:g}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

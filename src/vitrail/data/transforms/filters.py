@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -106,27 +107,40 @@ def turn_hue(image: np.ndarray, turn: float) -> np.ndarray:
     return np.array(Image.fromarray(colors, "HSV").convert("RGB"))
 
 
-def transform(image: np.ndarray, matrix: Sequence[float], fill: int) -> np.ndarray:
-    """Take each pixel (x, y) from (ax + by + c, dx + ey + f), the nearest, or the fill outside.
+class Outside(NamedTuple):
+    """How an image is moved: its color outside, for all channels or each, and what is between."""
+
+    fill: int | tuple[int, ...]
+    resample: Image.Resampling = Image.Resampling.NEAREST
+
+    def per_channel(self, channels: int) -> tuple[int, ...]:
+        """Return the fill of each channel."""
+        return (self.fill,) * channels if isinstance(self.fill, int) else self.fill
+
+
+def transform(image: np.ndarray, matrix: Sequence[float], outside: Outside) -> np.ndarray:
+    """Take each pixel (x, y) from (ax + by + c, dx + ey + f), or the fill outside.
 
     Coordinates are pixel centers: the first is (0.5, 0.5), as in Pillow.
     """
     channels = image.shape[2]
+    fill = outside.per_channel(channels)
     if channels not in (1, 3):
-        parts = [transform(part, matrix, fill) for part in np.split(image, channels, axis=2)]
-        return np.concatenate(parts, axis=2)
+        parts = zip(np.split(image, channels, axis=2), fill, strict=True)
+        moved = [transform(part, matrix, outside._replace(fill=each)) for part, each in parts]
+        return np.concatenate(moved, axis=2)
     pillow = Image.fromarray(image[..., 0] if channels == 1 else image)
-    affine, nearest = Image.Transform.AFFINE, Image.Resampling.NEAREST
-    moved = pillow.transform(pillow.size, affine, matrix, nearest, fillcolor=(fill,) * channels)
+    affine = Image.Transform.AFFINE
+    moved = pillow.transform(pillow.size, affine, matrix, outside.resample, fillcolor=fill)
     return np.array(moved).reshape(image.shape)
 
 
-def rotate(image: np.ndarray, degrees: float, fill: int) -> np.ndarray:
+def rotate(image: np.ndarray, degrees: float, outside: Outside) -> np.ndarray:
     """Rotate counter-clockwise around the center."""
     x, y = image.shape[1] / 2, image.shape[0] / 2
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     matrix = (cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y)
-    return transform(image, matrix, fill)
+    return transform(image, matrix, outside)
 
 
 def _map_channels(image: np.ndarray, table: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:

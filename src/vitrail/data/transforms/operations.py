@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from PIL import Image
 
 from vitrail.data.rng import CounterRNG, words
 from vitrail.data.transforms.augment import Augment, RandAugment
 from vitrail.data.transforms.filters import (
     TENSORFLOW_GRAY,
+    Outside,
     autocontrast,
     blend,
     equalize,
@@ -27,6 +29,7 @@ from vitrail.data.transforms.filters import (
     transform,
     turn_hue,
 )
+from vitrail.data.transforms.preprocess import Preprocess
 
 BIG_VISION = (
     "AutoContrast", "Equalize", "Invert", "Rotate", "Posterize", "Solarize", "Color", "Contrast",
@@ -39,19 +42,61 @@ TORCHVISION = (
     "Contrast", "Sharpness", "Posterize", "Solarize", "AutoContrast", "Equalize",
 )  # fmt: skip
 """The operations of torchvision's RandAugment."""
+TIMM = (
+    "AutoContrast", "Equalize", "Invert", "Rotate", "PosterizeIncreasing", "SolarizeIncreasing",
+    "SolarizeAdd", "ColorIncreasing", "ContrastIncreasing", "BrightnessIncreasing",
+    "SharpnessIncreasing", "ShearX", "ShearY", "TranslateXRel", "TranslateYRel",
+)  # fmt: skip
+"""The operations of timm's RandAugment where its policy has `inc1`."""
 _SIDE = 224  # pixels of the images that big_vision's lengths are meant for
 _TIE = 1 / 256  # of a pixel: rounds halves to the right, as TensorFlow does
 
 
-def randaugment(image: np.ndarray, spec: RandAugment, rng: CounterRNG) -> np.ndarray:
-    """Apply random operations one after the other, all with the same magnitude."""
-    apply = _apply_big_vision if spec.operations == "big_vision" else _apply_torchvision
+def randaugment(
+    image: np.ndarray, spec: RandAugment, rng: CounterRNG, preprocess: Preprocess | None = None
+) -> np.ndarray:
+    """Apply random operations one after the other, with the same magnitude or one for each.
+
+    timm's take the gray beside a moved image, and what is between its pixels, from `preprocess`.
+    """
+    apply, largest = {
+        "big_vision": (_apply_big_vision, 30),
+        "torchvision": (_apply_torchvision, 30),
+        "timm": (_apply_timm, 10),
+    }[spec.operations]
+    outside = _outside(spec, preprocess)
     for _ in range(spec.layers):
-        image = apply(image, spec.magnitude, rng)
+        if spec.probability < 1 and rng.uniform()[0] >= spec.probability:
+            continue
+        magnitude = spec.magnitude
+        if spec.magnitude_std > 0:
+            magnitude = min(max(magnitude + spec.magnitude_std * _draw_normal(rng), 0), largest)
+        image = apply(image, magnitude, outside, rng)
     return image
 
 
-def _apply_big_vision(image: np.ndarray, magnitude: float, rng: CounterRNG) -> np.ndarray:
+def _outside(spec: RandAugment, preprocess: Preprocess | None) -> Outside:
+    """Choose the color beside a moved image; timm resamples, the others take the nearest pixel."""
+    usual = 128 if spec.operations == "big_vision" else 0
+    if spec.operations != "timm":
+        return Outside(usual if spec.fill is None else spec.fill)
+    cubic, linear = Image.Resampling.BICUBIC, Image.Resampling.BILINEAR
+    if preprocess is None:
+        return Outside(128 if spec.fill is None else spec.fill, cubic)
+    mean = tuple(min(255, max(0, round(255 * each))) for each in preprocess.mean)
+    resample = linear if preprocess.interpolation == "bilinear" else cubic
+    return Outside(mean if spec.fill is None else spec.fill, resample)
+
+
+def _draw_normal(rng: CounterRNG) -> float:
+    """Sample from a standard normal (Box and Muller)."""
+    length = math.sqrt(-2 * math.log(1 - float(rng.uniform()[0])))
+    return length * math.cos(2 * math.pi * float(rng.uniform()[0]))
+
+
+def _apply_big_vision(
+    image: np.ndarray, magnitude: float, outside: Outside, rng: CounterRNG
+) -> np.ndarray:
     """Do what big_vision's pp/autoaugment.py does at 224 pixels, scaled to other sizes.
 
     Its lengths are pixels at any size; here they grow with the image. The flaws that AugReg was
@@ -73,7 +118,7 @@ def _apply_big_vision(image: np.ndarray, magnitude: float, rng: CounterRNG) -> n
         case "Invert":
             return 255 - image
         case "Rotate":
-            return rotate(image, signed * 30, fill=128)
+            return rotate(image, signed * 30, outside)
         case "Posterize":
             return posterize(image, min(max(int(part * 4), 1), 8))
         case "Solarize":
@@ -87,13 +132,13 @@ def _apply_big_vision(image: np.ndarray, magnitude: float, rng: CounterRNG) -> n
         case "Sharpness":
             return blend(smooth(image, add=0), image, factor)
         case "ShearX":  # by the index of a row, so about the first one's middle
-            return transform(image, (1, shear, _TIE - shear / 2, 0, 1, 0), fill=128)
+            return transform(image, (1, shear, _TIE - shear / 2, 0, 1, 0), outside)
         case "ShearY":
-            return transform(image, (1, 0, 0, shear, 1, _TIE - shear / 2), fill=128)
+            return transform(image, (1, 0, 0, shear, 1, _TIE - shear / 2), outside)
         case "TranslateX":
-            return transform(image, (1, 0, signed * 100 * width, 0, 1, 0), fill=128)
+            return transform(image, (1, 0, signed * 100 * width, 0, 1, 0), outside)
         case "TranslateY":
-            return transform(image, (1, 0, 0, 0, 1, signed * 100 * height), fill=128)
+            return transform(image, (1, 0, 0, 0, 1, signed * 100 * height), outside)
         case "Cutout":
             return _cut_out(image, int(part * 40 * height), int(part * 40 * width), rng)
         case _:
@@ -109,7 +154,9 @@ def _cut_out(image: np.ndarray, half_height: int, half_width: int, rng: CounterR
     return cut
 
 
-def _apply_torchvision(image: np.ndarray, magnitude: float, rng: CounterRNG) -> np.ndarray:
+def _apply_torchvision(
+    image: np.ndarray, magnitude: float, outside: Outside, rng: CounterRNG
+) -> np.ndarray:
     """Do what torchvision's RandAugment does to PIL images, with its 31 magnitudes."""
     part = magnitude / 30
     name = TORCHVISION[rng.below(len(TORCHVISION))[0]]
@@ -119,17 +166,17 @@ def _apply_torchvision(image: np.ndarray, magnitude: float, rng: CounterRNG) -> 
         case "Identity":
             return image
         case "ShearX":
-            return transform(image, (1, shear, 0, 0, 1, 0), fill=0)
+            return transform(image, (1, shear, 0, 0, 1, 0), outside)
         case "ShearY":
-            return transform(image, (1, 0, 0, shear, 1, 0), fill=0)
+            return transform(image, (1, 0, 0, shear, 1, 0), outside)
         case "TranslateX":
             pixels = int(signed * 150 / 331 * image.shape[1])
-            return transform(image, (1, 0, -pixels, 0, 1, 0), fill=0)
+            return transform(image, (1, 0, -pixels, 0, 1, 0), outside)
         case "TranslateY":
             pixels = int(signed * 150 / 331 * image.shape[0])
-            return transform(image, (1, 0, 0, 0, 1, -pixels), fill=0)
+            return transform(image, (1, 0, 0, 0, 1, -pixels), outside)
         case "Rotate":
-            return rotate(image, signed * 30, fill=0)
+            return rotate(image, signed * 30, outside)
         case "Brightness":
             return blend(0, image, factor)
         case "Color":
@@ -146,6 +193,48 @@ def _apply_torchvision(image: np.ndarray, magnitude: float, rng: CounterRNG) -> 
             return autocontrast(image)
         case _:
             return equalize(image)
+
+
+def _apply_timm(
+    image: np.ndarray, magnitude: float, outside: Outside, rng: CounterRNG
+) -> np.ndarray:
+    """Do what timm's auto_augment.py does where its policy has `inc1`; magnitude 10 is full."""
+    part = magnitude / 10
+    name = TIMM[rng.below(len(TIMM))[0]]
+    signed = part if rng.uniform()[0] < 0.5 else -part
+    factor, shear = max(0.1, 1 + signed * 0.9), signed * 0.3
+    height, width = image.shape[:2]
+    match name:
+        case "AutoContrast":
+            return autocontrast(image)
+        case "Equalize":
+            return equalize(image)
+        case "Invert":
+            return 255 - image
+        case "Rotate":
+            return rotate(image, signed * 30, outside)
+        case "PosterizeIncreasing":
+            return posterize(image, 4 - int(part * 4))
+        case "SolarizeIncreasing":
+            return solarize(image, 256 - int(part * 256))
+        case "SolarizeAdd":
+            return solarize_add(image, int(part * 110))
+        case "ColorIncreasing":
+            return blend(gray(image), image, factor)
+        case "ContrastIncreasing":
+            return blend(mean_gray(image), image, factor)
+        case "BrightnessIncreasing":
+            return blend(0, image, factor)
+        case "SharpnessIncreasing":
+            return blend(smooth(image), image, factor)
+        case "ShearX":
+            return transform(image, (1, shear, 0, 0, 1, 0), outside)
+        case "ShearY":
+            return transform(image, (1, 0, 0, shear, 1, 0), outside)
+        case "TranslateXRel":
+            return transform(image, (1, 0, signed * 0.45 * width, 0, 1, 0), outside)
+        case _:
+            return transform(image, (1, 0, 0, 0, 1, signed * 0.45 * height), outside)
 
 
 def jitter(image: np.ndarray, augment: Augment, rng: CounterRNG) -> np.ndarray:

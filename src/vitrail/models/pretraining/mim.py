@@ -5,6 +5,7 @@ This module does not import torch, so that costs answer at once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -14,6 +15,8 @@ from vitrail.models.vit_spec import PLAIN_HEAD, QUIET
 
 Target = Literal["color", "colors", "pixels", "normalized-pixels"]
 """The mean color of 512 (Appendix B.1.2), those of 4 x 4 parts, or the pixels themselves."""
+Pixels = Literal["raw", "input"]
+"""Whether targets are pixels from 0 to 1, or as the model gets them, by mean and std normalized."""
 
 LEVELS = 8  # Appendix B.1.2: 3 bits per channel
 PARTS = 4  # Appendix B.1.2: 4 x 4 parts per patch
@@ -31,6 +34,8 @@ class MaskConfig:
     """Fraction of the chosen patches that becomes another patch's embedding; the rest stay."""
     unit: PositiveInt = 1
     """Side of the squares of patches that are chosen together (SimMIM)."""
+    rounding: Literal["nearest", "up"] = "nearest"
+    """How the number of chosen patches, or of squares, is rounded (MAE and SimMIM: up)."""
 
     def __post_init__(self) -> None:
         validate(self, "mim.mask")
@@ -65,6 +70,9 @@ class MIMConfig:
         Literal["square", "absolute"], UsedIf("target", "pixels", "normalized-pixels")
     ] = "square"
     """Distance between predicted and true pixels."""
+    pixels: Annotated[Pixels, UsedIf("target", "pixels", "normalized-pixels")] = "raw"
+    """Whether pixel targets are `raw`, from 0 to 1, or of the model's `input`, which mean and std
+    have normalized (MAE, SimMIM)."""
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     """Only for `mae`."""
 
@@ -134,7 +142,8 @@ def count_chosen(grid: Size, mask: MaskConfig) -> int:
             f"mim.mask.unit {mask.unit} does not divide the grid of {grid[0]}x{grid[1]} patches"
         )
     units = rows * columns
-    chosen = round(mask.ratio * units)
+    exact = mask.ratio * units
+    chosen = math.ceil(exact) if mask.rounding == "up" else round(exact)
     if not 0 < chosen < units:
         raise InputError(
             f"mim.mask.ratio {mask.ratio:g} of {units} patches is {chosen}; some have to be "

@@ -1,6 +1,6 @@
 """Images as patches of pixels, and the targets of masked image modeling.
 
-Colors are those of the image, from 0 to 1, before normalization.
+Colors are those of the image, from 0 to 1, before normalization; pixels may be those after it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def unpatchify(patches: Tensor, grid: Size, patch: Size) -> Tensor:
 
 
 def make_targets(patches: Tensor, patch: Size, target: Target) -> Tensor:
-    """Return the targets for patches (batch, n, pixels, channels) of colors from 0 to 1.
+    """Return the targets for patches (batch, n, pixels, channels); colors are from 0 to 1.
 
     Classes (batch, n, parts) of colors, or numbers (batch, n, outputs).
     """
@@ -76,7 +76,7 @@ def prediction_loss(
 
 
 def image_patches(predictions: Tensor, patches: Tensor, patch: Size, target: Target) -> Tensor:
-    """Return predictions as patches (batch, n, pixels, channels) of colors from 0 to 1.
+    """Return predictions as patches (batch, n, pixels, channels), on the scale of the true ones.
 
     Normalized pixels get the mean and std of the true `patches`.
     """
@@ -92,4 +92,4 @@ def image_patches(predictions: Tensor, patches: Tensor, patch: Size, target: Tar
     if target == "normalized-pixels":
         variance, mean = torch.var_mean(patches.flatten(2), dim=-1, keepdim=True)
         shown = shown * (variance + 1e-6).sqrt() + mean
-    return shown.view(patches.shape).clamp(0, 1)
+    return shown.view(patches.shape)

@@ -19,7 +19,7 @@ from vitrail.models import ViT
 from vitrail.models.positions.absolute import sincos_2d
 from vitrail.models.positions.grid_resizing import resize_positions
 from vitrail.models.pretraining.masked import MaskedAutoencoder
-from vitrail.models.pretraining.mim import DecoderConfig, Target, decoder_spec
+from vitrail.models.pretraining.mim import DecoderConfig, Pixels, Target, decoder_spec
 from vitrail.models.spec import Spec, ViTSpec
 from vitrail.weights.formats.format import count_layers
 from vitrail.weights.formats.huggingface.huggingface_names import VIT, normalize_names
@@ -46,6 +46,8 @@ class DecoderFacts:
 
     config: DecoderConfig
     target: Target
+    pixels: Pixels = "raw"
+    """What a published decoder predicts is of the model's input."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,8 @@ def _read_decoder(
     heads = config.get("decoder_num_attention_heads", DecoderConfig.heads)
     made = DecoderConfig(depth=depth, width=width, heads=heads)
     normalized = config.get("norm_pix_loss", root == _FACEBOOK)
-    facts = DecoderFacts(config=made, target="normalized-pixels" if normalized else "pixels")
+    target = "normalized-pixels" if normalized else "pixels"
+    facts = DecoderFacts(config=made, target=target, pixels="input")
     positions = f"{root}pos_embed"
     ours, _ = read_table(
         _table(spec, facts, root), tensors, lambda key: "fixed" if key == positions else None
