@@ -5,15 +5,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+from tests.parity import peers
 from vitrail import recipes
 from vitrail.config import Duration, InputError, merge
+from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.augment import AUGMENTS
 from vitrail.models import parse
+from vitrail.models.pretraining.mim import count_chosen
 from vitrail.recipes import RECIPES, TRANSFERS, apply_recipe, shorten_warmup
 from vitrail.run import TrainConfig
 from vitrail.training.optimization.schedule import rate_at
+from vitrail.training.start import start_weights
 
 IMAGENET, IMAGENET21K, JFT = 1_281_167, 14_197_122, 303_000_000  # images
 
@@ -121,7 +128,8 @@ def test_finetuning_warms_up_as_the_official_code_where_the_run_is_long() -> Non
     found = {data: recipes.paper_finetune(begin(), data) for data in TRANSFERS}
     steps = {data: config.schedule.warmup.amount for data, config in found.items()}
     assert steps["imagenet"] == steps["cifar10"] == 500
-    assert (steps["vtab"], steps["pets"]) == (125, 25)
+    assert steps["pets"] == steps["flowers"] == 100  # of 500, in transfer.py and augreg.py
+    assert steps["vtab"] == 125
 
 
 def test_a_name_keeps_what_it_says_itself() -> None:
@@ -166,12 +174,110 @@ def test_deit_is_its_table_9() -> None:
     assert (config.loss.smoothing, config.augment.erase) == (0.1, 0.25)
     assert (config.augment.mixup, config.augment.cutmix) == (0.8, 1.0)
     assert config.repeats == 3
-    assert parse(config.model) == parse("ViT-S/16,stochastic_depth=0.1")
+    assert parse(config.model) == parse("ViT-S/16,stochastic_depth=0.1,activation=gelu")
+    policy = config.augment.randaugment
+    assert policy is not None
+    assert (policy.operations, policy.layers, policy.magnitude) == ("timm", 2, 9)
+    assert (policy.probability, policy.magnitude_std) == (0.5, 0.5)  # rand-m9-mstd0.5-inc1
 
 
-def test_simmim_is_its_config_for_vit_b() -> None:
+def test_deits_rates_are_timms() -> None:
+    """create_scheduler's cosine: a warm-up from 1e-6 within it, 1e-5 at last."""
+    peer = peers.load("timm.scheduler.cosine_lr")
+    config = recipes.deit(begin())
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=config.optim.lr)
+    theirs = peer.CosineLRScheduler(
+        optimizer, t_initial=300, lr_min=1e-5, warmup_t=5, warmup_lr_init=1e-6
+    )
+    plan = config.schedule.plan(total=300, images=1024, batch=1024)  # one step an epoch
+    for step in range(300):
+        theirs.step(step)
+        expected = optimizer.param_groups[0]["lr"]
+        assert config.optim.lr * rate_at(step, plan) == pytest.approx(expected, rel=1e-9)
+    after = replace(config.schedule, decay_from="warmup")
+    other = after.plan(total=300, images=1024, batch=1024)
+    assert rate_at(285, other) / rate_at(285, plan) > 1.01, "without, it is another"
+
+
+def test_simmims_model_is_its_config_for_vit_b() -> None:
+    config = RECIPES["simmim"](begin())
+    assert parse(config.model) == parse(
+        "ViT-B/16,stochastic_depth=0.1,layer_scale=0.1,position=relative-2d,position_at=shared,"
+        "key_bias=false,activation=gelu"
+    )
+    own = RECIPES["simmim"](begin("ViT-B/16,position=learned-1d"))
+    assert (field(own, "position"), field(own, "position_at")) == ("learned-1d", "input")
+    assert count_chosen((14, 14), config.mim.mask) == 30 * 4  # of 49 squares: data_simmim.py
+    mim = config.mim
+    assert (mim.pixels, mim.target, mim.distance) == ("input", "pixels", "absolute")
+
+
+def test_mae_is_its_code() -> None:
+    config = RECIPES["mae"](begin())
+    assert parse(config.model) == parse("ViT-B/16,position=sincos-2d-mae,activation=gelu")
+    assert (config.mim.pixels, config.mim.target) == ("input", "normalized-pixels")
+    assert count_chosen((14, 14), config.mim.mask) == 147
+
+
+@pytest.mark.parametrize("name", ["plain", "augreg", "deit", "mae", "simmim"])
+def test_evaluation_and_normalization_are_the_sources(name: str) -> None:
+    """256 for 224: resize_small and central_crop of big_vision; Resize and CenterCrop of DeiT."""
+    config = RECIPES[name](begin("ViT/16,depth=1,width=8,heads=1,mlp=8"))
+    found = start_weights(config, ()).preprocess
+    assert found is not None
+    assert (found.crop, found.size) == (0.875, (224, 224))
+    google = name in ("plain", "augreg")
+    assert found.fit == ("small" if google else "crop")
+    imagenet = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    assert (found.mean, found.std) == (((0.5,) * 3,) * 2 if google else imagenet)
+    bicubic = name in ("deit", "mae")
+    assert found.interpolation == ("bicubic" if bicubic else "bilinear")
+    if bicubic:
+        pixels = np.random.default_rng(0).integers(0, 256, (300, 401, 3), np.uint8)
+        transforms = peers.load("torchvision.transforms")
+        mode = transforms.InterpolationMode.BICUBIC
+        peer = transforms.Compose([transforms.Resize(256, mode), transforms.CenterCrop(224)])
+        theirs = np.array(peer(Image.fromarray(pixels)))
+        assert np.array_equal(eval_image(pixels, found), theirs)
+
+
+def test_weights_bring_their_own_preprocessing() -> None:
+    config = replace(begin(), weights="run:some")
+    for name in ("plain", "augreg", "deit", "mae", "simmim", "mae-finetune", "simmim-finetune"):
+        assert RECIPES[name](config).preprocess == config.preprocess
+    gray = begin("ViT-S/16,channels=1")
+    assert RECIPES["deit"](gray).preprocess.mean is None
+
+
+def test_augreg_with_sigmoid_is_big_visions_since_december_2022() -> None:
+    config = RECIPES["augreg:sigmoid"](begin("ViT-S/32"))
+    assert config.augment == AUGMENTS["medium1"]
+    assert (config.loss.kind, config.loss.head_bias) == ("sigmoid", -6.9)
+    assert RECIPES["augreg"](begin("ViT-S/32")).augment == AUGMENTS["light2"]
+    for name in ("augreg", "augreg:sigmoid", "augreg:strong1"):
+        assert field(RECIPES[name](begin("ViT-S/32")), "representation") == 384  # rep_size
+
+
+@pytest.mark.parametrize(
+    ("model", "epochs", "rate", "layer_decay", "depth"),
+    [("ViT-B/16", 100, 5e-4, 0.65, 0.1), ("ViT-L/16", 50, 1e-3, 0.75, 0.2),
+     ("ViT-H/14", 50, 1e-3, 0.75, 0.3)],
+)  # fmt: skip
+def test_mae_finetuning_is_its_finetune_md(
+    model: str, epochs: int, rate: float, layer_decay: float, depth: float
+) -> None:
+    config = RECIPES["mae-finetune"](begin(model))
+    assert config.length == Duration(epochs, "epochs")
+    assert config.optim.lr == pytest.approx(rate * config.batch / 256)
+    assert (config.optim.layer_decay, config.batch) == (layer_decay, 1024)
+    assert field(config, "stochastic_depth") == depth
+    assert config.augment == recipes.deit(begin()).augment
+    with pytest.raises(InputError, match=r"has no row for ViT-S/16; it has ViT-B, ViT-L, ViT-H"):
+        RECIPES["mae-finetune"](begin("ViT-S/16"))
+
+
+def test_simmims_rates_are_its_config_for_vit_b() -> None:
     config = RECIPES["simmim"](TrainConfig(data="d", model="ViT-B/16", out=Path("o")))
-    assert parse(config.model) == parse("ViT-B/16,stochastic_depth=0.1")
     plan = config.schedule.plan(total=800, images=2048, batch=2048)  # one step an epoch
     assert [rate_at(step, plan) for step in (10, 699, 700, 799)] == pytest.approx([1, 1, 0.1, 0.1])
 

@@ -16,11 +16,15 @@ from vitrail.config import InputError
 from vitrail.data.dataset import ArrayDataset, ImageDataset
 from vitrail.data.datasets.open import open_data
 from vitrail.data.decoding.decode import decode
+from vitrail.data.rng import CounterRNG
+from vitrail.data.transforms.apply import train_image
+from vitrail.data.transforms.augment import Augment
+from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.evaluation.metrics.intervals import Estimate
 from vitrail.models import build
 from vitrail.run import TrainConfig
 from vitrail.vtab1k import GROUPS, TASKS, TaskResult, VTABResult, vtab
-from vitrail.vtab1k.benchmark import configure_tasks
+from vitrail.vtab1k.benchmark import augment_for, configure_tasks
 from vitrail.vtab1k.task_images import find_task, open_task, write_list
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.model_folder import save_folder
@@ -78,6 +82,52 @@ def test_the_tasks_are_those_of_the_papers_table_9() -> None:
     places = [place for task in TASKS for place in task.places]
     assert len(places) == len(set(places))
     assert sum(task.classes for task in TASKS[:7]) == 102 + 100 + 47 + 102 + 37 + 397 + 10
+
+
+def draw_sprite(row: int, column: int, side: int = 64) -> np.ndarray:
+    """Draw an image like those of dSprites: a white square at a place, on black."""
+    pixels = np.zeros((side, side, 1), np.uint8)
+    pixels[row : row + 8, column : column + 8] = 255
+    return pixels
+
+
+def place_of(pixels: np.ndarray) -> int | None:
+    """Say in which sixteenth of the width a sprite's middle is: dSprites-Location's label."""
+    columns = np.flatnonzero(pixels.max((0, 2)) > 127)
+    return int(16 * columns.mean() / pixels.shape[1]) if len(columns) else None
+
+
+def kept_labels(augment: Augment) -> tuple[float, float]:
+    """Return which part of the training images of sprites keeps its label, and shows none."""
+    preprocess = default_preprocess((48, 48), 1)
+    generator, places = np.random.default_rng(0), []
+    for row in CounterRNG(0, "image", 0, np.arange(300)).rows():
+        sprite = draw_sprite(*generator.integers(0, 57, 2))
+        made = place_of(train_image(sprite, augment, preprocess, row))
+        places.append((made == place_of(sprite), made is None))
+    kept, lost = np.mean(places, axis=0)
+    return float(kept), float(lost)
+
+
+def test_no_crop_or_flip_falsifies_labels() -> None:
+    task = BY_NAME["dsprites-location"]
+    kept, lost = kept_labels(augment_for(task, "bit"))
+    assert (kept > 0.9, lost) == (True, 0)  # a border may fall on a pixel
+    assert kept_labels(augment_for(task, "resize")) == (kept, lost)
+    kept, lost = kept_labels(augment_for(task, "inception"))
+    assert kept < 0.15
+    assert lost > 0.3
+
+
+def test_crops_and_flips_are_those_of_bits_supplement_f() -> None:
+    uncropped = {"clevr-count", "clevr-distance", "dmlab", "kitti-distance", "dsprites-location"}
+    unflipped = {"dsprites-orientation", "smallnorb-azimuth", "dsprites-location"}
+    for task in TASKS:
+        augment = augment_for(task, "bit")
+        assert (augment.crop == "whole") == (task.name in uncropped), task.name
+        assert (augment.flip == 0) == (task.name in unflipped), task.name
+    assert {each.crop for each in TASKS} == {each.flip for each in TASKS} == {True, False}
+    assert augment_for(BY_NAME["pets"], "bit").crop == "square"  # 448 x 448, a window of 384
 
 
 def test_the_settings_are_table_4s() -> None:

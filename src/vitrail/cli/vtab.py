@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -23,6 +23,7 @@ def vtab(
     batch: Annotated[int | None, optional("N")] = None,
     image: Image = None,
     images: Annotated[int, tyro.conf.arg(metavar="N")] = 1_000,
+    augment: Literal["bit", "resize", "inception"] = "bit",
     seed: int = 0,
     device: Device = None,
     json: Json = False,
@@ -44,6 +45,8 @@ def vtab(
         batch: Images per step. Default: the paper's 512.
         image: Resolution. Default: the paper's 384.
         images: Training images per task.
+        augment: Crops and flips of training images: BiT's, which spare the labels of each task;
+            none (resize only, as VTAB's own code); or Inception crops and flips for all tasks.
         seed: Seed of the training images, their order and crops.
     """
     from vitrail.vtab1k import vtab as run_vtab
@@ -59,6 +62,7 @@ def vtab(
         batch=batch,
         image=image,
         images=images,
+        augment=augment,
         seed=seed,
         device=device,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -146,22 +146,34 @@ class Model(nn.Module, ABC, Generic[S]):
         return Head(self.spec.pooled, self.spec.classes)
 
     def parameter_groups(
-        self, *, weight_decay: float = 0.0, layer_decay: float = 1.0
+        self,
+        *,
+        weight_decay: float = 0.0,
+        layer_decay: float = 1.0,
+        last_norm: Literal["head", "block"] = "head",
+        decays: Literal["weights", "all"] = "weights",
     ) -> list[dict[str, Any]]:
         """Group the parameters for any torch optimizer, by layer and by whether they decay.
 
-        Only the weights of dense layers and convolutions decay, as in big_vision. `lr_scale` is
-        `layer_decay` to the power of the layers above, for the learning rate to be multiplied by.
+        `weights` of dense layers and convolutions decay, as in big_vision, or `all` but biases and
+        norms, as in Hugging Face's Trainer. `lr_scale` is `layer_decay` to the power of the layers
+        above, for the learning rate to be multiplied by; the last norm is a layer with the head, or
+        with the last block, as in timm.
         """
         groups: dict[tuple[int, bool], dict[str, Any]] = {}
         deepest = self.layer_of("head")
         for name, parameter in self.named_parameters():
-            layer, decays = self.layer_of(name), name.endswith(".weight") and parameter.ndim > 1
-            group = groups.setdefault((layer, decays), {"params": [], "names": []})
+            layer = self.layer_of(name)
+            if last_norm == "block" and name.removeprefix("encoder.").startswith("norm."):
+                layer -= 1
+            decaying = name.endswith(".weight") and parameter.ndim > 1
+            if decays == "all" and not decaying:
+                decaying = not name.endswith("bias") and "norm" not in name
+            group = groups.setdefault((layer, decaying), {"params": [], "names": []})
             group["params"].append(parameter)
             group["names"].append(name)
             group["layer"] = layer
-            group["weight_decay"] = weight_decay if decays else 0.0
+            group["weight_decay"] = weight_decay if decaying else 0.0
             group["lr_scale"] = layer_decay ** (deepest - layer)
         return [groups[key] for key in sorted(groups)]
 

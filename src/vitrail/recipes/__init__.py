@@ -28,7 +28,15 @@ from vitrail.recipes.paper import (
     pretrain,
     transfer_of,
 )
-from vitrail.recipes.successors import augreg, deit, mae, plain, simmim
+from vitrail.recipes.successors import (
+    augreg,
+    deit,
+    mae,
+    mae_finetune,
+    plain,
+    simmim,
+    simmim_finetune,
+)
 from vitrail.training.train_config import TrainConfig
 
 __all__ = [
@@ -41,6 +49,7 @@ __all__ = [
     "finetune_default",
     "fit_batch",
     "mae",
+    "mae_finetune",
     "masked_patches",
     "paper_finetune",
     "paper_protocol",
@@ -48,6 +57,7 @@ __all__ = [
     "pretrain",
     "shorten_warmup",
     "simmim",
+    "simmim_finetune",
     "small_data",
     "transfer_of",
 ]
@@ -67,12 +77,15 @@ RECIPES: dict[str, Callable[[TrainConfig], TrainConfig]] = {
     **{f"finetune:{data}": partial(paper_finetune, data=data) for data in TRANSFERS},
     "augreg": augreg,
     **{f"augreg:{level}": partial(augreg, level=level) for level in AUGMENTS},
+    "augreg:sigmoid": partial(augreg, loss="sigmoid"),
     "plain": plain,
     **{f"plain:{epochs}": partial(plain, epochs=epochs) for epochs in (90, 150, 300)},
     "deit": deit,
     "masked-patches": masked_patches,
     "mae": mae,
     "simmim": simmim,
+    "mae-finetune": mae_finetune,
+    "simmim-finetune": simmim_finetune,
 }
 """Recipes by the name that --recipe takes."""
 

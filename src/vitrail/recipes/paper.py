@@ -104,6 +104,8 @@ class Transfer(NamedTuple):
     """The learning rate that big_vision's transfer.py has for the dataset."""
     held_out: float
     """Fraction of the training split to hold out for that."""
+    warmup: int = 500
+    """Steps, of transfer.py and the official code."""
 
 
 _RATES = (0.001, 0.003, 0.01, 0.03)
@@ -111,9 +113,10 @@ TRANSFERS = {
     "imagenet": Transfer(20_000, (0.003, 0.01, 0.03, 0.06), 0.03, 0.01),  # Table 4; B.1.1
     "cifar100": Transfer(10_000, _RATES, 0.01, 0.02),  # Table 4; B.1.1
     "cifar10": Transfer(10_000, _RATES, 0.003, 0.02),  # Table 4; B.1.1
-    "pets": Transfer(500, _RATES, 0.003, 0.1),  # Table 4; B.1.1
-    "flowers": Transfer(500, _RATES, 0.003, 0.1),  # Table 4; B.1.1
-    "vtab": Transfer(2_500, (0.01,), 0.01, 0.1),  # Table 4: each of the 19 tasks, none held out
+    "pets": Transfer(500, _RATES, 0.003, 0.1, 100),  # Table 4; B.1.1
+    "flowers": Transfer(500, _RATES, 0.003, 0.1, 100),  # Table 4; B.1.1
+    # Table 4: each of the 19 tasks, none held out; nobody says its warm-up, so 5 % as before.
+    "vtab": Transfer(2_500, (0.01,), 0.01, 0.1, 125),
 }
 """Table 4 by dataset, and what Appendix B.1.1 holds out of each."""
 _POLISHED = {"ViT-L/16": 512, "ViT-H/14": 518}  # section 4.1: at which size Table 2 has ImageNet
@@ -122,7 +125,6 @@ _POLISHED = {"ViT-L/16": 512, "ViT-H/14": 518}  # section 4.1: at which size Tab
 def paper_finetune(config: TrainConfig, data: str = "vtab") -> TrainConfig:
     """Fine-tune as the paper does on one of its datasets (Table 4)."""
     row = TRANSFERS[data]
-    warmup = min(500, row.steps // 20)  # the official code's 500, of 10,000 steps or more
     size, ema = _fine_size(config.model), 0.0
     if data == "imagenet" and (side := _POLISHED.get(base_of(config.model))):
         size, ema = (side, side), 0.9999  # section 4.1, of Table 2's ImageNet
@@ -135,7 +137,7 @@ def paper_finetune(config: TrainConfig, data: str = "vtab") -> TrainConfig:
         augment=Augment(),
         loss=LossConfig(),
         optim=OptimConfig(kind="sgd", lr=row.rate, momentum=0.9, clip=1.0),  # Table 4
-        schedule=ScheduleConfig(kind="cosine", warmup=Duration(warmup, "steps")),  # Table 4
+        schedule=ScheduleConfig(kind="cosine", warmup=Duration(row.warmup, "steps")),  # Table 4
     )
 
 

@@ -81,7 +81,12 @@ class Classification(Task):
 
     def losses(self, model: nn.Module, batch: DeviceBatch) -> Tensor:
         """Compare logits with targets, summed over classes."""
-        return label_loss(model(batch.inputs), batch.targets, self.loss, self.class_weights)
+        return self._label_loss(model(batch.inputs), batch)
+
+    def _label_loss(self, logits: Tensor, batch: DeviceBatch) -> Tensor:
+        reduction = self.config.loss.reduction
+        weights = self.class_weights
+        return label_loss(logits, batch.targets, self.loss, weights, reduction=reduction)
 
     def evaluate(
         self, model: Model, batches: Iterable[Batch], *, micro_batch: int, processes: Processes
@@ -177,6 +182,6 @@ class Distillation(Classification):
             logits = student = model(batch.inputs).float()
         with torch.no_grad():
             taught = self.teach(batch.inputs).float()
-        labels = label_loss(logits, batch.targets, self.loss, self.class_weights)
+        labels = self._label_loss(logits, batch)
         alpha = self.distill.alpha
         return (1 - alpha) * labels + alpha * teacher_loss(student, taught, self.distill)

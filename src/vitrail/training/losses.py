@@ -11,6 +11,7 @@ from torch import Tensor
 from vitrail.config import PositiveFloat, Range, UnitFloat, UsedIf, validate
 
 ClassLoss = Literal["softmax", "sigmoid"]
+Reduction = Literal["sum", "mean"]
 LossKind = Literal["softmax", "sigmoid", "l1", "l2", "huber"]
 
 
@@ -24,6 +25,11 @@ class LossConfig:
     are scaled to a std of 1."""
     smoothing: Annotated[float, Range("[0, 1)")] = 0.0
     """Fraction of each label that is spread over all classes."""
+    reduction: Annotated[Reduction, UsedIf("kind", "sigmoid")] = "sum"
+    """Whether a `sigmoid` loss is summed over classes (big_vision, AugReg) or their mean (torch's
+    BCEWithLogitsLoss, timm, DeiT III)."""
+    head_bias: Annotated[float, Range("[-100, 100]"), UsedIf("kind", "sigmoid")] = 0.0
+    """First bias of a fresh head; -6.9 makes a `sigmoid` begin with 1 in 1,000 (big_vision)."""
 
     def __post_init__(self) -> None:
         validate(self, "loss")
@@ -43,15 +49,25 @@ class DistillConfig:
     """What logits are divided by before they are compared; the higher, the softer."""
     hard: bool = False
     """Learn the teacher's most likely class (DeiT's hard form), which has no temperature."""
+    reduction: Annotated[Reduction, UsedIf("hard", False)] = "sum"
+    """Whether the distance from the teacher's answers is summed over classes, as a divergence is,
+    or their mean (DeiT's code)."""
 
     def __post_init__(self) -> None:
         validate(self, "distill")
 
 
 def label_loss(
-    logits: Tensor, targets: Tensor, kind: ClassLoss, weights: Tensor | None = None
+    logits: Tensor,
+    targets: Tensor,
+    kind: ClassLoss,
+    weights: Tensor | None = None,
+    *,
+    reduction: Reduction = "sum",
 ) -> Tensor:
     """Return each row's cross-entropy with soft targets, in float32, summed over classes.
+
+    That of sigmoids may be the mean over classes.
 
     `weights` (classes) multiply what each class has of the targets, as torch's `weight` of softmax
     and `pos_weight` of sigmoid.
@@ -60,9 +76,8 @@ def label_loss(
     if kind == "softmax":
         targets = targets if weights is None else targets * weights
         return -(targets * F.log_softmax(logits, dim=-1)).sum(-1)
-    return F.binary_cross_entropy_with_logits(
-        logits, targets, pos_weight=weights, reduction="none"
-    ).sum(-1)
+    each = F.binary_cross_entropy_with_logits(logits, targets, pos_weight=weights, reduction="none")
+    return each.mean(-1) if reduction == "mean" else each.sum(-1)
 
 
 def teacher_loss(logits: Tensor, taught: Tensor, config: DistillConfig) -> Tensor:
@@ -72,4 +87,5 @@ def teacher_loss(logits: Tensor, taught: Tensor, config: DistillConfig) -> Tenso
     heat = config.temperature
     theirs, own = (F.log_softmax(each / heat, -1) for each in (taught, logits))
     # The square keeps the gradient's size at any temperature.
-    return (theirs.exp() * (theirs - own)).sum(-1) * heat**2
+    each = theirs.exp() * (theirs - own)
+    return (each.mean(-1) if config.reduction == "mean" else each.sum(-1)) * heat**2

@@ -33,10 +33,21 @@ def start_weights(
         head = "replace" if config.tune.head == "probe" else config.tune.head
         start = adapt_to_model(read, spec, classes=classes or 0, head=head)
         made = start.provenance or made
+    if config.loss.head_bias:
+        start = _set_head_bias(start, config.loss.head_bias)
     made = replace(made, changes=(*made.changes, f"{TRAINED}{config.data}"))
     plain = default_preprocess(start.spec.image, start.spec.channels)
     preprocess = _change(start.preprocess or plain, config.preprocess, start.spec)
     return replace(start, preprocess=preprocess, provenance=made)
+
+
+def _set_head_bias(start: Checkpoint, value: float) -> Checkpoint:
+    """Begin fresh biases of the head with a value; those that weights came with stay."""
+    key = "head.output.bias"
+    if key not in start.tensors:
+        raise InputError(f"loss.head_bias requires a head with a bias, got {start.spec.name}")
+    bias = start.tensors[key]
+    return replace(start, tensors={**start.tensors, key: bias.masked_fill(bias == 0, value)})
 
 
 def _change(preprocess: Preprocess, config: PreprocessConfig, spec: Spec) -> Preprocess:
@@ -50,9 +61,17 @@ def _change(preprocess: Preprocess, config: PreprocessConfig, spec: Spec) -> Pre
                 "to 0 for images of one size"
             )
         preprocess = replace(preprocess, patch_size=spec.patch[0])
+    for name, values in {"mean": config.mean, "std": config.std}.items():
+        if values is not None and len(values) != spec.channels:
+            raise InputError(
+                f"preprocess.{name} requires a number for each of the model's {spec.channels} "
+                f"channels, got {len(values)}"
+            )
     return replace(
         preprocess,
         fit=config.fit or preprocess.fit,
+        mean=preprocess.mean if config.mean is None else config.mean,
+        std=preprocess.std if config.std is None else config.std,
         crop=preprocess.crop if config.crop is None else config.crop,
         interpolation=config.interpolation or preprocess.interpolation,
         patches=budget,

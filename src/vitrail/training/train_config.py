@@ -49,9 +49,10 @@ FREE = (
 
 @dataclass(frozen=True, kw_only=True)
 class PreprocessConfig:
-    """How evaluation resizes and crops images; None is what the weights were made with.
+    """How evaluation resizes and crops images, and what normalizes them, in training too.
 
-    Fresh weights follow the paper: the whole image, stretched bilinearly.
+    None is what the weights were made with. Fresh ones follow the paper: the whole image, stretched
+    bilinearly, from -1 to 1.
     """
 
     fit: Fit | None = None
@@ -59,6 +60,10 @@ class PreprocessConfig:
     crop: Annotated[float, Range("(0, 1]")] | None = None
     """Fraction of the resized side to keep."""
     interpolation: Interpolation | None = None
+    mean: tuple[Annotated[float, Range("[-1000, 1000]")], ...] | None = None
+    """Taken from each channel, of pixels from 0 to 1."""
+    std: tuple[Annotated[float, Range("[0.0001, 10000]")], ...] | None = None
+    """What each channel is divided by then."""
     patches: NonNegativeInt | None = None
     """Patch budget (NaFlex): images keep their aspect ratio, in at most that many patches, also in
     training; 0 for images of one size."""

@@ -12,10 +12,11 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from vitrail.config import Duration, InputError, suggest
 from vitrail.console import log_line
+from vitrail.data.transforms.augment import Augment
 from vitrail.evaluation.evaluate import evaluate
 from vitrail.evaluation.inputs import name_model
 from vitrail.evaluation.metrics.intervals import Estimate, wilson
@@ -30,6 +31,7 @@ from vitrail.vtab1k.vtab_tasks import GROUPS, TASKS, Group, VTABTask
 from vitrail.weights.load import as_loaded, read_checkpoint
 from vitrail.weights.loaded import AnyModel, LoadedModel
 
+Preprocessing = Literal["bit", "resize", "inception"]
 _TEST = "test.json"
 _MISSING = "no folder or list in DIR has its images"
 
@@ -127,14 +129,17 @@ def vtab(
     batch: int | None = None,
     image: str | int | Size | None = None,
     images: int = 1_000,
+    augment: Preprocessing = "bit",
     seed: int = 0,
     device: str | None = None,
 ) -> VTABResult:
     """Fine-tune on each task of VTAB-1k that is on disk, and give the mean accuracies by group.
 
     `data` is a folder with one for each task; `tasks` runs only these. What is not given is the
-    paper's. Call it again to resume.
+    paper's; `augment` is how training images are cropped and flipped. Call it again to resume.
     """
+    if augment not in get_args(Preprocessing):
+        raise InputError(f"augment must be bit, resize or inception, got {augment!r}")
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise InputError("vtab runs in one process; divide the work with --tasks, not torchrun")
     if images < 2:
@@ -165,12 +170,27 @@ def vtab(
             results.append(TaskResult(task, None, why=_MISSING))
             continue
         log_line(f"{number} of {len(chosen)}: {task.title}")
-        results.append(_run_task(task, place, config, images, own))
+        own_config = replace(config, augment=augment_for(task, augment))
+        results.append(_run_task(task, place, own_config, images, own))
     if not any(result.top1 for result in results):
         whys = "; ".join(f"{each.task.name}: {each.why}" for each in results[:2])
         hint = f"expected {data / chosen[0].name} or {data / chosen[0].name}.csv, for example"
         raise InputError(f"{data} has no VTAB task that can be run ({whys}); {hint}")
     return VTABResult(name, out, tuple(results))
+
+
+def augment_for(task: VTABTask, how: Preprocessing) -> Augment:
+    """Choose how a task's training images are cropped and flipped, so that labels stay true.
+
+    `bit`: stretched to 448 for 384, a random window, a flip, each unless it falsifies labels;
+    `resize`: neither, as task_adaptation does; `inception`: both for all tasks, which falsifies
+    labels of some.
+    """
+    if how == "inception":
+        return Augment()
+    if how == "resize":
+        return Augment(crop="whole", flip=0.0)
+    return Augment(crop="square" if task.crop else "whole", flip=0.5 if task.flip else 0.0)
 
 
 def _choose(names: Sequence[str]) -> list[VTABTask]:

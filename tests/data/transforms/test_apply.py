@@ -13,6 +13,7 @@ from tests.data.decoding.images import encode, exif, photo
 from tests.parity import peers
 from vitrail.config import InputError
 from vitrail.data.rng import CounterRNG
+from vitrail.data.transforms import apply
 from vitrail.data.transforms.apply import (
     eval_image,
     eval_pixels,
@@ -178,10 +179,31 @@ def test_small_takes_a_window_of_the_resized_image() -> None:
     assert seen == set(range(9))
 
 
+@pytest.mark.parametrize(
+    ("side", "window", "resized"), [(56, None, 64), (384, None, 448), (48, 0.75, 64)]
+)
+@pytest.mark.parametrize("crop", ["small", "square"])
+def test_a_window_is_of_the_sources_size(
+    crop: Crop, side: int, window: float | None, resized: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 for 224; 448 for 384 in transfer.py and AugReg; `square` stretches the image, as BiT."""
+    asked: list[tuple[int, int]] = []
+
+    def note(part: np.ndarray, size: tuple[int, int], _: Preprocess) -> np.ndarray:
+        asked.append(size)
+        return np.zeros((*size, 3), np.uint8)
+
+    monkeypatch.setattr(apply, "resize_quickly", note)
+    augment, preprocess = Augment(crop=crop, window=window), replace(PLAIN, size=(side, side))
+    made = train_image(noise(100, 200, 3), augment, preprocess, one(0))
+    assert made.shape == (side, side, 3)
+    assert asked == [(resized, 2 * resized if crop == "small" else resized)]
+
+
 # Training: where the pixels come from makes no difference.
 
 
-@pytest.mark.parametrize("crop", ["inception", "area", "small", "pad", "whole"])
+@pytest.mark.parametrize("crop", ["inception", "area", "small", "square", "pad", "whole"])
 def test_a_file_is_trained_on_as_its_pixels_are(crop: Crop) -> None:
     image, augment = noise(90, 70, 3), Augment(crop=crop)
     file = encode(image, "PNG")

@@ -268,9 +268,11 @@ def test_deits_policy_changes_images_as_often_and_as_much_as_timms(
     ours = [randaugment(pixels, DEIT, row, IMAGENET) for row in rows]
     change = [np.abs(np.subtract(made, pixels, dtype=np.int16)).mean((1, 2, 3))
               for made in (theirs, ours)]  # fmt: skip
-    assert stats.ks_2samp(*change).pvalue > 0.01
+    alike: Any = stats.ks_2samp(*change)
+    assert alike.pvalue > 0.01
     kept = [int((each == 0).sum()) for each in change]
-    assert stats.fisher_exact([kept, [count - each for each in kept]]).pvalue > 0.01
+    as_often: Any = stats.fisher_exact([kept, [count - each for each in kept]])
+    assert as_often.pvalue > 0.01
     assert kept[0] / count == pytest.approx(0.25, abs=0.05)
     always = RandAugment(magnitude=27, operations="torchvision")
     before = [randaugment(pixels, always, row) for row in rows[:300]]
@@ -289,7 +291,9 @@ def test_the_magnitude_is_normal_and_within_its_range(monkeypatch: pytest.Monkey
         randaugment(image(2, 2), DEIT, row)
     assert stats.binomtest(len(drawn), 4000, 0.5).pvalue > 1e-3
     below = [each for each in drawn if each < 10]
-    assert stats.binomtest(len(drawn) - len(below), len(drawn), stats.norm.sf(2)).pvalue > 1e-3
+    assert (
+        stats.binomtest(len(drawn) - len(below), len(drawn), float(stats.norm.sf(2))).pvalue > 1e-3
+    )
     normal = stats.truncnorm(-18, 2, loc=9, scale=0.5)
     assert stats.kstest(below, normal.cdf).pvalue > 1e-3
     assert max(drawn) == 10

@@ -37,8 +37,8 @@ from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.data.transforms.resizing import has_kernel, resize, resize_boxes, resize_quickly
 from vitrail.distributed import send
 
-_SMALL = 8 / 7
-"""`small` resizes the short side to this multiple of the size: 256 for 224."""
+_WINDOW, _LARGE_WINDOW = 224 / 256, 384 / 448
+"""How much of the resized side a random window takes, and from 384 pixels on (big_vision)."""
 _BATCHED = 64
 """The longest side, before and after, of images that are resized as a batch."""
 
@@ -191,7 +191,7 @@ def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
 def _goes_by_batch(pixels: np.ndarray, augment: Augment, preprocess: Preprocess) -> bool:
     """Tell whether the whole batch can be transformed at once, and faster."""
     if augment.crop not in ("inception", "area"):
-        return augment.crop != "small"
+        return augment.crop not in ("small", "square")
     small = max(*pixels.shape[1:3], *preprocess.size) <= _BATCHED
     return small and has_kernel(preprocess)
 
@@ -206,10 +206,12 @@ def _crop(
         return _shift(eval_image(content, preprocess)[None], augment, rng)[0]
     header, height, width = _measure(content)
     rows, columns = preprocess.size
-    if augment.crop == "small":
+    if augment.crop in ("small", "square"):
         box = middle(height, width, preprocess.size)
-        least = round(rows * _SMALL), round(columns * _SMALL)
-        tall, wide = small_size(box.height, box.width, least)
+        window = augment.window or (_LARGE_WINDOW if min(rows, columns) >= 384 else _WINDOW)
+        tall, wide = round(rows / window), round(columns / window)
+        if augment.crop == "small":
+            tall, wide = small_size(box.height, box.width, (tall, wide))
         image = _resized_part(content, header, box, (tall, wide), preprocess)
         top, left = int(rng.below(tall - rows + 1)[0]), int(rng.below(wide - columns + 1)[0])
         return Box(top, left, rows, columns).cut(image).copy()

@@ -17,7 +17,7 @@ from vitrail.config import (
     validate,
 )
 
-Crop = Literal["inception", "area", "small", "pad", "whole"]
+Crop = Literal["inception", "area", "small", "square", "pad", "whole"]
 Operations = Literal["big_vision", "torchvision", "timm"]
 _Area = Annotated[float, Range("(0, 1]")]
 
@@ -57,8 +57,9 @@ class Augment:
 
     crop: Crop = "inception"
     """`inception`: a random box, sampled as TensorFlow does; `area`: as torchvision and timm do;
-    `small`: the short side resized to 8/7 of the size, then a random window (big_vision); `pad`:
-    a random window of the padded image (CIFAR); `whole`: no crop, as in evaluation."""
+    `small`: the short side resized to more than the size, then a random window (big_vision);
+    `square`: the whole image stretched so (BiT); `pad`: a random window of the padded image
+    (CIFAR); `whole`: no crop, as in evaluation."""
     area: Annotated[tuple[_Area, _Area], UsedIf("crop", "inception", "area")] = (0.05, 1.0)
     """Fraction of the image that `inception` and `area` keep (the paper's code: 5 to 100 %)."""
     ratio: Annotated[tuple[PositiveFloat, PositiveFloat], UsedIf("crop", "inception", "area")] = (
@@ -66,6 +67,9 @@ class Augment:
         1.33,
     )
     """Aspect ratio (width / height) of that box (TensorFlow's default, as in the paper's code)."""
+    window: Annotated[_Area | None, UsedIf("crop", "small", "square")] = None
+    """Side of the window of `small` and `square`, as a fraction of the resized side; by default
+    224/256, and from 384 pixels on 384/448 (both of big_vision)."""
     pad: Annotated[NonNegativeFloat, UsedIf("crop", "pad")] = 0.125
     """Border that `pad` adds, as a fraction of the size (4 pixels of 32)."""
     flip: UnitFloat = 0.5

@@ -10,6 +10,8 @@ from vitrail.config import InputError
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "area"]
 Fit = Literal["stretch", "crop", "small"]
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""Mean and std of ImageNet's pixels, with which timm, DeiT and MAE normalize."""
 LARGEST_SIDE = 4096
 """Most pixels of a side of a model's input: 200 MB as numbers. Published ones end at 1024."""
 

@@ -49,6 +49,12 @@ class OptimConfig:
     far too much."""
     layer_decay: Annotated[float, Range("(0, 1]")] = 1.0
     """Layer-wise learning rate decay: the factor from each layer to the one below it."""
+    last_norm: Literal["head", "block"] = "head"
+    """Whether `layer_decay` takes the last norm for a part of the head (BEiT, MAE), or of the last
+    block (timm)."""
+    decays: Literal["weights", "all"] = "weights"
+    """What `weight_decay` is for: dense and convolution weights (big_vision, timm), or all
+    parameters but biases and norms, so positions and class token too (Hugging Face's Trainer)."""
     clip: PositiveFloat | None = 1.0
     """Largest global norm of the gradient (Table 4, and Table 3 on ImageNet); null: no clipping."""
 
@@ -97,7 +103,10 @@ def _make_groups(model: Model, config: OptimConfig) -> list[dict[str, Any]]:
         stacks |= dict.fromkeys(find_filters(model), 1)
     groups = []
     for group in model.parameter_groups(
-        weight_decay=config.weight_decay, layer_decay=config.layer_decay
+        weight_decay=config.weight_decay,
+        layer_decay=config.layer_decay,
+        last_norm=config.last_norm,
+        decays=config.decays,
     ):
         trained = [parameter for parameter in group["params"] if parameter.requires_grad]
         for stack in sorted({stacks.get(parameter, 0) for parameter in trained}):

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from vitrail.config import Duration, InputError, UnitFloat, UsedIf, validate
 
+DecayFrom = Literal["warmup", "start"]
 Decay = Literal["cosine", "linear", "constant", "rsqrt", "multistep"]
 
 
@@ -20,7 +21,12 @@ class ScheduleConfig:
     milestones: Annotated[tuple[Duration, ...], UsedIf("kind", "multistep")] = ()
     """When `multistep` divides the rate by 10."""
     warmup: Duration = field(default=Duration(5, "%"))
-    """Length of the linear warm-up from 0 (500 steps in the official fine-tuning)."""
+    """Length of the linear warm-up (500 steps in the official fine-tuning)."""
+    start: UnitFloat = 0.0
+    """Fraction of the learning rate that the warm-up begins with."""
+    decay_from: Annotated[DecayFrom, UsedIf("kind", "cosine", "linear")] = "warmup"
+    """Where `cosine` and `linear` begin: at the end of the `warmup` (big_vision, Hugging Face,
+    MAE), or at the run's `start`, so that the warm-up hides their first part (timm, DeiT)."""
     final: Annotated[UnitFloat, UsedIf("kind", "cosine", "linear")] = 0.0
     """Fraction of the learning rate that `cosine` and `linear` end with."""
     cooldown: Duration = field(default=Duration(0, "steps"))
@@ -48,7 +54,13 @@ class ScheduleConfig:
             each.steps(images=images, batch=batch, total=total) for each in self.milestones
         )
         return LRSchedule(
-            kind=self.kind, final=self.final, total=total, milestones=milestones, **steps
+            kind=self.kind,
+            final=self.final,
+            start=self.start,
+            decay_from=self.decay_from,
+            total=total,
+            milestones=milestones,
+            **steps,
         )
 
 
@@ -59,6 +71,8 @@ class LRSchedule:
     kind: Decay
     total: int
     warmup: int = 0
+    start: float = 0.0
+    decay_from: DecayFrom = "warmup"
     final: float = 0.0
     cooldown: int = 0
     timescale: int = 10_000
@@ -78,12 +92,14 @@ class LRSchedule:
 def rate_at(step: float, plan: LRSchedule) -> float:
     """Return the learning rate at a step, counted from 0, as a fraction of the base rate.
 
-    It is step / warmup during the warm-up, and 1 at step `warmup`. A run with a deadline asks for
-    places between steps.
+    It rises linearly during the warm-up, and is 1 at step `warmup`, unless the decay has begun
+    before. A run with a deadline asks for places between steps.
     """
     assert 0 <= step <= plan.total, (step, plan.total)
     decaying = max(step - plan.warmup, 0)
-    progress = decaying / max(plan.total - plan.warmup, 1)
+    hidden = plan.warmup if plan.decay_from == "start" and step >= plan.warmup else 0
+    whole = plan.total - (plan.warmup if plan.decay_from == "warmup" else 0)
+    progress = (decaying + hidden) / max(whole, 1)
     match plan.kind:
         case "cosine":
             rate = plan.final + (1 - plan.final) * (1 + math.cos(math.pi * progress)) / 2
@@ -96,7 +112,7 @@ def rate_at(step: float, plan: LRSchedule) -> float:
         case "multistep":
             rate = 0.1 ** sum(step >= milestone for milestone in plan.milestones)
     if step < plan.warmup:
-        rate *= step / plan.warmup
+        rate *= plan.start + (1 - plan.start) * step / plan.warmup
     if plan.total - step < plan.cooldown:
         rate *= (plan.total - step) / plan.cooldown
     return rate

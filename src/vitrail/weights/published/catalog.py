@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vitrail.config import InputError
-from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.data.transforms.preprocess import IMAGENET_MEAN, IMAGENET_STD, Preprocess
 from vitrail.models.names import parse
 from vitrail.weights.published.catalog_successors import successors
 from vitrail.weights.published.published_weights import PublishedWeights, published
 
 I21K, I1K, BOTH = "ImageNet-21k", "ImageNet-1k", "ImageNet-21k, ImageNet-1k"
 _HALF = (0.5, 0.5, 0.5)
-_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's pixels
 _README = "vision_transformer README"
 _TIMM = "timm results-imagenet.csv"
 
@@ -43,7 +42,12 @@ def _timm_bit(size: int) -> Preprocess:
 
 
 _META = Preprocess(
-    size=(224, 224), mean=_MEAN, std=_STD, interpolation="bicubic", fit="crop", crop=224 / 256
+    size=(224, 224),
+    mean=IMAGENET_MEAN,
+    std=IMAGENET_STD,
+    interpolation="bicubic",
+    fit="crop",
+    crop=224 / 256,
 )
 """DeiT, MAE, DINOv2: the short side to 256, the center 224."""
 

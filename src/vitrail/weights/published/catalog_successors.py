@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from vitrail.data.transforms.preprocess import Fit, Preprocess
+from vitrail.data.transforms.preprocess import IMAGENET_MEAN, IMAGENET_STD, Fit, Preprocess
 from vitrail.weights.published.published_weights import PublishedWeights, published
 
 _HALF = (0.5, 0.5, 0.5)
-_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_IMAGENET = IMAGENET_MEAN, IMAGENET_STD
 _CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 _SATELLITE = (0.430, 0.411, 0.296), (0.213, 0.156, 0.143)
 _README = "timm README"
