@@ -197,7 +197,7 @@ def test_words_of_python_are_settings_or_refused(tmp_path: Path) -> None:
     config = configure("digits", **words)
     assert (config.val_data, config.ema) == ("shapes", 0.5)
     words |= {"val_dta": "shapes"}
-    with pytest.raises(InputError, match=r"unknown option --val_dta; did you mean '--val-data'"):
+    with pytest.raises(InputError, match=r"unknown argument val_dta; did you mean 'val_data'"):
         configure("digits", **words)
 
 

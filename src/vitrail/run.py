@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Unpack
 
@@ -41,6 +40,7 @@ from vitrail.training.parts import (
     Schedule,
     Transform,
     gather_parts,
+    split_task,
     split_weights,
 )
 from vitrail.training.run_data import hold_out_for_choosing
@@ -108,6 +108,13 @@ def finetune(
     protocol: Literal["paper"] | None = None,
     rates: Sequence[float] = (),
     seeds: int = 3,
+    task: str | TaskFactory | None = None,
+    optimizer: str | OptimizerFactory | None = None,
+    schedule: str | Schedule | None = None,
+    transform: str | Transform | None = None,
+    metrics: Mapping[str, str | Metric] | Sequence[str | Metric] = (),
+    callbacks: Sequence[str | Callback | type[Callback]] = (),
+    loggers: Sequence[str | LoggerFactory] = (),
     restart: bool = False,
     report: bool = True,
     calibrate: bool = True,
@@ -116,17 +123,37 @@ def finetune(
     """Train a pre-trained model on other images, with a new head.
 
     `tune` says which weights are trained. The paper's `protocol` chooses the learning rate among
-    `rates` on held-out images, then trains on all of them with several `seeds`.
+    `rates` on held-out images, then trains on all of them with several `seeds`. Task, optimizer,
+    schedule, transform, metrics, callbacks and loggers are as for `train`.
     """
     started, after = time.monotonic(), Afterwards(report, calibrate)
     source, checkpoint = split_weights(weights)
     model = model or (checkpoint and checkpoint.spec.name)
+    kind, own_task = split_task(task)
+    gather = partial(
+        gather_parts,
+        data=data,
+        checkpoint=checkpoint,
+        task=own_task,
+        optimizer=optimizer,
+        schedule=schedule,
+        transform=transform,
+        metrics=metrics,
+        callbacks=callbacks,
+        loggers=loggers,
+    )
 
     def settle(tune: str | None, words: RunWords) -> Configured:
-        found = configure_finetuning(
-            data, weights=source, model=model, tune=tune, protocol=protocol, rates=rates, **words
+        return configure_finetuning(
+            data,
+            weights=source,
+            model=model,
+            tune=tune,
+            task=kind,
+            protocol=protocol,
+            rates=rates,
+            **words,
         )
-        return replace(found, checkpoint=checkpoint)
 
     with show_log():
         found = settle(tune, words)
@@ -136,14 +163,15 @@ def finetune(
             source, words["out"] = found.config.weights, found.config.out  # chosen once
             chosen: Any = {"tune": tune, "words": words, "restart": restart}
             found, after = plan_finetuning(
-                found, data, settle, TrainingRun, started, after, **chosen
+                found, gather, settle, TrainingRun, started, after, **chosen
             )
-    config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
+    config, parts = gather(found.config)
     if protocol is None:
         return _train(config, parts, started, after, restart=restart)
-    if parts.data is not None or checkpoint is not None:
+    if parts.data is not None or checkpoint is not None or parts.has_objects(config):
         raise InputError(
-            "the protocol opens data and weights for each run: give text, such as py:module:name"
+            "the protocol opens data, weights and parts for each run: give text, such as "
+            "py:module:name, or import paths"
         )
     plan = paper_protocol(found.config, found.row, rates=tuple(rates) or None, seeds=seeds)
     return run_protocol(plan, train_among, restart=restart)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from vitrail.config import Duration
-from vitrail.data.datasets.open import Data
 from vitrail.distributed import Processes, process_group
 from vitrail.models import parse
 from vitrail.run_settings import Configured, RunWords
@@ -26,7 +25,7 @@ from vitrail.training.optimization.time_plan import (
     fit_steps,
     measure_image_time,
 )
-from vitrail.training.parts import Parts, gather_parts
+from vitrail.training.parts import Parts
 from vitrail.training.train_config import TrainConfig
 
 log = logging.getLogger("vitrail")
@@ -57,7 +56,7 @@ def plan_training(
 
 def plan_finetuning(
     found: Configured,
-    data: Data,
+    gather: Callable[[TrainConfig], tuple[TrainConfig, Parts]],
     settle: Callable[[str | None, RunWords], Configured],
     open_run: OpenRun,
     started: float,
@@ -71,8 +70,8 @@ def plan_finetuning(
 
     What there is no time for after training is left out.
 
-    `settle` gathers the settings again for other ones. A run that was begun with the same time
-    keeps its plan.
+    `settle` gathers the settings again for other ones, `gather` the parts of a run. A run that was
+    begun with the same time keeps its plan.
     """
     begun = None if restart else read_time_plan(found.config)
     if begun is not None:
@@ -82,8 +81,7 @@ def plan_finetuning(
         return replace(found, config=replace(found.config, length=begun.length)), after
 
     def probe(found: Configured) -> tuple[int, float, Afterwards]:
-        config, parts = gather_parts(found.config, data=data, checkpoint=found.checkpoint)
-        return probe_steps(config, parts, open_run, started, after)
+        return probe_steps(*gather(found.config), open_run, started, after)
 
     steps, epochs, kept = probe(found)
     side = max(parse(found.config.model).image)

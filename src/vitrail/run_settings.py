@@ -31,10 +31,21 @@ from vitrail.training.parts import Parts, gather_parts, split_model, split_task,
 from vitrail.training.task import TaskFactory
 from vitrail.training.train_config import TrainConfig
 from vitrail.training.train_iterator import count_images
-from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.load import read_spec
 from vitrail.weights.loaded import AnyModel, LoadedModel
 from vitrail.weights.published.default_weights import choose_default_weights
+
+OWN_PARTS = {
+    "optimizer",
+    "schedule",
+    "transform",
+    "metrics",
+    "callbacks",
+    "loggers",
+    "task",
+    "model",
+}
+"""Arguments of `train` and `finetune` that take objects of one's own."""
 
 
 class RunWords(TypedDict, total=False):
@@ -75,8 +86,6 @@ class Configured:
     """Settings, and what was read to find them."""
 
     config: TrainConfig
-    checkpoint: Checkpoint | None = None
-    """The weights, where the model's name was taken from them."""
     row: str | None = None
     """The row of the paper's Table 4 that the protocol goes by."""
 
@@ -159,6 +168,7 @@ def configure_finetuning(
     weights: str | None = None,
     model: str | None = None,
     tune: str | None = None,
+    task: str | None = None,
     protocol: str | None = None,
     rates: Sequence[float] = (),
     **words: Unpack[RunWords],
@@ -182,7 +192,7 @@ def configure_finetuning(
         device = choose_device(settings.get("device")).type
         images = count_images(open_data(data, split="train", labels=False)) if data else None
         weights = choose_default_weights(images, device, words.get("minutes"), model)
-    found = resolve_settings(data, model=model, weights=weights, **words)
+    found = resolve_settings(data, model=model, task=task, weights=weights, **words)
     return replace(found, row=row)
 
 
@@ -269,8 +279,10 @@ def _more_settings(words: RunWords) -> dict[str, Any]:
     """Nest the settings that are given by dotted path; refuse those that there are not."""
     own = RunWords.__annotations__
     others = {word: value for word, value in words.items() if word not in own}
+    for word in others:
+        check_setting(word, OWN_PARTS, typed=False)
     settings = {**others, **(words.get("settings") or {})}
-    for path in settings:
+    for path in words.get("settings") or {}:
         check_setting(path)
     if isinstance(augment := settings.get("augment"), str):
         settings["augment"] = to_dict(parse_augment(augment))
@@ -279,13 +291,16 @@ def _more_settings(words: RunWords) -> dict[str, Any]:
     return from_flags(settings.items())
 
 
-def check_setting(name: str, flags: Iterable[str] = ()) -> None:
-    """Refuse a setting that there is not, as it was typed; one of the `flags` may be meant."""
+def check_setting(name: str, flags: Iterable[str] = (), *, typed: bool = True) -> None:
+    """Refuse a setting that there is not, as a flag or as an argument; `flags` may be meant."""
     known = {field.name for field in fields(TrainConfig)}
     path = name.replace("-", "_")
     if path.partition(".")[0] in known:
         return
     words = known | RunWords.__annotations__.keys() - {"settings", "config_file"} | set(flags)
+    if not typed:
+        near = suggest(name, words) or _in_sections(path, "settings={{{!r}: …}}")
+        raise InputError(f"unknown argument {name}{near or ' (see docs/settings.md)'}")
     near = suggest(f"--{name}", (f"--{word.replace('_', '-')}" for word in words))
     raise InputError(f"unknown option --{name}{_in_sections(path) or f'{near} (see --help)'}")
 
@@ -296,11 +311,11 @@ def _fit_batch(config: TrainConfig, data: Data, *, scale_lr: bool) -> TrainConfi
     return config if images is None else fit_batch(config, images=images, scale_lr=scale_lr)
 
 
-def _in_sections(name: str) -> str:
+def _in_sections(name: str, form: str = "") -> str:
     """Ask whether a setting of that name was meant that is in a section."""
     everything = flatten(to_dict(TrainConfig(data="", model="", out=Path())))
     found = [path for path in everything if path.rpartition(".")[2] == name and path != name]
-    flags = [f"--{path.replace('_', '-')}" for path in found]
+    flags = [form.format(path) if form else f"--{path.replace('_', '-')}" for path in found]
     return f"; did you mean {' or '.join(flags)}?" if flags else ""
 
 

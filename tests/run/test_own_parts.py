@@ -401,6 +401,49 @@ def test_finetuning_takes_data_and_parts(tmp_path: Path) -> None:
     assert noted(tmp_path / "second").parts.optimizer == "torch.optim.rmsprop:RMSprop"
 
 
+def test_finetuning_takes_objects_as_training_does(tmp_path: Path) -> None:
+    train(small(tmp_path / "first"), data=own_parts.squares())
+    seen = list[float]()
+
+    def mean_target(outputs: torch.Tensor, labels: torch.Tensor) -> float:
+        return float(labels.double().mean())
+
+    class Seen(vitrail.Callback):
+        def on_step(self, run: Any, result: Any) -> None:
+            seen.append(result.step)
+
+    words: dict[str, Any] = {
+        "weights": str(tmp_path / "first"),
+        "steps": 2,
+        "batch": 8,
+        "report": False,
+        "loggers": [],
+    }
+    data = {"train": own_parts.Pairs(24), "val": own_parts.Pairs(8)}
+    run = vitrail.finetune(
+        data,
+        out=tmp_path / "second",
+        transform=own_parts.speckle,
+        metrics={"mean_target": mean_target},
+        callbacks=[Seen()],
+        optimizer=torch.optim.RMSprop,
+        schedule=own_parts.half,
+        **words,
+    )
+    assert seen == [1, 2]
+    assert run.steps == 2  # type: ignore[union-attr]
+    assert rows_of(tmp_path / "second", "val/mean_target") == [0.5]
+    own = noted(tmp_path / "second").parts
+    assert (own.transform, own.schedule) == (f"{HERE}:speckle", f"{HERE}:half")
+    for wrong, message in (
+        ({"transfrom": None}, "unknown argument transfrom; did you mean 'transform'?"),
+        ({"momentum": 0.9}, "unknown argument momentum; did you mean settings={'optim.momentum'"),
+        ({"nothing_like_it": 1}, "unknown argument nothing_like_it (see docs/settings.md)"),
+    ):
+        assert message in refusal(vitrail.finetune, data, out=tmp_path / "x", **words, **wrong)
+    assert not (tmp_path / "x").exists()
+
+
 def test_a_task_in_a_file_is_not_overruled_by_silence(tmp_path: Path) -> None:
     (tmp_path / "mae.yaml").write_text("task: masked-patches\nmim: {target: pixels}\n")
     words = ["train", "digits", "--model", toy(tmp_path).model, "--steps", "1", "--batch", "8"]

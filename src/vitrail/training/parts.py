@@ -73,6 +73,13 @@ class Parts:
         single = (self.task, self.model, self.optimizer, self.schedule)
         return any(each is not None for each in single) or bool(self.metrics or self.callbacks)
 
+    def has_objects(self, config: TrainConfig) -> bool:
+        """Tell whether any of them has no import path, so that no other process can find it."""
+        own = config.parts
+        named = (own.task, own.model, own.optimizer, own.schedule, own.transform)
+        every = (*named, *own.metrics, *own.callbacks, *config.loggers)
+        return any(path is not None and OBJECT in path for path in every)
+
     def notes(self, config: TrainConfig) -> list[str]:
         """Say which settings parts of your own take the place of."""
         own, found = config.parts, list[str]()
