@@ -11,12 +11,14 @@ import re
 import shutil
 import subprocess
 from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.cases import slow_but
 from tests.deploy.serving import Server, started, until
 from tests.docs.blocks import PAGES, RUN, SHOWN, Block, read_blocks, read_commands
 from tests.docs.stand_ins import adapt_command, adapt_python, make_world
@@ -33,8 +35,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+LONG = {
+    *("data", "export", "inspection", "own-parts", "predict", "pretraining", "recipes", "serve"),
+    *("small-data", "sweeps", "training"),
+}
+"""Pages whose commands take more than five seconds; what they say is parsed each time."""
+SHORT = [page for page in PAGES if page.stem not in LONG]
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what exporters' libraries say of others
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", slow_but(SHORT, PAGES), ids=lambda page: page.stem)
 def test_a_page_runs(
     page: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,9 +152,35 @@ class Reader:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_block_says_what_it_is(page: Path) -> None:
-    for block in read_blocks(page):
+def test_every_command_and_import_of_a_page_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a long page says is parsed as the command parses it, and does nothing."""
+    asked: list[str] = []
+    for name, command in COMMANDS.items():
+
+        def note(*_: object, name: str = name, **options: object) -> None:
+            asked.append(name)
+
+        monkeypatch.setitem(COMMANDS, name, wraps(command)(note))
+    for page in PAGES:
+        for block in read_blocks(page):
+            if block.language not in RUN or block.not_run:
+                continue
+            if block.language == "python":
+                lines = ast.parse(block.text).body
+                ours: list[ast.stmt] = [
+                    line for line in lines if isinstance(line, ast.Import | ast.ImportFrom)
+                ]
+                exec(compile(ast.Module(ours, []), str(block), "exec"), {})
+                continue
+            for words, _ in read_commands(block):
+                if words[0] == "vitrail" and words[1].isalpha():
+                    main(words[1:])
+    assert len(asked) > 60
+    assert len(set(asked)) > 20
+
+
+def test_every_block_says_what_it_is() -> None:
+    for block in (block for page in PAGES for block in read_blocks(page)):
         assert block.language in RUN | SHOWN, f"{block}: {block.language!r}"
         if block.language == "yaml":
             assert yaml.safe_load(block.text)

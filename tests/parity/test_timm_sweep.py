@@ -28,12 +28,15 @@ MODULES = (
     *("vision_transformer_relpos", "resnetv2"),
 )
 NAMES = [name for module in MODULES for name in timm.list_models(module=module)]
-WIDE = ("1b", "3b", "5b", "7b", "giant", "gigantic", "huge", "enormous", "so400m", "large", "1024")
+WIDE = (
+    *("x2", "x3", "x4", "1b", "3b", "5b", "7b", "giant", "gigantic", "huge", "enormous"),
+    *("so400m", "large", "1024"),
+)
 NARROW = [name for name in NAMES if not any(word in name for word in (*WIDE, "512", "448", "518"))]
 QUICK = [
     *("vit_small_patch16_rope_224", "vit_small_patch16_rope_ape_224", "vit_base_patch16_gap_224"),
     *("vit_base_patch16_siglip_512", "vit_so400m_patch14_siglip_224", "test_vit", "test_vit2"),
-    *NARROW[::3],
+    *("resnetv2_50x1_bit", *NARROW[::3]),
 ]
 """Those that run each time; the others are slow."""
 CASES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES]

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import vitrail.recipes.protocol_run
+from tests.cases import slow_but
 from tests.faults.toy import in_child, steps, toy
 from tests.forks import Ended
 from tests.runs import read_repeatable, train
@@ -144,7 +145,7 @@ MOMENTS: dict[str, tuple[object, str, int]] = {
 """What is called, and for the how-manieth time."""
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", slow_but(["amid the second rung"], MOMENTS))
 def test_a_kill_changes_no_byte(followed: ProtocolResult, tmp_path: Path, moment: str) -> None:
     owner, name, nth = MOMENTS[moment]
     real, calls, out = getattr(owner, name), 0, tmp_path / "run"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,27 @@ def test_a_study_says_all_that_its_page_shows(name: str) -> None:
     assert study.published.rows
 
 
+def assert_reported(found: dict[str, Any], folder: Path) -> None:
+    """Hold a study to its runs, which all ended, and its page to the verdicts."""
+    errors = {row.get("error") for row in found["rows"] if row["state"] != "done"}
+    assert not errors, (found["study"], errors)
+    page = (folder / found["report"]).read_text(encoding="utf-8")
+    assert found["claims"]
+    assert all(claim["verdict"] in page for claim in found["claims"])
+
+
+def test_a_study_is_made_and_shown_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        main(["reproduce", "table8", "--scale", "smoke", "--json"])
+        found = json.loads(capsys.readouterr().out)
+        assert_reported(found, tmp_path)
+        assert len(found["rows"]) == 5
+
+
+@pytest.mark.slow
 def test_all_studies_from_an_empty_folder_and_after_a_kill(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
@@ -34,10 +56,7 @@ def test_all_studies_from_an_empty_folder_and_after_a_kill(tmp_path: Path) -> No
     found = json.loads(done.stdout)["studies"]
     assert [each["study"] for each in found] == list(NAMES)
     for each in found:
-        errors = {row.get("error") for row in each["rows"] if row["state"] != "done"}
-        assert not errors, (each["study"], errors)
-        page = (whole / each["report"]).read_text(encoding="utf-8")
-        assert all(claim["verdict"] in page for claim in each["claims"])
+        assert_reported(each, whole)
     kill_in_the_midst(killed, after=len(list(whole.glob("studies/*/smoke/records/*"))) // 3)
     subprocess.run(ALL, cwd=killed, capture_output=True, check=True)
     for name in NAMES:
