@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.browser.browsers import ChromiumTab, FirefoxTab, Tab
+from tests.cases import slow
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +24,15 @@ def browser() -> Iterator[Any]:
         opened.close()
 
 
+SCREENS = [("chromium", 1280, False), ("chromium", 390, True)]
+FIREFOX = [slow(("firefox-esr", 1280, False)), slow(("firefox-esr", 390, True))]
+
+
 @pytest.fixture(
     scope="module",
-    params=[(program, *screen) for program in ("chromium", "firefox-esr")
-            for screen in ((1280, False), (390, True))],
+    params=[*SCREENS, *FIREFOX],
     ids=lambda each: f"{each[0]}-{each[1]}-{'dark' if each[2] else 'light'}",
-)  # fmt: skip
+)
 def tab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
     """Open a page on a desk in the light and on a phone in the dark, in each browser there is."""
     name, width, dark = request.param
