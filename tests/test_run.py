@@ -28,6 +28,7 @@ from vitrail.training.checkpoints.run_folder import prepare_folder
 from vitrail.training.checkpoints.state_dicts import load_tensors
 from vitrail.training.loop import Trainer
 from vitrail.training.optimization.optim import OptimConfig
+from vitrail.training.optimization.schedule import ScheduleConfig
 from vitrail.training.peft import TuneConfig
 from vitrail.training.train_config import PreprocessConfig
 from vitrail.training_run import TrainingRun
@@ -363,6 +364,16 @@ def test_images_are_fitted_as_settings_say_and_the_model_folder_knows(tmp_path: 
     train(again)
     tuned = load(str(again.out)).preprocess
     assert tuned == replace(loaded.preprocess, crop=0.75)  # the rest is as the weights have it
+
+
+@pytest.mark.parametrize("kind", ["cosine", "constant"])
+def test_a_cooldown_that_multiplies_a_decay_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: Any
+) -> None:
+    schedule = ScheduleConfig(kind=kind, cooldown=steps(1))
+    train(toy(tmp_path / "run", length=steps(2), schedule=schedule))
+    said = "the cool-down of 1 step multiplies the cosine decay, which ends low without it"
+    assert (said in caplog.messages) == (kind == "cosine")
 
 
 def test_an_average_that_is_still_its_start_is_told(

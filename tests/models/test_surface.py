@@ -200,7 +200,7 @@ def test_replace_head(name: str) -> None:
 @families
 def test_parameter_groups(name: str) -> None:
     model, _ = make(name)
-    groups = model.parameter_groups(weight_decay=0.3, layer_decay=0.5)
+    groups = model.parameter_groups(weight_decay=0.3, layer_decay=0.5, lr=0.01)
     named = dict(model.named_parameters())
     assert sorted(n for group in groups for n in group["names"]) == sorted(named)
     for group in groups:
@@ -210,7 +210,24 @@ def test_parameter_groups(name: str) -> None:
         assert group["lr_scale"] == 0.5 ** (groups[-1]["layer"] - group["layer"])
     depth = len(model.blocks)
     assert {group["layer"] for group in groups} == set(range(depth + 2))
-    torch.optim.AdamW(groups, lr=0.1).step()
+    before = {n: p.detach().clone() for n, p in named.items()}
+    for parameter in named.values():  # the first step of Adam without decay is the rate itself
+        parameter.grad = torch.ones_like(parameter)
+    for group in groups:
+        group["weight_decay"] = 0.0
+    torch.optim.AdamW(groups, lr=0.1, eps=0.0).step()
+    for group in groups:
+        for each in group["names"]:
+            moved = before[each] - named[each].detach()
+            rate = 0.01 * 0.5 ** (groups[-1]["layer"] - group["layer"])
+            torch.testing.assert_close(moved, torch.full_like(moved, rate), rtol=1e-3, atol=1e-6)
+
+
+def test_a_layer_decay_that_torch_would_not_read_is_refused() -> None:
+    model, _ = make(FAMILIES["dino"])
+    with pytest.raises(InputError, match=r"layer_decay requires lr: .*\(layer_decay=0\.5, lr=…"):
+        model.parameter_groups(weight_decay=0.1, layer_decay=0.5)
+    assert all("lr" not in group for group in model.parameter_groups(weight_decay=0.1))
 
 
 def test_parameter_groups_of_a_vit() -> None:

@@ -30,7 +30,7 @@ def test_the_last_norm_decays_with_the_last_block_as_in_timm() -> None:
     theirs = {name: scales[id(each)] for name, each in peer.named_parameters()}
 
     def ours(last_norm: Literal["head", "block"]) -> dict[str, float]:
-        groups = build(TINY).parameter_groups(layer_decay=0.5, last_norm=last_norm)
+        groups = build(TINY).parameter_groups(layer_decay=0.5, lr=1.0, last_norm=last_norm)
         return {name: group["lr_scale"] for group in groups for name in group["names"]}
 
     names = {"head.output.bias": "head.bias", "class_token": "cls_token", "norm.bias": "norm.bias"}

@@ -24,7 +24,7 @@ from vitrail.data.transforms.augment import Augment
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import build
 from vitrail.run import TrainConfig
-from vitrail.training.losses import DistillConfig
+from vitrail.training.losses import DistillConfig, LossConfig, teacher_loss
 from vitrail.training.optimization.optim import OptimConfig
 from vitrail.training.task import DeviceBatch
 from vitrail.weights.checkpoint import Checkpoint
@@ -102,7 +102,7 @@ def test_a_distillation_token_learns_from_the_teacher_alone(teacher: Path, hard:
     known = load(str(teacher))
     preprocess = known.preprocess
     assert preprocess is not None
-    heat = {} if hard else {"temperature": 2.0}
+    heat: dict[str, Any] = {} if hard else {"temperature": 2.0}
     config = DistillConfig(teacher=str(teacher), alpha=0.25, hard=hard, **heat)
     known.model.eval()
     named = str(model.spec)
@@ -173,3 +173,49 @@ def test_a_teacher_of_other_channels_or_patches_is_refused(teacher: Path, tmp_pa
     model = MODEL.replace("ViT/4@8", "ViT/3@9")
     said = refusal(train, student(tmp_path / "b", distill, model=model))
     assert "9x9 image does not split into 4x4 patches" in said
+
+
+@pytest.mark.parametrize("heat", [1.0, 3.0])
+def test_several_labels_are_learned_each_by_itself(heat: float) -> None:
+    """Against the distance of Bernoulli distributions, which numpy gives in probabilities."""
+    rng = np.random.default_rng(0)
+    student, teacher = rng.normal(0, 3, (2, 5, 4))
+    p, q = (1 / (1 + np.exp(-each / heat)) for each in (teacher, student))
+    expected = heat**2 * (p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))).sum(1)
+    given = torch.from_numpy(student), torch.from_numpy(teacher)
+    config = DistillConfig(teacher="x", temperature=heat)
+    np.testing.assert_allclose(teacher_loss(*given, config, "sigmoid").numpy(), expected)
+    hard = teacher_loss(*given, DistillConfig(teacher="x", hard=True), "sigmoid")
+    right = np.where(teacher > 0, 1 / (1 + np.exp(-student)), 1 / (1 + np.exp(student)))
+    np.testing.assert_allclose(hard.numpy(), -np.log(right).sum(1), rtol=1e-6)
+
+
+def test_extreme_logits_are_finite() -> None:
+    student = torch.tensor([[90.0, -90.0, 0.0]], requires_grad=True)
+    taught = torch.tensor([[-90.0, 90.0, 500.0]])
+    config = DistillConfig(teacher="x", temperature=1.0)
+    teacher_loss(student, taught, config, "sigmoid").sum().backward()
+    assert student.grad is not None
+    torch.testing.assert_close(student.grad, torch.tensor([[1.0, -1.0, -0.5]]))
+
+
+def test_a_teacher_that_is_right_is_learned_from_with_several_labels() -> None:
+    """Two labels at once: a softmax between them would pull both to one half."""
+    taught = torch.tensor([[20.0, 20.0, -20.0]])
+    student = torch.zeros(1, 3, requires_grad=True)
+    optimizer = torch.optim.SGD([student], lr=1.0)
+    for _ in range(200):
+        optimizer.zero_grad()
+        teacher_loss(student, taught, DistillConfig(teacher="x"), "sigmoid").sum().backward()
+        optimizer.step()
+    assert student.detach().sigmoid()[0].tolist() == pytest.approx([1, 1, 0], abs=1e-3)
+
+
+def test_a_teacher_of_one_class_does_not_teach_several_labels(
+    teacher: Path, tmp_path: Path
+) -> None:
+    config = student(
+        tmp_path / "run", DistillConfig(teacher=str(teacher)), loss=LossConfig(kind="sigmoid")
+    )
+    assert "take a teacher of several labels, or --loss.kind softmax" in refusal(train, config)
+    assert not config.out.exists()

@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 
 import vitrail
-from tests.faults.toy import fail_at, print_of, steps, toy
+from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
 from tests.forks import in_processes
 from tests.run import own_parts
 from tests.runs import train
@@ -450,3 +450,22 @@ def test_a_task_in_a_file_is_not_overruled_by_silence(tmp_path: Path) -> None:
     words += ["--config", str(tmp_path / "mae.yaml"), "--out", str(tmp_path / "run")]
     main([*words, "--no-report", "--loader.workers", "0"])
     assert noted(tmp_path / "run").task == "masked-patches"
+
+
+def test_a_task_without_labels_has_the_outputs_that_the_name_says(tmp_path: Path) -> None:
+    """A projection for its loss; without them it has no head, as ever."""
+    seen: dict[str, int] = {}
+
+    class Projected(own_parts.Contrastive):
+        def losses(self, model: Any, batch: Any) -> Any:
+            seen[self.config.out.name] = model.spec.classes
+            return super().losses(model, batch)
+
+    for name, model in (("16", f"{MODEL},classes=16"), ("none", MODEL)):
+        config = toy(
+            tmp_path / name, model=model, length=steps(1), batch=8, repeats=2, val_split=""
+        )
+        config = replace(config, augment=Augment(), ema=0.0)
+        train(config, task=Projected)
+    assert seen == {"16": 16, "none": 0}
+    assert vitrail.load(f"run:{tmp_path / '16'}").model.spec.classes == 16

@@ -17,7 +17,10 @@ from tests.commands import run
 from tests.parity import peers
 from tests.runs import train
 from vitrail.config import InputError
+from vitrail.data.batches import EvalBatches
+from vitrail.data.dataset import ArrayDataset
 from vitrail.data.datasets.open import open_dataset
+from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.evaluation.metrics.errors import absolute_error, r2, root_error, score_targets
 from vitrail.evaluation.regression_result import RegressionResult
 from vitrail.tasks.regression import Regression
@@ -81,7 +84,7 @@ def test_numbers_are_read_from_a_list(photos: str) -> None:
     assert dataset.regression
     assert not dataset.multilabel
     assert dataset.classes == ("kelvin", "red")
-    assert dataset.labels.dtype == np.float32
+    assert dataset.labels.dtype == np.float64
     assert dataset.labels.shape == (45, 2)
     np.testing.assert_allclose((dataset.labels[:, 0] - 273) * 10 / 255, dataset.labels[:, 1], 1e-4)
 
@@ -242,3 +245,50 @@ def test_numbers_and_classes_are_not_mixed_up(trained: Path, photos: str, tmp_pa
         vitrail.probe(str(trained), photos)
     with pytest.raises(InputError, match="predicts numbers"):
         vitrail.predict(str(trained), [np.zeros((8, 8, 3), np.uint8)], unsure="5%")
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [[20230515.0, 20230516.0, 20230517.0], [1.7e9, 1.7e9 + 7, 1.7e9 + 20], [0.1, 0.2, 0.7]],
+    ids=["dates", "Unix times", "fractions"],
+)
+def test_numbers_keep_their_digits(tmp_path: Path, numbers: list[float]) -> None:
+    """float32 reads the date 20230515 as ...516, and takes Unix times of a minute for one."""
+    given = [numbers[index % 3] for index in range(12)]
+    for index in range(12):
+        Image.fromarray(np.full((8, 8, 3), 20 * index, np.uint8)).save(tmp_path / f"{index}.png")
+    rows = [f"{index}.png,{number!r}" for index, number in enumerate(given)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,when", *rows]) + "\n")
+    data = f"csv:{tmp_path / 'list.csv'},targets=when"
+    dataset = open_dataset(data, split="all")
+    assert dataset.labels[:, 0].tolist() == given
+    config = vitrail.configure(data, model=MODEL, out=tmp_path / "run")
+    task = Regression(config, dataset)
+    task.setup(default_preprocess((8, 8), 3), torch.device("cpu"))
+    batch = EvalBatches(dataset, task.preprocess, batch=12)[0]
+    exact = np.array(given)
+    scaled = (exact - exact.mean()) / exact.std()
+    targets = task.prepare(batch).targets
+    assert targets.dtype == torch.float32
+    np.testing.assert_allclose(targets[:, 0].numpy(), scaled, rtol=1e-6)
+    evaluated = {"val_split": "train"}
+    run = train(data, out=tmp_path / "run", steps=2, settings=evaluated, **WORDS)
+    assert run.mae is not None  # the head says the mean, whose error is known
+    assert run.mae == pytest.approx(np.abs(exact - exact.mean()).mean(), rel=0.2)
+    kept = read_checkpoint(f"run:{tmp_path / 'run'}").tensors["head.output.bias"]
+    assert kept.dtype == torch.float32
+    rounding = float(np.spacing(np.float32(exact.mean())))
+    assert float(kept) == pytest.approx(exact.mean(), abs=0.1 * exact.std() + rounding)
+
+
+def test_numbers_that_float32_holds_have_the_fingerprint_of_older_runs() -> None:
+    pixels = np.zeros((3, 2, 2, 1), np.uint8)
+    exact, more = (np.array([[1.5], [2.0], [last]]) for last in (4.0, 0.1))
+    single, double = (
+        ArrayDataset("x", ["a"], exact.astype(kind), pixels).fingerprint()
+        for kind in (np.float32, np.float64)
+    )
+    assert single == double
+    rounded = more.astype(np.float32).astype(np.float64)
+    prints = {ArrayDataset("x", ["a"], each, pixels).fingerprint() for each in (more, rounded)}
+    assert len(prints) == 2

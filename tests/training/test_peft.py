@@ -78,6 +78,15 @@ def test_lora_counts() -> None:
     assert count(gated) == DEPTH * 2 * (WIDTH + MLP) + HEAD
 
 
+def test_the_factors_of_lora_do_not_decay() -> None:
+    model = make()
+    adapt(model, TuneConfig(mode="lora"))
+    groups = model.parameter_groups(weight_decay=0.1)
+    decays = {name: group["weight_decay"] for group in groups for name in group["names"]}
+    assert {decays[name] for name in trained(model) if name.endswith((".down", ".up"))} == {0.0}
+    assert decays["head.output.weight"] == 0.1
+
+
 def test_lora_starts_as_the_model_and_trains_its_updates_only() -> None:
     model = make()
     x = torch.randn(2, 3, 16, 16)

@@ -58,12 +58,13 @@ class ImageDataset(ABC):
         self.labels = sparse(labels) if dense else labels
         """Class indices (int64, N); with several labels per image, 0 / 1 (uint8, N x classes), held
         as SparseLabels and made dense where rows are taken out; for regression, the numbers
-        themselves (float32, N x targets), whose names are `classes`."""
+        themselves (float64 or float32, N x targets), whose names are `classes`."""
         self.root = root
         """The dataset's folder, where the list of unreadable files is kept."""
         self.known_again = True
         """Whether names and excerpts tell which images these are, in another process, too."""
-        assert labels.dtype in ((np.int64,) if labels.ndim == 1 else (np.uint8, np.float32))
+        several = np.uint8, np.float32, np.float64
+        assert labels.dtype in ((np.int64,) if labels.ndim == 1 else several)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -76,7 +77,7 @@ class ImageDataset(ABC):
     @property
     def regression(self) -> bool:
         """Tell whether an image has numbers to predict, not classes."""
-        return self.labels.dtype == np.float32
+        return self.labels.dtype.kind == "f"
 
     def class_counts(self) -> np.ndarray:
         """Count the images of each class; each has a number for each target of a regression."""
@@ -161,7 +162,10 @@ class ImageDataset(ABC):
     def _hash_index(self, update: Callable[[bytes], None]) -> None:
         update(repr(self.classes).encode("utf-8", "surrogateescape"))
         self._hash_names(update)
-        arrays = label_arrays(self.labels)
+        labels = self.labels
+        if labels.dtype == np.float64 and (labels == (single := labels.astype(np.float32))).all():
+            labels = single  # by which older runs know them
+        arrays = label_arrays(labels)
         for block in chain.from_iterable(blocks(arrays[name]) for name in sorted(arrays)):
             update(block.tobytes())
 

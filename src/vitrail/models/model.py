@@ -150,16 +150,23 @@ class Model(nn.Module, ABC, Generic[S]):
         *,
         weight_decay: float = 0.0,
         layer_decay: float = 1.0,
+        lr: float | None = None,
         last_norm: Literal["head", "block"] = "head",
         decays: Literal["weights", "all"] = "weights",
     ) -> list[dict[str, Any]]:
         """Group the parameters for any torch optimizer, by layer and by whether they decay.
 
         `weights` of dense layers and convolutions decay, as in big_vision, or `all` but biases and
-        norms, as in Hugging Face's Trainer. `lr_scale` is `layer_decay` to the power of the layers
-        above, for the learning rate to be multiplied by; the last norm is a layer with the head, or
-        with the last block, as in timm.
+        norms, as in Hugging Face's Trainer. The last norm is a layer with the head, or with the
+        last block, as in timm. With `lr`, each group gets a learning rate of its own: `lr_scale`
+        times it, which is `layer_decay` to the power of the layers above. Without it, optimizers
+        give all groups one, so that a `layer_decay` is refused.
         """
+        if lr is None and layer_decay != 1:
+            raise InputError(
+                "layer_decay requires lr: the optimizer's own would be that of all layers; give "
+                f"parameter_groups(layer_decay={layer_decay:g}, lr=…)"
+            )
         groups: dict[tuple[int, bool], dict[str, Any]] = {}
         deepest = self.layer_of("head")
         for name, parameter in self.named_parameters():
@@ -175,6 +182,8 @@ class Model(nn.Module, ABC, Generic[S]):
             group["layer"] = layer
             group["weight_decay"] = weight_decay if decaying else 0.0
             group["lr_scale"] = layer_decay ** (deepest - layer)
+            if lr is not None:
+                group["lr"] = lr * group["lr_scale"]
         return [groups[key] for key in sorted(groups)]
 
     def run_block(self, block: nn.Module, *inputs: Any) -> Tensor:

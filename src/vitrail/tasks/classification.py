@@ -168,7 +168,11 @@ class Distillation(Classification):
         """Load the teacher, at the student's resolution."""
         super().setup(preprocess, device)
         self.teach = Teacher(
-            self.distill.teacher, classes=self.classes, preprocess=preprocess, device=device
+            self.distill.teacher,
+            classes=self.classes,
+            preprocess=preprocess,
+            device=device,
+            loss=self.loss,
         )
 
     def losses(self, model: nn.Module, batch: DeviceBatch) -> Tensor:
@@ -184,4 +188,4 @@ class Distillation(Classification):
             taught = self.teach(batch.inputs).float()
         labels = self._label_loss(logits, batch)
         alpha = self.distill.alpha
-        return (1 - alpha) * labels + alpha * teacher_loss(student, taught, self.distill)
+        return (1 - alpha) * labels + alpha * teacher_loss(student, taught, self.distill, self.loss)

@@ -14,7 +14,6 @@ from vitrail.config import InputError
 from vitrail.data.batches import Batch
 from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.transforms.apply import normalize
-from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import Processes, send
 from vitrail.evaluation.accuracy import run_batches
 from vitrail.evaluation.metrics.errors import score_targets
@@ -45,8 +44,9 @@ class Regression(Task):
                 "csv:FILE,targets=age+weight"
             )
         self.loss = config.loss.kind or "l2"
-        self.mean = torch.from_numpy(dataset.labels.mean(0))
-        self.std = torch.from_numpy(dataset.labels.std(0))
+        numbers = dataset.labels.astype(np.float64)  # of dates and times float32 would lose digits
+        self.mean = torch.from_numpy(numbers.mean(0))
+        self.std = torch.from_numpy(numbers.std(0))
         if constant := [name for name, std in zip(self.classes, self.std, strict=True) if not std]:
             raise InputError(f"{dataset.name}: {', '.join(constant)} is the same for all images")
 
@@ -61,8 +61,9 @@ class Regression(Task):
                 continue
             kept = weight.any(1) if keeps else torch.zeros(len(weight), dtype=torch.bool)
             bias = (tensors[f"{name}.bias"] - self.mean) / self.std
-            tensors[f"{name}.weight"] = torch.where(kept[:, None], weight / self.std[:, None], 0.0)
-            tensors[f"{name}.bias"] = torch.where(kept, bias, 0.0)
+            scaled = (weight / self.std[:, None]).to(weight)
+            tensors[f"{name}.weight"] = torch.where(kept[:, None], scaled, 0.0)
+            tensors[f"{name}.bias"] = torch.where(kept, bias.to(weight), 0.0)
         return replace(start, tensors=tensors)
 
     def build(self, checkpoint: Checkpoint) -> Model:
@@ -71,16 +72,11 @@ class Regression(Task):
             raise InputError(f"regression needs a head with a bias, not {checkpoint.spec}")
         return super().build(checkpoint)
 
-    def setup(self, preprocess: Preprocess, device: torch.device) -> None:
-        """Bring mean and std to the device, too."""
-        super().setup(preprocess, device)
-        self.mean, self.std = self.mean.to(device), self.std.to(device)
-
     def prepare(self, batch: Batch) -> DeviceBatch:
-        """Normalize images and numbers on the device."""
+        """Normalize images on the device, and numbers before they lose digits."""
         inputs = normalize(batch.images, self.preprocess, device=self.device)
-        labels, weights = (send(each, self.device) for each in (batch.labels, batch.weights))
-        targets = (labels.float() - self.mean) / self.std
+        scaled = ((batch.labels - self.mean) / self.std).float()
+        targets, weights = (send(each, self.device) for each in (scaled, batch.weights))
         return DeviceBatch(inputs, targets, weights, batch.keys)
 
     def losses(self, model: nn.Module, batch: DeviceBatch) -> Tensor:
@@ -100,7 +96,7 @@ class Regression(Task):
         """Measure errors in the targets' own units, averaged over them; less loss is better."""
         rows: list[tuple[Tensor, Tensor, Tensor]] = []
         skipped = 0
-        mean, std = self.mean.cpu(), self.std.cpu()
+        mean, std = self.mean, self.std
         run = run_batches(model, batches, self.preprocess, device=self.device, micro=micro_batch)
         for batch, outputs in run:
             skipped += len(batch.bad)
@@ -140,13 +136,12 @@ class Regression(Task):
     ) -> Checkpoint:
         """Keep a model that predicts the numbers in their own units."""
         kept = super().to_checkpoint(model, tensors, provenance, evaluated)
-        mean, std = self.mean.cpu(), self.std.cpu()
         scaled = dict(kept.tensors)
         for name in _HEADS:
             if (weight := scaled.get(f"{name}.weight")) is not None:
-                scaled[f"{name}.weight"] = weight * std.to(weight)[:, None]
-                bias = scaled[f"{name}.bias"]
-                scaled[f"{name}.bias"] = bias * std.to(bias) + mean.to(bias)
+                std, mean = self.std.to(weight.device), self.mean.to(weight.device)
+                scaled[f"{name}.weight"] = (weight * std[:, None]).to(weight)
+                scaled[f"{name}.bias"] = (scaled[f"{name}.bias"] * std + mean).to(weight)
         return replace(kept, tensors=scaled, activation="none")
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.training.losses import ClassLoss
 from vitrail.weights.load import load
 
 log = logging.getLogger("vitrail")
@@ -25,9 +26,19 @@ class Teacher:
         classes: Sequence[str],
         preprocess: Preprocess,
         device: torch.device,
+        loss: ClassLoss = "softmax",
     ) -> None:
-        """Load it at the student's resolution; refuse one that does not know its classes."""
+        """Load it at the student's resolution; refuse one that does not know its classes.
+
+        A student whose `loss` is binary needs a teacher that answers for each class by itself.
+        """
         loaded = load(source, image=preprocess.size)
+        if loss == "sigmoid" and loaded.activation != "sigmoid":
+            raise InputError(
+                f"the teacher {source} chooses one class among all (softmax), and the student "
+                "learns each by itself (sigmoid); take a teacher of several labels, or "
+                "--loss.kind softmax"
+            )
         model, own = loaded.model, loaded.preprocess or preprocess
         if model.spec.channels != preprocess.channels:
             said = f"takes {model.spec.channels} channels, the student {preprocess.channels}"

@@ -37,7 +37,7 @@ class LossConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DistillConfig:
-    """A teacher, whose answers are learned besides the labels."""
+    """A teacher, whose answers are learned besides the labels: class by class with a sigmoid."""
 
     teacher: str
     """Its source of weights; it sees the same pixels, with its own mean and std."""
@@ -48,7 +48,8 @@ class DistillConfig:
     )
     """What logits are divided by before they are compared; the higher, the softer."""
     hard: bool = False
-    """Learn the teacher's most likely class (DeiT's hard form), which has no temperature."""
+    """Learn the teacher's most likely class (DeiT's hard form), which has no temperature; with
+    several labels, those that it finds more likely than not."""
     reduction: Annotated[Reduction, UsedIf("hard", False)] = "sum"
     """Whether the distance from the teacher's answers is summed over classes, as a divergence is,
     or their mean (DeiT's code)."""
@@ -80,11 +81,24 @@ def label_loss(
     return each.mean(-1) if reduction == "mean" else each.sum(-1)
 
 
-def teacher_loss(logits: Tensor, taught: Tensor, config: DistillConfig) -> Tensor:
-    """Return each row's distance from a teacher's logits (arXiv 1503.02531)."""
+def teacher_loss(
+    logits: Tensor, taught: Tensor, config: DistillConfig, kind: ClassLoss = "softmax"
+) -> Tensor:
+    """Return each row's distance from a teacher's logits (arXiv 1503.02531).
+
+    With a sigmoid each class is a question of its own: binary distances, summed over classes.
+    """
+    heat = config.temperature
+    if kind == "sigmoid":
+        if config.hard:
+            return label_loss(logits, (taught > 0).to(logits.dtype), kind)
+        theirs, own = taught / heat, logits / heat
+        there = theirs.sigmoid() * (F.logsigmoid(theirs) - F.logsigmoid(own))
+        gone = (-theirs).sigmoid() * (F.logsigmoid(-theirs) - F.logsigmoid(-own))
+        each = there + gone
+        return (each.mean(-1) if config.reduction == "mean" else each.sum(-1)) * heat**2
     if config.hard:
         return F.cross_entropy(logits, taught.argmax(-1), reduction="none")
-    heat = config.temperature
     theirs, own = (F.log_softmax(each / heat, -1) for each in (taught, logits))
     # The square keeps the gradient's size at any temperature.
     each = theirs.exp() * (theirs - own)

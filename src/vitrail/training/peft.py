@@ -23,7 +23,8 @@ class TuneConfig:
     """Which weights are trained; the head always is."""
 
     mode: Literal["all", "head", "last", "lora"] = "all"
-    """`last`: the last blocks and everything after them; `lora`: updates of the matrices."""
+    """`last`: the last blocks and everything after them; `lora`: updates of the matrices, whose
+    factors decay only with `optim.decays` all: that pulls the update, not the weight, to 0."""
     blocks: Annotated[PositiveInt, UsedIf("mode", "last")] = 1
     """Number of blocks that `last` trains."""
     rank: Annotated[PositiveInt, UsedIf("mode", "lora")] = 8

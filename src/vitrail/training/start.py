@@ -21,17 +21,19 @@ def start_weights(
     """Fit pre-trained weights to a run's classes, or initialize fresh ones.
 
     `checkpoint` has the weights that the settings name, where they were read already. Without
-    classes the model gets no head.
+    classes the model gets as many outputs as its name says, by default no head.
     """
     spec = parse(config.model)
+    named = any(option.startswith("classes=") for option in config.model.split(","))
+    outputs = len(classes) or (spec.classes if named else 0)
     made = Provenance(source=f"run:{config.out}", sha256="", format="vitrail")
     if config.weights is None:
-        model = build(spec, classes=len(classes))
+        model = build(spec, classes=outputs)
         start = Checkpoint(spec=model.spec, tensors=dict(model.state_dict()))
     else:
         read = checkpoint or read_checkpoint(config.weights)
         head = "replace" if config.tune.head == "probe" else config.tune.head
-        start = adapt_to_model(read, spec, classes=classes or 0, head=head)
+        start = adapt_to_model(read, spec, classes=classes or outputs, head=head)
         made = start.provenance or made
     if config.loss.head_bias:
         start = _set_head_bias(start, config.loss.head_bias)

@@ -56,7 +56,8 @@ class Task(ABC):
     """
 
     needs_labels: ClassVar[bool] = True
-    """Whether it learns from labels; otherwise the model has no head, and any images will do."""
+    """Whether it learns from labels; otherwise any images will do, and the model has no head unless
+    its name gives it outputs (`ViT-S/16,classes=128`), which begin at zero."""
     needs_whole_batch: ClassVar[bool] = False
     """Whether an image's loss depends on the others of its batch, as contrastive losses do: then a
     process's batch goes through the model at once, never in micro-batches."""

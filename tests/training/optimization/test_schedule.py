@@ -16,7 +16,7 @@ KINDS: list[Decay] = ["cosine", "linear", "constant", "rsqrt"]
 @st.composite
 def plans(draw: st.DrawFn) -> LRSchedule:
     total = draw(st.integers(1, 400))
-    warmup = draw(st.integers(0, total))
+    warmup = draw(st.integers(0, total - 1))
     return LRSchedule(
         kind=draw(st.sampled_from(KINDS)),
         total=total,
@@ -72,7 +72,7 @@ def test_it_rises_linearly_then_never_again(plan: LRSchedule) -> None:
     rates = [rate_at(step, plan) for step in range(plan.total + 1)]
     assert all(0 <= rate <= 1 for rate in rates)
     assert rates[: plan.warmup] == [step / plan.warmup for step in range(plan.warmup)]
-    assert rates[plan.warmup] == 1 or plan.warmup == plan.total  # where both end at once
+    assert rates[plan.warmup] == 1
     after = rates[plan.warmup :]
     assert all(next <= rate + 1e-12 for rate, next in pairwise(after))
 
@@ -105,6 +105,14 @@ def test_it_ends_where_it_should(plan: LRSchedule) -> None:
         assert end == 0
     elif plan.warmup < plan.total:
         assert end == pytest.approx(ends[plan.kind], abs=1e-12)
+
+
+def test_a_warmup_as_long_as_the_run_is_refused() -> None:
+    """Of a run of one step it would be a rate of 0."""
+    for total in (1, 10):
+        with pytest.raises(InputError, match=r"is as long as the run, which never reaches"):
+            LRSchedule(kind="constant", total=total, warmup=total)
+        LRSchedule(kind="constant", total=total, warmup=total - 1)
 
 
 def test_a_warmup_beyond_the_run_is_refused() -> None:

@@ -254,7 +254,7 @@ def read_rows(
 ) -> tuple[list[str], np.ndarray, list[str | None]]:
     """Read a list's classes and each row's label and split; raise InputError at a bad row.
 
-    With `targets`, the names of columns, labels are numbers (float32, rows x targets).
+    With `targets`, the names of columns, labels are numbers (float64, rows x targets).
     """
     if not rows:
         raise InputError(f"{show(path)} is empty; expected a row for each image")
@@ -281,8 +281,8 @@ def read_rows(
 
 
 def _read_numbers(path: Path, rows: Sequence[Row], targets: Sequence[str]) -> np.ndarray:
-    """Read each row's numbers (float32, rows x targets); none may be missing."""
-    numbers = np.empty((len(rows), len(targets)), np.float32)
+    """Read each row's numbers (float64, rows x targets); none may be missing."""
+    numbers = np.empty((len(rows), len(targets)), np.float64)
     for place, row in enumerate(rows):
         for column, (name, cell) in enumerate(zip(targets, row.label, strict=True)):
             try:

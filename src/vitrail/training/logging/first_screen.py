@@ -69,6 +69,12 @@ def describe_run(run: OpenedRun, start: int, deadline: Deadline | None = None) -
         f"run      {show(config.out)}: {total:,} steps of {config.batch}{epochs}, "
         f"{run.trainer.micro_batch} at a time, {workers} worker{'' if workers == 1 else 's'}"
     )
+    schedule = config.schedule
+    if schedule.cooldown.amount and schedule.kind in ("cosine", "linear"):
+        found.append(
+            f"the cool-down of {schedule.cooldown} multiplies the {schedule.kind} decay, which "
+            "ends low without it"
+        )
     if (old := config.ema**total) > 0.5:
         found.append(
             f"an EMA decay of {config.ema} is still {old:.0%} the starting weights after "
@@ -89,7 +95,7 @@ def describe_data(
         said = f"{len(train):,} training images"
     if train.regression and isinstance(train, ImageDataset):
         ranges = zip(train.classes, train.labels.min(0), train.labels.max(0), strict=True)
-        said += ", " + ", ".join(f"{name} {low:.4g} to {high:.4g}" for name, low, high in ranges)
+        said += ", " + ", ".join(f"{name} {low:.10g} to {high:.10g}" for name, low, high in ranges)
     elif classes > 1:
         said += f" of {classes:,} classes"
         if isinstance(train, ImageDataset) and not train.multilabel:

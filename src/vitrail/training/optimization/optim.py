@@ -105,14 +105,15 @@ def _make_groups(model: Model, config: OptimConfig) -> list[dict[str, Any]]:
     for group in model.parameter_groups(
         weight_decay=config.weight_decay,
         layer_decay=config.layer_decay,
+        lr=config.lr,
         last_norm=config.last_norm,
         decays=config.decays,
     ):
         trained = [parameter for parameter in group["params"] if parameter.requires_grad]
         for stack in sorted({stacks.get(parameter, 0) for parameter in trained}):
             members = [parameter for parameter in trained if stacks.get(parameter, 0) == stack]
-            options = {"weight_decay": group["weight_decay"], "lr_scale": group["lr_scale"]}
-            options |= {"lr": config.lr * group["lr_scale"], "stack": stack}
+            options = {key: group[key] for key in ("weight_decay", "lr_scale", "lr")}
+            options["stack"] = stack
             groups.append({"params": members, **options})
     return groups
 

@@ -30,7 +30,8 @@ class ScheduleConfig:
     final: Annotated[UnitFloat, UsedIf("kind", "cosine", "linear")] = 0.0
     """Fraction of the learning rate that `cosine` and `linear` end with."""
     cooldown: Duration = field(default=Duration(0, "steps"))
-    """Length of a linear decay to 0 at the end, for `rsqrt` and `constant`."""
+    """Length of a linear decay to 0 at the end, which multiplies the rate of any kind: meant for
+    `rsqrt`, `constant` and `multistep`; `cosine` falls faster with it, which a run says."""
     timescale: Annotated[Duration, UsedIf("kind", "rsqrt")] = field(
         default=Duration(10_000, "steps")
     )
@@ -84,6 +85,11 @@ class LRSchedule:
             raise InputError(
                 f"a warm-up of {self.warmup} steps{cooldown} does not fit into a run of "
                 f"{self.total}; shorten it, or give a percentage such as '5 %'"
+            )
+        if self.warmup == self.total > 0:
+            raise InputError(
+                f"a warm-up of {self.warmup} steps is as long as the run, which never reaches its "
+                "learning rate; shorten it, or give a percentage such as '5 %'"
             )
         if self.kind == "rsqrt" and self.timescale < 1:
             raise InputError("schedule.timescale must be at least 1 step")
