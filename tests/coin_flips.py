@@ -11,6 +11,7 @@ from PIL import Image
 
 from tests.runs import train
 from vitrail.config import Duration
+from vitrail.data.cache import CacheConfig
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
 from vitrail.training.optimization.optim import OptimConfig
@@ -38,6 +39,7 @@ def learn_by_heart(data: Path | str, out: Path, *, steps: int = 60, **settings: 
         "augment": Augment(crop="whole", flip=0.0),
         "optim": OptimConfig(lr=1e-2, weight_decay=0.0),
         "loader": LoaderConfig(workers=0),
+        "cache": CacheConfig(limit=0.1),
         "eval_every": Duration(steps, "steps"),
         **settings.pop("settings", {}),
     }

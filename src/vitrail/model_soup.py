@@ -1,4 +1,4 @@
-"""Model soups of finished runs, or of a run's checkpoints, as model folders (arXiv 2203.05482)."""
+"""Model soups of classifiers, as model folders (arXiv 2203.05482)."""
 
 from __future__ import annotations
 
@@ -15,26 +15,21 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import Data, open_dataset
+from vitrail.data.datasets.open import Data
 from vitrail.data.loader import Loader, LoaderConfig
-from vitrail.data.split import NoSplitError, split_dataset
+from vitrail.data.split import NoSplitError
+from vitrail.data.trained_on import join_records
 from vitrail.distributed import choose_device
 from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.evaluation.choosing_images import open_choosing_images, open_other_images
-from vitrail.evaluation.inputs import open_images, read_run_config
+from vitrail.evaluation.evaluation_result import Selected
+from vitrail.evaluation.inputs import OpenedImages, open_images, read_run_config
 from vitrail.files import check_writable
 from vitrail.models.spec import Spec, ViTSpec
 from vitrail.models.vit_spec import QUIET
 from vitrail.result import Result, ResultTable
 from vitrail.tasks.classification import result_of
-from vitrail.tasks.masked_image_modeling import encoder_state
-from vitrail.text import expand
-from vitrail.training.checkpoints.checkpoint_files import valid_checkpoints
-from vitrail.training.checkpoints.resume import TENSORS
-from vitrail.training.checkpoints.run_folder import CHECKPOINTS
-from vitrail.training.checkpoints.state_dicts import load_tensors
 from vitrail.training.optimization.averaging import greedy_soup, uniform_soup
-from vitrail.training.peft import plain_state
 from vitrail.weights.checkpoint import Checkpoint, Provenance
 from vitrail.weights.load import read_checkpoint
 from vitrail.weights.loaded import AnyModel, as_checkpoint
@@ -59,7 +54,6 @@ class SoupResult(Result):
     """Each candidate's own, on the images that chose, otherwise on those evaluated on."""
     chosen_on: str | None = None
     """The dataset that chose; None if all candidates are in."""
-    chosen_on_test: bool = False
     choosing_images: int = 0
     evaluated_on: str | None = None
     """The dataset that the soup was evaluated on: images that did not choose, if there are any."""
@@ -67,6 +61,8 @@ class SoupResult(Result):
     """Images evaluated on."""
     score: float | None = None
     """The soup's."""
+    selected: Selected | None = None
+    """How many images of how many chose, or were evaluated on where none did, and why those."""
     notes: tuple[str, ...] = ()
     """What a person should know before believing the numbers, one line each."""
 
@@ -83,7 +79,9 @@ class SoupResult(Result):
         )
         yield from self.notes
         if self.chosen_on is not None:
-            yield f"chosen on {self.choosing_images:,} images of {self.chosen_on}"
+            yield f"chosen on {self.selected}"
+        elif self.selected is not None:
+            yield f"evaluated on {self.selected}"
         count = "1 model" if len(self.chosen) == 1 else f"{len(self.chosen)} models"
         line = f"{self.model}: the mean of {count}"
         if self.score is not None:
@@ -104,30 +102,19 @@ def soup(
     greedy: bool = False,
     data: Data | None = None,
     split: str | None = None,
-    hold_out: float | None = None,
-    choose_on_test: bool = False,
-    checkpoints: bool = False,
     device: str | None = None,
 ) -> SoupResult:
     """Average models of one architecture, and write the mean to a model folder.
 
-    `models` are run folders, any weights, or loaded models; with `checkpoints` run folders, whose
-    kept checkpoints are taken instead of their models. A greedy soup leaves out models that do not
-    help on images that no run was trained on: by default what the runs held out of their data, or
-    its validation split; otherwise `split`, or a `hold_out` fraction of the training split of
-    `data`. `choose_on_test` allows the test split. Without `greedy`, `data` is only evaluated on.
+    `models` are classifiers: run folders, any weights, or loaded models. A greedy soup leaves out
+    models that do not help on images that no model was trained on: by default those that all runs
+    held out of their data, or its validation split; otherwise the `split` of `data`. Without
+    `greedy`, `data` is only evaluated on.
     """
     check_writable(Path(out), folder=True)
-    if choose_on_test and not greedy:
-        raise InputError("--choose-on-test requires --greedy: otherwise nothing is chosen")
-    for flag, value in (("--split", split), ("--hold-out", hold_out)):
-        if value is not None and data is None and not greedy:
-            raise InputError(f"{flag} requires --data or --greedy: otherwise no image is looked at")
-    found = [
-        pair
-        for number, each in enumerate(models, 1)
-        for pair in _read(each, number, checkpoints=checkpoints)
-    ]
+    if split is not None and data is None and not greedy:
+        raise InputError("--split requires --data or --greedy: otherwise no image is looked at")
+    found = [_read(each, number) for number, each in enumerate(models, 1)]
     if not found:
         raise InputError("a soup needs at least one model")
     name, first = found[0]
@@ -140,18 +127,18 @@ def soup(
         if data is None and not runs:
             raise InputError("--greedy requires --data with images that no model was trained on")
         data = runs[0].data if data is None else data
-        dataset, notes = open_choosing_images(
-            data, runs, split=split, hold_out=hold_out, on_test=choose_on_test
-        )
-        others = open_other_images(data, dataset)
-        tensors, chosen, facts = _choose_greedily(first, candidates, dataset, others, device)
-        facts |= {"chosen_on_test": choose_on_test, "notes": notes}
+        opened = open_choosing_images(data, models, split=split)
+        others = open_other_images(data, opened.dataset)
+        tensors, chosen, facts = _choose_greedily(first, candidates, opened.dataset, others, device)
+        facts |= {"selected": opened.selected, "notes": opened.notes}
     else:
         tensors, chosen = uniform_soup(candidates), [*range(len(found))]
         if data is not None:
-            evaluate = _Evaluate(first, _open_evaluated(data, split, hold_out, models), device)
+            opened = _open_evaluated(data, split, models)
+            evaluate = _Evaluate(first, opened.dataset, device)
             scores = tuple(map(evaluate, candidates))
             facts = {"scores": scores, "score": evaluate(tensors), **evaluate.describe()}
+            facts |= {"selected": opened.selected, "notes": opened.notes}
     names = tuple(found[number][0] for number in chosen)
     changes = (f"mean of {', '.join(names)}",)
     mean = replace(
@@ -159,6 +146,7 @@ def soup(
         tensors=tensors,
         thresholds=_average_thresholds([found[number][1] for number in chosen]),
         uncertainty=None,
+        trained_on=join_records([found[number][1].trained_on for number in chosen]),
         provenance=Provenance(source="soup", sha256="", format="vitrail", changes=changes),
     )
     save_folder(mean, Path(out))
@@ -187,34 +175,17 @@ def _choose_greedily(
     )
 
 
-def _read(model: AnyModel, number: int, *, checkpoints: bool) -> list[tuple[str, Checkpoint]]:
-    """Read a model, or the checkpoints that a run has kept, each with a name."""
-    if not isinstance(model, str | os.PathLike):
-        return [(f"model {number}", as_checkpoint(model))]
-    text = os.fspath(model)
-    if not checkpoints:
-        return [(text, read_checkpoint(text, hashed=False))]
-    if (config := read_run_config(text)) is None:
-        raise InputError(f"{text} is not a run folder; --checkpoints requires run folders")
-    run = expand(text.removeprefix("run:"))
-    kept = read_checkpoint(f"run:{run}")
-    found = []
-    for saved in valid_checkpoints(run / CHECKPOINTS):
-        if not (saved.path / TENSORS).is_file():
-            raise InputError(f"{saved.path} is sharded; a soup needs whole checkpoints")
-        parts: dict[str, dict[str, Tensor]] = {"model": {}, "ema": {}, "optimizer": {}}
-        for name, tensor in load_tensors(saved.path / TENSORS).items():
-            part, _, rest = name.partition(":")
-            parts[part][rest] = tensor
-        tensors = {**parts["model"], **parts["ema"]}
-        if config.task == "classification":
-            tensors = plain_state(kept.spec, tensors, config.tune)
-        else:
-            tensors = encoder_state(tensors)
-        found.append((f"{text}@{saved.step}", replace(kept, tensors=tensors)))
-    if not found:
-        raise InputError(f"{text} has no checkpoints; --checkpoints requires some")
-    return found
+def _read(model: AnyModel, number: int) -> tuple[str, Checkpoint]:
+    """Read a model with its name; refuse what is no classifier."""
+    if isinstance(model, str | os.PathLike):
+        name, found = os.fspath(model), read_checkpoint(os.fspath(model), hashed=False)
+    else:
+        name, found = f"model {number}", as_checkpoint(model)
+    if found.activation == "none":
+        raise InputError(f"{name} predicts numbers; a soup is of models that predict classes")
+    if not found.spec.classes:
+        raise InputError(f"{name} has no head; a soup is of models that predict classes")
+    return name, found
 
 
 def _check_alike(one: str, first: Checkpoint, other: str, second: Checkpoint) -> None:
@@ -246,15 +217,12 @@ def _average_thresholds(models: Sequence[Checkpoint]) -> tuple[float, ...] | Non
     return tuple(np.mean(found, 0).tolist()) if len(found) == len(models) else None
 
 
-def _open_evaluated(
-    data: Data, split: str | None, hold_out: float | None, models: Sequence[AnyModel]
-) -> ImageDataset:
-    """Open images to evaluate on: by default the test split, or what the runs held out."""
-    if hold_out is not None:
-        return split_dataset(open_dataset(data, split="train"), hold_out, seed=0)[1]
-    with suppress(NoSplitError):
-        return open_dataset(data, split=split or "test")
-    return open_images(data, split, models).dataset
+def _open_evaluated(data: Data, split: str | None, models: Sequence[AnyModel]) -> OpenedImages:
+    """Open images to evaluate on: by default the test split, or what no model was trained on."""
+    if split is None:
+        with suppress(NoSplitError):
+            return open_images(data, "test", models)
+    return open_images(data, split, models)
 
 
 class _Evaluate:

@@ -30,7 +30,7 @@ from vitrail.models.init import seeded
 from vitrail.signals import Stopped, listen
 from vitrail.tasks import make_task
 from vitrail.text import printable, show
-from vitrail.training.best_tracker import BestTracker
+from vitrail.training.best_tracker import BestTracker, EvalResult, load_result
 from vitrail.training.checkpoints.checkpoint_files import SavedCheckpoint, SaveError
 from vitrail.training.checkpoints.resume import find_checkpoint, load_checkpoint, save_checkpoint
 from vitrail.training.checkpoints.run_folder import (
@@ -47,11 +47,16 @@ from vitrail.training.checkpoints.sharding import full_state_dict
 from vitrail.training.logging.first_screen import describe_run
 from vitrail.training.logging.metrics_logger import MetricsLogger
 from vitrail.training.logging.run_facts import CostMeter
-from vitrail.training.loop import StepResult, Use, fit
+from vitrail.training.loop import StepResult, StopRequested, Use, fit
 from vitrail.training.optimization.deadline import Deadline
 from vitrail.training.optimization.ema import EMA
 from vitrail.training.parts import OwnState, Parts, gather_parts
-from vitrail.training.run_data import group_notes, identify_data, open_datasets
+from vitrail.training.run_data import (
+    divide_for_choosing,
+    group_notes,
+    identify_data,
+    open_datasets,
+)
 from vitrail.training.run_result import Ending, Run, make_run
 from vitrail.training.task import Task
 from vitrail.training.train_config import TrainConfig
@@ -82,6 +87,8 @@ class TrainingRun:
         self.best = BestTracker()
         self.fewshot: dict[str, float] = {}  # the last few-shot accuracies
         self.fewshot_step = 0
+        self.scored: EvalResult | None = None
+        """How the weights that are kept do on images that chose nothing, where others choose."""
         check_batch(config.batch, processes.shard)
         # What parts of one's own begin with may be drawn.
         with seeded(config.seed, processes.device if self.parts.draw else None):
@@ -109,13 +116,26 @@ class TrainingRun:
         config, make = self.config, self.parts.task or make_task
         labels = self.parts.need_labels(config)
         self.train_set, self.val_set = open_datasets(config, self.parts.data, labels=labels)
-        self.opened = self.train_set  # before images are cached
+        self.group_notes = group_notes(config, self.parts.data, self.train_set, self.val_set)
+        self.opened = self.seen = self.train_set  # before images are cached
+        """What the weights come from: trained on, or chosen by where other images are scored."""
+        self.score_set: ImageDataset | None = None
+        if isinstance(self.train_set, ImageDataset):
+            own = self.parts.task is None
+            parts = divide_for_choosing(config, self.parts.data, self.train_set, thresholds=own)
+            if parts is not None:
+                self.score_set, (self.train_set, self.val_set) = self.val_set, parts
+                self.opened = self.train_set
         self.data_notes = check_trainable(self.train_set, self.val_set, labels=labels)
         self.data_notes += balance_notes(config.balance, self.train_set)
-        self.data_notes += group_notes(config, self.parts.data, self.train_set, self.val_set)
+        self.data_notes += self.group_notes
         self.identity = {
             split: identify_data(each)
-            for split, each in (("train", self.train_set), ("val", self.val_set))
+            for split, each in (
+                ("train", self.train_set),
+                ("val", self.val_set),
+                ("score", self.score_set),
+            )
             if each is not None
         }
         self.processes.check_same({"data": self.identity})
@@ -142,6 +162,9 @@ class TrainingRun:
             self.monitor = FewShotMonitor(config.fewshot, config.loader, device)
         self.validator = (
             Validator(self.val_set, self.task, config, self.processes) if self.val_set else None
+        )
+        self.scorer = (
+            Validator(self.score_set, self.task, config, self.processes) if self.score_set else None
         )
 
     def run(
@@ -243,6 +266,7 @@ class TrainingRun:
         if saved.step == self.config.more_from:
             self.best = replace(self.best, worse=0)  # it may have ended because it got no better
         self.fewshot_step, self.fewshot = saved.metadata.get("fewshot", (0, {}))
+        self.scored = load_result(saved.metadata.get("scored"))
         self.unreadable.note(UnreadableImage(*each[:3]) for each in saved.metadata["unreadable"])
 
     def _save(self, step: int) -> None:
@@ -259,6 +283,7 @@ class TrainingRun:
                 "deadline": self.deadline and (self.deadline.reached, self.deadline.spent),
                 "best": asdict(self.best),
                 "fewshot": [self.fewshot_step, self.fewshot],
+                "scored": self.scored,
                 "unreadable": [astuple(image) for image in self.unreadable.bad.values()],
                 "metrics": self.metrics.metrics_state(),
                 "cursor": cursor.save(),
@@ -312,11 +337,19 @@ class TrainingRun:
                     self.metrics.image(step, "val/predictions", drawn)
                 if self.config.keep == "best" and self.best.worse == 0:
                     self._write_model()
+                    self._score()
             self.metrics.evaluation(
                 step, {f"val/{name}": value for name, value in found.values.items()}
             )
             self._call("on_evaluation", step, step, found.values)
         return 0 < self.config.patience <= self.best.worse
+
+    def _score(self) -> None:
+        """Measure the weights that are kept on images that chose nothing, where others choose."""
+        if self.scorer is not None:
+            self.scored = self.scorer.evaluate(
+                self.model, self.signals, micro_batch=self.trainer.micro_batch
+            )
 
     def _measure_fewshot(self, step: int) -> None:
         """Measure few-shot accuracy of the weights that are evaluated, once a step."""
@@ -367,6 +400,10 @@ class TrainingRun:
         else:
             with self._averaged():
                 self._write_model()
+                try:
+                    self._score()
+                except StopRequested:  # the last checkpoint is saved
+                    raise Stopped(self.signals.number or signal.SIGTERM, step) from None
         chooses = config.keep == "best" or config.patience > 0 or bool(kept and kept.thresholds)
         chosen_on = self.val_set.name if chooses and self.val_set else None
         for unreadable in (self.unreadable, self.validator and self.validator.unreadable):
@@ -375,7 +412,7 @@ class TrainingRun:
         if self.unsaved is not None:
             raise SaveError(f"{self.unsaved}; the model is in {folder / MODEL}")
         facts = self.cost.tell(self, step)
-        run = make_run(folder, ending, step, kept, chosen_on, self.fewshot, **facts)
+        run = make_run(folder, ending, step, self.scored or kept, chosen_on, self.fewshot, **facts)
         values = {**asdict(run), "folder": "."}
         self.processes.on_main(lambda: write_result(folder, values))
         self.metrics.note(str(run))
@@ -386,7 +423,8 @@ class TrainingRun:
         """What the model is trained on and what is held out, with what its weights were before."""
         place = self.config.out / TRAINED_ON
         try:
-            own = record_images(self.opened, [self.val_set] if self.val_set else [], place)
+            held = self.score_set or self.val_set
+            own = record_images(self.seen, [held] if held else [], place)
         except OSError as error:
             raise InputError(f"{place}: could not be saved: {error.strerror or error}") from None
         return extend_record(self.before, own, self.provenance)

@@ -9,8 +9,9 @@ import pytest
 
 from tests.coin_flips import HONEST, learn_by_heart, write_noise
 from tests.commands import run as command
-from vitrail import evaluate
+from vitrail import calibrate, compare, cross_validate, evaluate, fewshot, probe
 from vitrail.config import InputError
+from vitrail.evaluation.choosing.rank_backbones import rank_backbones
 from vitrail.weights.load import load
 from vitrail.weights.loaded import save
 
@@ -118,6 +119,56 @@ def test_a_run_without_a_record_is_asked_for_its_settings(
     found = evaluate(old, str(photos))
     assert found.images == 10
     assert any("was trained on is not recorded: its settings" in note for note in found.notes)
+
+
+def test_models_are_compared_on_what_all_held_out(
+    photos: Path, plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whichever comes first: each was trained on images that the other held out."""
+    words = {"folds": 2, "fold": 2, "steps": 60}
+    fold = learn_by_heart(photos, tmp_path / "fold", **words).folder
+    for pair in ((plain, fold), (fold, plain)):
+        found = compare([*pair], str(photos), shots=(), batch=2)
+        assert found.selected is not None
+        assert found.selected.images == found.images < 10
+        assert "that training held out" in found.selected.why
+    own = tmp_path / "second"
+    learn_by_heart(photos, own, steps=60, settings={"hold_out": 0.3})
+    for pair in ((plain, own), (own, plain)):
+        found = compare([*pair], str(photos), shots=(1,), seeds=1, batch=2)
+        assert found.images == 10
+        for row in found.models:
+            assert row.result is not None
+            assert row.result.top1 is not None
+            assert row.result.top1.value < 1
+    unfit = evaluate(own, str(photos))
+    assert unfit.images == 30
+    assert unfit.top1 is not None
+    assert unfit.top1.value < HONEST
+
+
+def test_probes_of_a_run_are_measured_on_what_it_held_out(photos: Path, plain: Path) -> None:
+    found = probe(plain, str(photos))
+    assert (found.images, found.train_images) == (10, 90)
+    assert found.top1 < 1
+    few = fewshot(plain, str(photos), shots=(5,), seeds=1)
+    assert (few.images, few.train_images) == (10, 90)
+    assert cross_validate(plain / "model", str(photos), folds=2).images == 10
+    ranked = rank_backbones([plain], str(photos))
+    assert ranked.images == 10
+    assert str(ranked.selected).startswith("10 of 100 images that training held out")
+
+
+def test_images_that_were_trained_on_calibrate_nothing(
+    photos: Path, plain: Path, tmp_path: Path
+) -> None:
+    found = calibrate(plain, str(photos), out=tmp_path / "calibrated")
+    assert found.images == 10
+    kept = load(str(tmp_path / "calibrated")).trained_on
+    assert kept is not None
+    assert kept.trainings[0].images == 90
+    other = write_noise(tmp_path / "other", 12, seed=3)
+    assert calibrate(plain, str(other), out=tmp_path / "again").images == 24
 
 
 def test_the_command_says_which_images(

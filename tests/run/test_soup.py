@@ -5,23 +5,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from tests.coin_flips import HONEST, learn_by_heart, write_noise
 from tests.commands import run as command
 from tests.evaluation.sets import save_tiny, write_images
 from tests.faults.toy import steps, toy
 from tests.runs import train
-from vitrail import soup
+from vitrail import open_data, soup
 from vitrail.config import InputError
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.transforms.augment import Augment
 from vitrail.models.pretraining.mim import MIMConfig
+from vitrail.recipes.folds import FoldsResult
 from vitrail.run import Run, TrainConfig
-from vitrail.training.checkpoints.resume import TENSORS
 from vitrail.training.checkpoints.state_dicts import load_tensors
 from vitrail.training.optimization.optim import OptimConfig
-from vitrail.training.peft import TuneConfig
 from vitrail.weights.load import load, read_checkpoint
 from vitrail.weights.model_folder import save_folder
 
@@ -60,6 +63,19 @@ def files(runs: list[Run]) -> list[dict[str, torch.Tensor]]:
     return [load_tensors(run.folder / "model" / "model.safetensors") for run in runs]
 
 
+def save_digits(folder: Path, count: int) -> str:
+    """Write some digits of the test split as files."""
+    images = open_data("digits", split="test")
+    assert isinstance(images, ImageDataset)
+    for index in range(count):
+        place = folder / images.classes[int(images.labels[index])]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = images.read(index)
+        assert isinstance(pixels, np.ndarray)
+        Image.fromarray(pixels[..., 0]).save(place / f"{index}.png")
+    return str(folder)
+
+
 def test_a_uniform_soup_is_the_mean_of_the_files(runs: list[Run], tmp_path: Path) -> None:
     out = tmp_path / "soup"
     made = soup(names(runs[1:3]), out=out)
@@ -81,26 +97,32 @@ def test_a_uniform_soup_is_the_mean_of_the_files(runs: list[Run], tmp_path: Path
 
 
 def test_a_greedy_soup_leaves_out_what_does_not_help(runs: list[Run], tmp_path: Path) -> None:
-    made = soup(names(runs[1:]), out=tmp_path / "soup", greedy=True, choose_on_test=True)
-    assert made.scores == tuple(run.top1 for run in runs[1:])
-    assert made.chosen_on_test
-    assert (made.chosen_on, made.evaluated_on) == ("digits/test", "digits/test")
-    assert made.choosing_images == made.images == 355
+    """Chosen on images of a folder that no run has seen: digits of the test split."""
+    data = save_digits(tmp_path / "new", 60)
+    made = soup(names(runs[1:]), out=tmp_path / "soup", greedy=True, data=data)
+    assert made.choosing_images == made.images == 60
+    assert made.evaluated_on == made.chosen_on
+    assert made.scores is not None
     assert made.score is not None
-    assert made.score >= max(run.top1 or 0 for run in runs[1:])
+    assert made.score >= max(made.scores)
     assert str(runs[3].folder) not in made.chosen
-    again = soup(list(made.chosen), out=tmp_path / "again", data="digits")
+    again = soup(list(made.chosen), out=tmp_path / "again", data=data)
     assert again.score == made.score
-    assert "chosen on test images: the score is optimistic" in [*made.summary()]
+    assert "60 images of" in str(made.selected)
 
 
 def test_images_that_runs_were_trained_on_choose_nothing(runs: list[Run], tmp_path: Path) -> None:
-    """Nor does the test split, unless it is asked for."""
+    """Nor does the test split."""
     for data in (None, "digits"):
-        with pytest.raises(InputError, match="all training images of digits were trained on"):
+        with pytest.raises(
+            InputError,
+            match=r"all 1,442 images of digits/train were trained on by .*, so none can choose",
+        ):
             soup(names(runs[1:]), out=tmp_path / "soup", greedy=True, data=data)
     for split in ("test", "val"):
-        with pytest.raises(InputError, match=f"split '{split}' of digits has test images; .*--c"):
+        with pytest.raises(
+            InputError, match=f"split '{split}' of digits has test images; train with --h"
+        ):
             soup(names(runs[1:]), out=tmp_path / "soup", greedy=True, data="digits", split=split)
     assert not (tmp_path / "soup").exists()
 
@@ -112,33 +134,53 @@ def test_what_all_runs_held_out_chooses_and_the_test_split_evaluates(tmp_path: P
     ]
     runs = [train(config) for config in configs]
     made = soup(names(runs), out=tmp_path / "soup", greedy=True)
-    assert made.chosen_on == "digits/train (held out)"
+    assert made.chosen_on == "digits/train (unseen)"
     assert made.choosing_images == 145  # a tenth of 1,442 images: what no run was trained on
     assert made.scores is not None
     assert made.scores[0] == runs[0].top1
     assert (made.evaluated_on, made.images) == ("digits/test", 355)
-    assert not made.chosen_on_test
     alone = soup([str(made.model)], out=tmp_path / "again", data="digits")
     assert alone.score == made.score
-    assert soup(names(runs), out=tmp_path / "same", greedy=True, hold_out=0.1).score == made.score
+    with pytest.raises(InputError, match="all 1,442 images of digits/train were trained on by"):
+        soup([str(made.model), str(train(toy(tmp_path / "all", **LEARNS)).folder)],
+             out=tmp_path / "none", greedy=True, data="digits")  # fmt: skip
 
 
-def test_weights_that_are_no_runs_choose_on_held_out_images(
-    runs: list[Run], tmp_path: Path
-) -> None:
-    models = [str(run.folder / "model") for run in runs[1:3]]
-    made = soup(models, out=tmp_path / "soup", greedy=True, data="digits")
-    assert (made.chosen_on, made.choosing_images) == ("digits/train (held out)", 145)
-    assert made.notes == (
-        "digits/train (held out): the models may have been trained on these images",
-    )
+def test_weights_without_a_record_choose_on_all(runs: list[Run], tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     write_images(folder)
     own = save_tiny(tmp_path / "tiny")
     made = soup([str(own)], out=tmp_path / "one", greedy=True, data=folder)
-    assert made.notes == ()  # a folder in one piece has a validation split, and no test split
     assert made.chosen_on == made.evaluated_on
+    assert made.choosing_images == 14
+    assert "was trained on is not recorded" in str(made.selected)
     assert str([*made.summary()][-1]).endswith("images that chose: there are no others")
+
+
+def test_only_classifiers_are_averaged(tmp_path: Path) -> None:
+    one = read_checkpoint(str(save_tiny(tmp_path / "plain")))
+    save_folder(replace(one, activation="none"), tmp_path / "numbers")
+    with pytest.raises(InputError, match="predicts numbers; a soup is of models that predict cl"):
+        soup([str(tmp_path / "numbers")], out=tmp_path / "none")
+    config = toy(tmp_path / "run", **{**LEARNS, "length": steps(2), "save_every": steps(2)})
+    mim = MIMConfig(target="pixels")
+    train(replace(config, task="masked-patches", mim=mim))
+    with pytest.raises(InputError, match="has no head; a soup is of models that predict classes"):
+        soup([str(config.out)], out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_no_member_chooses_on_what_it_was_trained_on(tmp_path: Path) -> None:
+    """Folds of labels by a coin: each knows the others' fold by heart, together they know all."""
+    photos = write_noise(tmp_path / "photos", 40)
+    folds = learn_by_heart(photos, tmp_path / "folds", folds=2, steps=30)
+    assert isinstance(folds, FoldsResult)
+    with pytest.raises(InputError, match=r"all 80 images of .* were trained on by one of"):
+        soup(names([*folds.runs]), out=tmp_path / "soup", greedy=True)
+    made = soup(names([folds.runs[0]]), out=tmp_path / "soup", greedy=True)
+    assert made.choosing_images == folds.runs[0].images
+    assert made.score is not None
+    assert made.score <= HONEST
 
 
 def test_thresholds_are_averaged(tmp_path: Path) -> None:
@@ -150,43 +192,6 @@ def test_thresholds_are_averaged(tmp_path: Path) -> None:
     assert read_checkpoint(str(tmp_path / "soup")).thresholds == (0.5, 0.5, 0.625)
     with pytest.raises(InputError, match=r"was trained with softmax, .* with sigmoid"):
         soup([str(tmp_path / "one"), str(tmp_path / "plain")], out=tmp_path / "none")
-
-
-@pytest.mark.parametrize("ema", [0.0, 0.9])
-def test_checkpoints_of_a_run_are_what_it_would_have_kept(tmp_path: Path, ema: float) -> None:
-    run = train(toy(tmp_path / "run", **{**LEARNS, "ema": ema}))
-    soup([f"run:{run.folder}"], out=tmp_path / "soup", checkpoints=True)
-    states = [load_tensors(run.folder / f"checkpoints/step-0000000{n}" / TENSORS) for n in (6, 8)]
-    part = "ema" if ema else "model"
-    for name, tensor in load_tensors(tmp_path / "soup" / "model.safetensors").items():
-        one, two = (state[f"{part}:{name}"].double() for state in states)
-        assert torch.equal(tensor, ((one + two) / 2).float()), name
-
-
-def test_checkpoints_of_low_rank_updates_are_plain_models(runs: list[Run], tmp_path: Path) -> None:
-    config = replace(
-        toy(tmp_path / "run", **LEARNS),
-        weights=str(runs[0].folder / "model"),
-        tune=TuneConfig(mode="lora", rank=2),
-        length=steps(4),
-        save_every=steps(4),
-    )
-    train(config)
-    soup([str(config.out)], out=tmp_path / "soup", checkpoints=True)  # a single one
-    kept = load(str(config.out)).model.state_dict()
-    found = load(str(tmp_path / "soup")).model.state_dict()
-    assert found.keys() == kept.keys()
-    assert all(torch.allclose(found[name], kept[name], atol=1e-7) for name in kept)
-
-
-def test_checkpoints_without_labels_are_encoders(tmp_path: Path) -> None:
-    config = toy(tmp_path / "run", **{**LEARNS, "length": steps(2), "save_every": steps(2)})
-    mim = MIMConfig(target="pixels")
-    train(replace(config, task="masked-patches", mim=mim))
-    soup([str(config.out)], out=tmp_path / "soup", checkpoints=True)  # a single one
-    kept, found = (load(str(tmp_path / name)).model.state_dict() for name in ("run", "soup"))
-    assert found.keys() == kept.keys()
-    assert all(torch.equal(found[name], kept[name]) for name in kept)
 
 
 def test_models_may_differ_in_dropout_alone(runs: list[Run], tmp_path: Path) -> None:
@@ -212,18 +217,13 @@ def test_the_command(runs: list[Run], tmp_path: Path, capsys: pytest.CaptureFixt
     code, said, err = command(capsys, "soup", *names(runs[1:3]), "--out", out, "--json")
     assert (code, err) == (0, "")
     assert json.loads(said)["model"] == out
-    code, said, _ = command(
-        capsys, "soup", *names(runs[1:]), "--out", out, "--greedy", "--choose-on-test"
-    )
+    code, said, _ = command(capsys, "soup", *names(runs[1:]), "--out", out, "--data", "digits")
     assert code == 0
     assert said.splitlines()[-1].startswith(f"{out}: the mean of ")
     for arguments, message in {
         ("--greedy",): "--greedy requires --data",
-        ("--choose-on-test",): "--choose-on-test requires --greedy",
         ("--split", "val"): "--split requires --data or --greedy",
-        ("--hold-out", "0"): "--hold-out requires --data or --greedy",
         ("--data", "shapes"): "has other classes",
-        ("--checkpoints",): "is not a run folder",
     }.items():
         model = str(runs[1].folder / "model")
         code, said, err = command(capsys, "soup", model, "--out", out + "2", *arguments)

@@ -44,8 +44,8 @@ def calibrate(
     its end by itself.
 
     Args:
-        split: Images that the model was not trained on. Default: what the run was validated on,
-            otherwise val.
+        split: Images that the model was not trained on. Default: val; of data without splits, all
+            such images.
         out: Write a new model folder there. Default: the model's own folder keeps it.
         batch: Images in a forward pass.
         workers: Threads that decode images. Default: one per core.
@@ -79,8 +79,8 @@ def evaluate(
     Example: vitrail evaluate runs/photos photos/ --out reports/photos
 
     Args:
-        split: The split to evaluate on. Default: what the run was validated on, otherwise val; with
-            --subset all.
+        split: The split to evaluate on. Default: val; of data without splits, all images that the
+            model was not trained on; with --subset all.
         image: Another resolution than the model was trained at, 384 or 384x512; position embeddings
             are resized.
         subset: The data is imagenet-a, imagenet-r, imagenet-v2, sketch or objectnet, and the model
@@ -173,8 +173,8 @@ def compare(
     Args:
         models: Two or more run folders, model folders or sources of weights.
         data: What to compare them on: a folder, or csv:FILE, cifar10:DIR, hf:NAME, digits, …
-        split: The split to evaluate on. Default: what the first run was validated on, otherwise
-            val. Few-shot learns from train.
+        split: The split to evaluate on. Default: val; of data without splits, all images that none
+            of the models was trained on. Few-shot learns from the others.
         image: Another resolution than the models were trained at, 384 or 384x512.
         map: YAML or JSON file that maps the data's classes to the models'.
         shots: Images per class that few-shot learns from; a bare --shots leaves few-shot out.

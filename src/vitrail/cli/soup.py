@@ -18,9 +18,6 @@ def soup(
     greedy: bool = False,
     data: Annotated[str | None, optional("DATA")] = None,
     split: Split = None,
-    hold_out: Annotated[float | None, optional("X")] = None,
-    choose_on_test: bool = False,
-    checkpoints: bool = False,
     device: Device = None,
     json: Json = False,
 ) -> None:
@@ -29,17 +26,13 @@ def soup(
     Example: vitrail soup runs/pets/grid/* --out runs/pets/soup --greedy
 
     Args:
-        models: Run folders, or any weights.
+        models: Run folders, or any weights, of classifiers.
         out: The model folder to write.
-        greedy: Leave out models that do not help on images that no run was trained on.
+        greedy: Leave out models that do not help on images that no model was trained on.
         data: Images to choose on with --greedy, otherwise only to evaluate on. Default with
             --greedy: the runs' own.
-        split: The split of DATA to choose on. Default: what the runs held out of the training
-            split, otherwise val. Without --greedy the split to evaluate on, by default test.
-        hold_out: Choose on this fraction of the training split, which the models must not have
-            been trained on. Default: what the runs held out.
-        choose_on_test: Choose on the test split. The score is then optimistic.
-        checkpoints: Take each run's kept checkpoints (the newest two) instead of its model.
+        split: The split of DATA to choose on. Default: its own validation split, or what all runs
+            held out of the others. Without --greedy the split to evaluate on, by default test.
     """
     from vitrail.model_soup import soup as average_models
 
@@ -49,9 +42,6 @@ def soup(
         greedy=greedy,
         data=data,
         split=split,
-        hold_out=hold_out,
-        choose_on_test=choose_on_test,
-        checkpoints=checkpoints,
         device=device,
     )
     print_result(result, json=json)

@@ -66,8 +66,8 @@ def evaluate(
 ) -> EvaluationResult:
     """Evaluate a classifier: accuracy, calibration and confusion, each with a 95 % interval.
 
-    `split` is by default the images that a run was validated on, otherwise `val` (`all` with
-    `subset`); `image` another resolution than the model was trained at; `patches` a
+    `split` is by default `val`, of data without splits all images that the model was not trained on
+    (`all` with `subset`); `image` another resolution than the model was trained at; `patches` a
     budget within which images keep their aspect ratio; `subset` one of
     `imagenet_subsets.SUBSETS`; `map` says which of the model's classes those of the data are;
     `real` is the file of ImageNet's reassessed labels. A table by class is written to `csv`,

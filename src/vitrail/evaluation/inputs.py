@@ -44,6 +44,10 @@ from vitrail.weights.model_folder import load_trained_on
 from vitrail.weights.sources.local_sources import find_model_folder
 
 
+class TrainedOnError(InputError):
+    """A model was trained on all images that it was to be measured on."""
+
+
 def name_model(model: AnyModel) -> str:
     """Name a model in a result: the text it was given by, or its spec."""
     if isinstance(model, str | os.PathLike):
@@ -121,7 +125,7 @@ def open_images(
     else:
         chosen, why = ~trained, known.why(title)
         if not chosen.any():
-            raise InputError(known.refuse(title))
+            raise TrainedOnError(known.refuse(title))
     name = f"{title} ({'unseen' if asked == 'val' and trained.any() else asked})"
     found = whole if chosen.all() else select(whole, np.flatnonzero(chosen), name)
     others = np.flatnonzero(~chosen)
@@ -155,6 +159,27 @@ def _open_split(
     known = _Known.of(models, data, dataset)
     why = f"of {dataset.name}{known.say_trained()}"
     return OpenedImages(dataset, Selected(len(dataset), len(dataset), why), known.notes)
+
+
+def open_unseen(dataset: ImageDataset, data: Data, models: Sequence[AnyModel]) -> OpenedImages:
+    """Take those of a split's images that no model was trained on."""
+    known = _Known.of(models, data, dataset)
+    unseen = np.flatnonzero(known.statuses != TRAINED)
+    if not len(unseen):
+        raise TrainedOnError(known.refuse(dataset.name))
+    name = dataset.name if len(unseen) == len(dataset) else f"{dataset.name} (unseen)"
+    selected = Selected(len(unseen), len(dataset), known.why(dataset.name))
+    return OpenedImages(select(dataset, unseen, name), selected, known.notes)
+
+
+def note_trained(dataset: ImageDataset, data: Data, model: AnyModel) -> str | None:
+    """Note how many of a dataset's images a model was trained on; None where it was on none."""
+    count = int((_Known.of((model,), data, dataset).statuses == TRAINED).sum())
+    if not count:
+        return None
+    return (
+        f"{name_model(model)} was trained on {count:,} of {len(dataset):,} images of {dataset.name}"
+    )
 
 
 @dataclass(frozen=True)

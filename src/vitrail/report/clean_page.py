@@ -39,7 +39,7 @@ from vitrail.evaluation.cleaning.find_issues import (
 )
 from vitrail.evaluation.cleaning.label_errors import FOLDS
 from vitrail.evaluation.features.compute import FeatureOptions
-from vitrail.evaluation.inputs import name_data, name_model
+from vitrail.evaluation.inputs import name_data, name_model, note_trained
 from vitrail.files import check_writable, write_whole
 from vitrail.plotting.tiles import to_colors
 from vitrail.report.html_page import escape, page_style
@@ -133,6 +133,9 @@ def clean(
         seed=seed,
         **options,
     )
+    trained = (note_trained(dataset, data, model) for dataset in splits.values())
+    warned = (f"{note}: it may have learned their wrong labels" for note in trained if note)
+    result = replace(result, notes=(*result.notes, *warned))
     write_whole(Path(out), write_clean_page(result, splits, earlier))
     return replace(result, page=Path(out))
 

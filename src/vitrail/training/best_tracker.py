@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -46,12 +46,15 @@ class BestTracker:
     @classmethod
     def load(cls, saved: Mapping[str, Any]) -> BestTracker:
         """Read what `dataclasses.asdict` made, after JSON turned tuples into lists."""
-        last, best = (saved[name] and _load(*saved[name]) for name in ("last", "best"))
+        last, best = (load_result(saved[name]) for name in ("last", "best"))
         return cls(evaluated=saved["evaluated"], worse=saved["worse"], last=last, best=best)
 
 
-def _load(*values: Any) -> EvalResult:
-    found = EvalResult(*values)
+def load_result(saved: Sequence[Any] | None) -> EvalResult | None:
+    """Read an evaluation, after JSON turned tuples into lists."""
+    if not saved:
+        return None
+    found = EvalResult(*saved)
     return found._replace(
         thresholds=found.thresholds and tuple(found.thresholds),
         interval=found.interval and (found.interval[0], found.interval[1]),

@@ -59,6 +59,27 @@ def hold_out_for_choosing(
     return replace(config, hold_out=HELD_OUT)
 
 
+def divide_for_choosing(
+    config: TrainConfig, data: Data | None, train: ImageDataset, *, thresholds: bool = True
+) -> tuple[ImageDataset, ImageDataset] | None:
+    """Divide a fold's training images where its run chooses by evaluations: the rest, and a tenth.
+
+    So no fold chooses on the images that it is scored by. None where nothing is chosen.
+    """
+    chooses = config.keep == "best" or config.patience > 0
+    thresholds = thresholds and config.task == "classification" and config.loss.kind != "softmax"
+    if not config.folds or not (chooses or (thresholds and train.multilabel)):
+        return None
+    groups = groups_of(config, config.data if data is None else data, train)
+    if groups is None:
+        rest, held = split_dataset(train, HELD_OUT, seed=0)
+    else:
+        marked = hold_out_groups(train.labels, groups, HELD_OUT)
+        rest, held = (select(train, np.flatnonzero(each)) for each in (~marked, marked))
+    held.name = f"{plain_name(train)} (a tenth of what fold {max(config.fold, 1)} trains on)"
+    return rest, held
+
+
 def open_datasets(
     config: TrainConfig, data: Data | None = None, *, labels: bool = True
 ) -> tuple[ImageDataset | ImageStream, ImageDataset | None]:

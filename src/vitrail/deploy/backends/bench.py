@@ -135,7 +135,8 @@ def bench(
         names = tuple(backends) or tuple(BACKENDS)
         exact = data is None or all(BACKENDS[name].exact for name in names)
         count = images if exact else max(images, _JUDGED)
-        samples = take_samples(data, predictor.preprocess, count=count, split=split)
+        given = None if isinstance(model, Predictor) else model
+        samples = take_samples(data, predictor.preprocess, count=count, split=split, model=given)
         context = BackendContext(predictor, folder, data, merge)
         return measure_backends(context, samples, names, images, rounds, max_loss, max_changed)
 

@@ -14,7 +14,9 @@ from vitrail.data.datasets.open import Data, open_dataset
 from vitrail.data.decoding.decode import ImageError
 from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.evaluation.inputs import open_images
 from vitrail.models.spec import Size
+from vitrail.weights.loaded import AnyModel
 
 GENERATED = "shapes:size=96,count=240"
 """What is used without the user's images: this package's own dataset."""
@@ -48,10 +50,21 @@ class Samples:
 
 
 def take_samples(
-    data: Data | None, preprocess: Preprocess, *, count: int, split: str = "val"
+    data: Data | None,
+    preprocess: Preprocess,
+    *,
+    count: int,
+    split: str = "val",
+    model: AnyModel | None = None,
 ) -> Samples:
-    """Take readable images, evenly spread over a dataset; generated shapes without `data`."""
-    dataset = open_dataset(data or GENERATED, split=split)
+    """Take readable images, evenly spread over a dataset; generated shapes without `data`.
+
+    Of `val`, those that a `model` was not trained on, whose accuracy they measure.
+    """
+    if model is None or data is None:
+        dataset = open_dataset(data or GENERATED, split=split)
+    else:
+        dataset = open_images(data, None if split == "val" else split, (model,)).dataset
     contents: list[Content] = []
     labels: list[int] = []
     for index in _spread(len(dataset)):
