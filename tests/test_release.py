@@ -52,6 +52,7 @@ def test_the_archives_pass_twine_and_hold_what_the_package_reads(built: Path) ->
     assert not any(name.startswith((".venv", "build/", "runs/")) for name in names)
 
 
+@pytest.mark.slow
 def test_the_wheel_works_in_an_environment_of_its_own(built: Path, tmp_path: Path) -> None:
     place = tmp_path / "env"
     run(sys.executable, "-m", "venv", "--without-pip", place, cwd=tmp_path)

@@ -17,6 +17,7 @@ import torch
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.cases import slow
 from tests.training.tasks_of import (
     classification,
     distillation,
@@ -139,7 +140,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", [False, slow(True)])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_every_optimizer_decides_on_the_device(
     kind: str, checkpointing: bool, fused_on_meta: None

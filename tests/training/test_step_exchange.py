@@ -10,6 +10,7 @@ from torch import distributed as dist
 from torch._dynamo.backends.common import aot_autograd
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.cases import slow
 from tests.forks import in_processes
 from tests.training.trainers import PLAIN, QUIET, make, make_batches
 from vitrail.data.transforms.augment import Augment
@@ -47,7 +48,7 @@ def test_model_loss_and_backward_are_compiled_as_one(monkeypatch: pytest.MonkeyP
         assert all(name not in each.replace(".", " ").split() for (each,) in graphs.values())
 
 
-@pytest.mark.parametrize("micro", [6, 2])
+@pytest.mark.parametrize("micro", [2, slow(6)])
 @pytest.mark.parametrize("wrapper", ["ddp", "compiled ddp", "fsdp"])
 def test_gradients_are_exchanged_once_a_step(wrapper: str, micro: int) -> None:
     def count() -> int:

@@ -174,6 +174,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc, and limits private memory")
 def test_memory_is_bounded(tmp_path: Path) -> None:
     """A copy of the features (82 MB) would exceed the limit of 60 MB, and end in a MemoryError."""

@@ -143,6 +143,7 @@ def test_a_budget_too_small_for_one_step_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "sweep").exists()
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_table(tmp_path: Path) -> None:
     tables = [
         sweep(BASE, vary={"lr": [1e-3, 2e-3]}, out=tmp_path / f"{count}", parallel=count).to_csv()
