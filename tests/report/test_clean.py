@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import vitrail
+from tests.coin_flips import learn_by_heart, write_noise
 from tests.evaluation.sets import save_tiny, write_images
 from vitrail.cli import main
 from vitrail.config import InputError
@@ -227,6 +228,18 @@ def test_bad_flags_are_one_line_and_write_nothing(
         main(["clean", "photos", "--model", str(model), *flags])
     assert said in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_model_that_learned_the_labels_is_named(tmp_path: Path) -> None:
+    """Its features repeat wrong labels, so that clean would find few of them."""
+    photos = write_noise(tmp_path / "noise", 20)
+    run = learn_by_heart(photos, tmp_path / "run", steps=1)
+    said = f"{run.folder} was trained on 36 of 36 images of {photos} (train)"
+    for model, expected in ((run.folder, True), (save_tiny(tmp_path / "tiny"), False)):
+        found = vitrail.clean(photos, model=model, out=tmp_path / "page.html")
+        assert isinstance(found, CleaningResult)
+        assert any(note.startswith(said) for note in found.notes) == expected
+        assert (said in (tmp_path / "page.html").read_text()) == expected
 
 
 def test_json_counts_the_kinds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

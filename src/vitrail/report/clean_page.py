@@ -247,7 +247,9 @@ def write_clean_page(
     said = f"{result.images:,} images of {result.data}, by the features of {result.model}: "
     return page.substitute(
         style=page_style(),
-        summary=escape(f"{said}{counts or 'nothing was found'}."),
+        summary=escape(
+            ". ".join([f"{said}{counts or 'nothing was found'}", *result.notes, ""]).strip()
+        ),
         links=" ".join(links),
         body="\n".join(sections) or "<p>Nothing was found.</p>",
         classes="".join(f"<option>{escape(name)}</option>" for name in classes),
