@@ -244,7 +244,10 @@ def test_evaluation_and_normalization_are_the_sources(name: str) -> None:
 def test_weights_bring_their_own_preprocessing() -> None:
     config = replace(begin(), weights="run:some")
     for name in ("plain", "augreg", "deit", "mae", "simmim", "mae-finetune", "simmim-finetune"):
-        assert RECIPES[name](config).preprocess == config.preprocess
+        found = RECIPES[name](config)
+        assert found.preprocess == config.preprocess
+        assert replace(parse(found.model), stochastic_depth=0.0) == parse(config.model)
+        assert apply_recipe(begin(), name, {"weights": "run:some"}).preprocess == config.preprocess
     gray = begin("ViT-S/16,channels=1")
     assert RECIPES["deit"](gray).preprocess.mean is None
 

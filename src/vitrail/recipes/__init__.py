@@ -93,13 +93,13 @@ RECIPES: dict[str, Callable[[TrainConfig], TrainConfig]] = {
 def apply_recipe(config: TrainConfig, name: str, *changes: Mapping[str, Any]) -> TrainConfig:
     """Apply the recipe of that name to settings that `changes` (for `merge`) will be applied to.
 
-    The recipe chooses by what they say of `tune`.
+    The recipe chooses by what they say of `tune` and `weights`.
     """
     if name not in RECIPES:
         hint = suggest(name, RECIPES) or f"; there are: {', '.join(RECIPES)}"
         raise InputError(f"unknown recipe {name!r}{hint}")
-    tuned = merge(config, *({"tune": each["tune"]} for each in changes if "tune" in each))
-    return RECIPES[name](tuned)
+    read = ({key: each[key] for key in ("tune", "weights") if key in each} for each in changes)
+    return RECIPES[name](merge(config, *read))
 
 
 def shorten_warmup(config: TrainConfig, *, images: int) -> TrainConfig:

@@ -39,6 +39,11 @@ def _evaluate(
     )
 
 
+def _build(config: TrainConfig, **options: Any) -> str:
+    """Add options to the model's name; pre-trained weights have what they are built of."""
+    return config.model if config.weights is not None else add_options(config.model, **options)
+
+
 def augreg(
     config: TrainConfig, level: str | None = None, loss: Literal["softmax", "sigmoid"] = "softmax"
 ) -> TrainConfig:
@@ -53,7 +58,7 @@ def augreg(
     sigmoid = LossConfig(kind="sigmoid", head_bias=-6.9)  # vit_i1k.py of 2024
     return replace(
         config,
-        model=add_options(config.model, representation=width),  # vit_i1k.py: rep_size
+        model=_build(config, representation=width),  # vit_i1k.py: rep_size
         length=Duration(300, "epochs"),  # section 3.4
         batch=4096,  # section 3.4
         augment=AUGMENTS[level],  # section 3.3
@@ -70,7 +75,7 @@ def plain(config: TrainConfig, epochs: int = 90) -> TrainConfig:
     Its numbers are those of big_vision's vit_s16_i1k.py.
     """
     width = getattr(parse(config.model), "width", 0)
-    model = add_options(config.model, pool="gap", position="sincos-2d", representation=width)
+    model = _build(config, pool="gap", position="sincos-2d", representation=width)
     return replace(
         config,
         model=model,
@@ -105,7 +110,7 @@ def deit(config: TrainConfig) -> TrainConfig:
     lr = 5e-4 * 1024 / 512  # Table 9
     return replace(
         config,
-        model=add_options(config.model, stochastic_depth=0.1, activation="gelu"),  # Table 9
+        model=add_options(_build(config, activation="gelu"), stochastic_depth=0.1),  # Table 9
         length=Duration(300, "epochs"),  # Table 9
         batch=1024,  # Table 9
         repeats=3,  # Table 9: repeated augmentation; its code: 3
@@ -125,9 +130,7 @@ def mae(config: TrainConfig) -> TrainConfig:
     mask = MaskConfig(ratio=0.75, rounding="up")  # section 4.1, its code
     return replace(
         config,
-        model=add_options(
-            config.model, position="sincos-2d-mae", activation="gelu"
-        ),  # appendix A.1, its code
+        model=_build(config, position="sincos-2d-mae", activation="gelu"),  # appendix A.1, its code
         task="mae",
         mim=MIMConfig(mask=mask, target="normalized-pixels", pixels="input"),  # Table 1d, its code
         length=Duration(800, "epochs"),  # section 4.1
@@ -147,12 +150,12 @@ def simmim(config: TrainConfig) -> TrainConfig:
     mask = MaskConfig(
         ratio=0.6, masked=1.0, replaced=0.0, unit=max(1, 32 // patch), rounding="up"
     )  # Table 1, its code
-    options: dict[str, Any] = {"stochastic_depth": 0.1, "layer_scale": 0.1, "activation": "gelu"}
+    options: dict[str, Any] = {"layer_scale": 0.1, "activation": "gelu"}
     if ",position" not in config.model:
         options |= {"position": "relative-2d", "position_at": "shared", "key_bias": False}
     return replace(
         config,
-        model=add_options(config.model, **options),  # its code, for ViT-B
+        model=add_options(_build(config, **options), stochastic_depth=0.1),  # its code, for ViT-B
         task="masked-patches",
         mim=MIMConfig(
             mask=mask, target="pixels", distance="absolute", pixels="input"

@@ -21,6 +21,7 @@ DECODER = {"mim.decoder.depth": 1, "mim.decoder.width": 64, "mim.decoder.heads":
 
 def _ways(model: str) -> dict[str, dict[str, Any]]:
     simmim = {"mim.mask.masked": 1.0, "mim.mask.replaced": 0.0, "mim.distance": "absolute"}
+    simmim |= {"mim.pixels": "input"}
     pixels = {"mim.target": "normalized-pixels", "mim.mask.ratio": 0.75}
     return {
         "scratch": {"then.weights": None, "then.model": model},
