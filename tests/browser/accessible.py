@@ -24,7 +24,7 @@ def check(tab: Tab, name: str) -> None:
         "axe.run().then(r => r.violations.map(v => "
         "[v.id, v.nodes.length, v.nodes[0].html.slice(0, 200), v.nodes[0].failureSummary]))"
     )
-    assert found == [], name
+    assert found == [], f"{name}: {found}"
     wide = tab.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     assert wide[0] <= wide[1], name
     assert tab.said == [], name

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import vitrail
+from tests.cases import slow
 from tests.commands import run
 from tests.material import ROOT
 from tests.report.tiny_models import BIT, TINY, save_images, save_model, save_set
@@ -46,7 +47,7 @@ def test_a_report_with_json(place: Path, tmp_path: Path, capsys: Capture) -> Non
     assert json.loads((out / "report.json").read_text())["sections"][0]["layers"] == [0, 1]
 
 
-@pytest.mark.parametrize("kind", ["folder", "list"])
+@pytest.mark.parametrize("kind", ["folder", slow("list")])
 def test_photos_without_labels_are_inspected(
     kind: str, place: Path, tmp_path: Path, capsys: Capture
 ) -> None:
