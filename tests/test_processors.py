@@ -44,11 +44,16 @@ ROOMS = (
     "tests/training/checkpoints/test_run_folder.py",
     "tests/run/test_choices.py",
     "tests/faults/test_run_faults.py",
-    "tests/docs/test_transcript.py",
-    "tests/docs/test_pages.py",
 )
 """Tests of what asks the processor, or rounds as it does."""
-PAGES = ("predict", "serve", "training", "start", "README")
+PAGES = (
+    "tests/docs/test_transcript.py",
+    *(
+        f"tests/docs/test_pages.py::test_a_page_runs[{page}]"
+        for page in ("README", "predict", "serve", "start", "training")
+    ),
+)
+"""The same, slow or not."""
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
@@ -83,20 +88,18 @@ def test_the_rooms_that_depend_on_it_pass(name: str) -> None:
         if not hasattr(os, "sched_setaffinity"):
             pytest.skip("this system binds no process to a core")
         alone = partial(os.sched_setaffinity, 0, {min(os.sched_getaffinity(0))})
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *ROOMS]
-    others = [page.stem for page in (ROOT / "docs").glob("*.md") if page.stem not in PAGES]
-    for page in others:
-        command += ["--deselect", f"tests/docs/test_pages.py::test_a_page_runs[{page}]"]
     environment = {k: v for k, v in os.environ.items() if k != "VITRAIL_SLOW"}
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment | PROCESSORS.get(name, {}),
-        capture_output=True,
-        text=True,
-        preexec_fn=alone,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
+    environment |= PROCESSORS.get(name, {})
+    for tests, more in ((ROOMS, {}), (PAGES, {"VITRAIL_SLOW": "1"})):
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
+            cwd=ROOT,
+            env=environment | more,
+            capture_output=True,
+            text=True,
+            preexec_fn=alone,
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
 
 
 def test_only_one_module_asks_the_processor() -> None:
