@@ -7,6 +7,7 @@ import torch
 
 from tests.parity import peers
 from vitrail.models import parse
+from vitrail.weights.formats.format import FileFacts
 from vitrail.weights.formats.huggingface.huggingface import HF_CLIP
 from vitrail.weights.formats.huggingface.huggingface_dinov3 import HF_DINOV3
 from vitrail.weights.formats.timm.timm import TIMM
@@ -28,7 +29,7 @@ def test_timm(source: str) -> None:
     said = {k: list(v) if isinstance(v, tuple) else v for k, v in theirs.pretrained_cfg.items()}
     config = {"architecture": name, "global_pool": theirs.global_pool, "pretrained_cfg": said}
     entry = ENTRIES[source]
-    assert TIMM.infer(shapes, config) == parse(entry.model)
+    assert TIMM.infer(shapes, FileFacts(config)) == parse(entry.model)
     folded = 2 * 192 if "_mci_" in name else 0  # the scales of BatchNorms, which convolutions take
     assert entry.parameters == sum(weight.numel() for weight in theirs.parameters()) - folded
     assert read_timm_preprocess(config) == entry.preprocess
@@ -50,7 +51,7 @@ def test_dinov3_of_transformers(size: str) -> None:
         theirs = hf.DINOv3ViTModel(config)
     shapes = {key: tuple(t.shape) for key, t in HF_DINOV3.normalize(theirs.state_dict()).items()}
     entry = ENTRIES[f"hf:facebook/dinov3-{size}-pretrain-lvd1689m"]
-    assert HF_DINOV3.infer(shapes, config.to_dict()) == parse(entry.model)
+    assert HF_DINOV3.infer(shapes, FileFacts(config.to_dict())) == parse(entry.model)
 
 
 def test_siglip2_of_transformers() -> None:
@@ -71,5 +72,5 @@ def test_clip_of_transformers(size: str, patch: int) -> None:
         theirs = hf.CLIPVisionModelWithProjection(config)
     shapes = {key: tuple(t.shape) for key, t in HF_CLIP.normalize(theirs.state_dict()).items()}
     entry = ENTRIES[f"hf:openai/clip-vit-{size}-patch{patch}"]
-    assert HF_CLIP.infer(shapes, config.to_dict()) == parse(entry.model)
+    assert HF_CLIP.infer(shapes, FileFacts(config.to_dict())) == parse(entry.model)
     assert entry.parameters == sum(weight.numel() for weight in theirs.parameters())

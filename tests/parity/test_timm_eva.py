@@ -15,6 +15,7 @@ from vitrail.config import InputError
 from vitrail.models import parse
 from vitrail.models.cost.total import cost_of
 from vitrail.weights.checkpoint import Checkpoint
+from vitrail.weights.formats.format import FileFacts
 from vitrail.weights.formats.keymap import write_table
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.timm.timm_config import write_timm_config
@@ -139,7 +140,7 @@ def test_parameters_are_timms(name: str) -> None:
         theirs = timm.create_model(name)
     shapes = {key: tuple(t.shape) for key, t in TIMM.normalize(theirs.state_dict()).items()}
     published = {"input_size": list(theirs.pretrained_cfg["input_size"])}
-    spec = TIMM.infer(shapes, {"architecture": name, "pretrained_cfg": published})
+    spec = TIMM.infer(shapes, FileFacts({"architecture": name, "pretrained_cfg": published}))
     assert cost_of(spec).parameters == sum(weight.numel() for weight in theirs.parameters())
 
 
@@ -160,5 +161,7 @@ def test_a_file_that_hides_rotary_positions_is_refused() -> None:
         with torch.device("meta"):
             theirs = timm.create_model(name)
         shapes = {key: tuple(t.shape) for key, t in theirs.state_dict().items()}
+        with pytest.raises(InputError, match="which of timm's architectures"):
+            TIMM.infer(shapes, FileFacts())
         with pytest.raises(InputError, match="rotary positions, which no tensor shows"):
-            TIMM.infer(shapes, {})
+            TIMM.infer(shapes, FileFacts(named=parse("ViT-B/14"), said=frozenset({"heads"})))

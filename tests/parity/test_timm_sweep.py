@@ -127,6 +127,62 @@ def test_equal_at_another_size(name: str) -> None:
     assert off <= 2e-5, f"{name} differs by {off:.1e} at {size}"
 
 
+FAMILIES = {re.sub(r"_\d.*|_(tiny|small|medium|base|large|huge|giant)|\d", "", n): n for n in VITS}
+CHANGED = [
+    pytest.param(name, marks=[] if name in FAMILIES.values() else pytest.mark.slow) for name in VITS
+]
+
+
+def build_changed(name: str) -> tuple[Any, dict[str, Any]]:
+    """Build an architecture with other arguments; as small as it goes, but with other heads.
+
+    Tokens and their first changes are so small that a norm's epsilon decides.
+    """
+    side = patch_side(name)
+    usual = VITS[name][1]
+    heads = {"embed_dim": 96, "num_heads": 3 if usual != 3 else 6}
+    size = {"img_size": [2 * side, 3 * side]}
+    kv = {"depth": 3, "num_kv_heads": [heads["num_heads"]] * 3}
+    for arguments in (
+        {**heads, **size, "depth": 2}, {**heads, **size, **kv}, {**heads, "depth": 2},
+        {**size, "depth": 2}, {"depth": 2},
+    ):  # fmt: skip
+        try:
+            model = timm.create_model(name, **arguments)
+        except (TypeError, AssertionError, ValueError, RuntimeError):
+            continue
+        peers.randomize(model, torch.float32, zlib.crc32(name.encode()))
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                if not re.search(r"norm|^head|^attn_pool|backbone", key) and parameter.ndim > 1:
+                    parameter.mul_(1e-3)
+        return model, arguments
+    raise AssertionError(f"timm can't build {name}")
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_no_tensor_shows_is_the_architectures(name: str) -> None:
+    """Epsilon, GELU, heads, pooling, rotary numbers, with other arguments and a sparse config."""
+    model, arguments = build_changed(name)
+    config = {"architecture": name, "model_args": arguments}
+    config["pretrained_cfg"] = {"input_size": model.pretrained_cfg["input_size"]}
+    if "img_size" not in arguments:
+        config["model_args"] = {**arguments, "img_size": model.pretrained_cfg["input_size"][1:]}
+    file = weights_in_memory(model.state_dict(), name)
+    found = Resolved(f"timm:{name}", Path(name), json.loads(json.dumps(config)))
+    try:
+        checkpoint = read_weights(file, found, hashed=False)
+    except InputError as error:
+        assert re.search("position", str(error)), error  # rotary positions of another head size
+        return
+    size = config["model_args"]["img_size"]
+    images = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        theirs, ours = model(images), checkpoint.build()(images)
+    off = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    assert off <= 2e-5, f"{name} differs by {off:.1e}"
+
+
 def test_at_least_forty_run_each_time() -> None:
     assert len(set(QUICK)) >= 40
     assert set(QUICK) <= set(NAMES)

@@ -13,6 +13,7 @@ from tests.parity import peers
 from tests.parity.timm_models import assert_equal, images
 from vitrail.config import InputError
 from vitrail.models import parse
+from vitrail.weights.formats.timm.timm_architectures import VITS
 from vitrail.weights.load import read_checkpoint
 
 timm = peers.load("timm")
@@ -31,7 +32,15 @@ TOWERS: dict[str, tuple[str, str, dict[str, Any], bool | None]] = {
 def write_tower(folder: Path, name: str) -> tuple[Any, nn.Module]:
     """Write a tower beside a text tower as open_clip does; also return what computes the same."""
     architecture, pool, more, biased = TOWERS[name]
-    arguments = {**TINY, "img_size": (64, 96), "patch_size": 16, "global_pool": pool, **more}
+    heads = VITS[architecture][1]
+    arguments = {
+        **TINY,
+        "num_heads": heads,
+        "img_size": (64, 96),
+        "patch_size": 16,
+        "global_pool": pool,
+        **more,
+    }
     trunk = peers.randomize(timm.create_model(architecture, **arguments), torch.float32)
     head: nn.Module = nn.Identity()
     state = {f"visual.trunk.{key}": tensor for key, tensor in trunk.state_dict().items()}
@@ -54,7 +63,8 @@ def write_tower(folder: Path, name: str) -> tuple[Any, nn.Module]:
 def test_open_clip(name: str, tmp_path: Path) -> None:
     trunk, head = write_tower(tmp_path / "clip", name)
     mlp = trunk.blocks[0].mlp.fc2.in_features
-    named = f"ViT/16@64x96,heads=3,depth=2,width=48,mlp={mlp}"
+    heads = trunk.blocks[0].attn.num_heads
+    named = f"ViT/16@64x96,heads={heads},depth=2,width=48,mlp={mlp}"
     checkpoint = read_checkpoint(str(tmp_path / "clip"), model=named)
     assert checkpoint.provenance is not None
     assert checkpoint.provenance.format == "open_clip"
@@ -62,6 +72,8 @@ def test_open_clip(name: str, tmp_path: Path) -> None:
     with torch.no_grad():
         assert_equal(checkpoint.build()(x), head(trunk(x)), 2e-5)
     assert parse(str(checkpoint.spec)) == checkpoint.spec
+    with pytest.raises(InputError, match=f"heads {heads}, not 3"):
+        read_checkpoint(str(tmp_path / "clip"), model=named.replace(f"heads={heads}", "heads=3"))
 
 
 def test_open_clips_other_projections_are_refused(tmp_path: Path) -> None:

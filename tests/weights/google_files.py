@@ -1,6 +1,7 @@
 """Golden files as published ones are spelled, prefixed and stacked, and how tests read them."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,10 @@ import torch
 
 from tests.golden.reader import FOLDER
 from tests.golden.reader import arrays as read_arrays
-from vitrail.models import Spec
+from vitrail.models import Spec, parse
 from vitrail.weights.formats.bigvision import BIGVISION
 from vitrail.weights.formats.bit_tf import BIT_TF
-from vitrail.weights.formats.format import Format
+from vitrail.weights.formats.format import FileFacts, Format
 from vitrail.weights.formats.google import GOOGLE
 from vitrail.weights.formats.keymap import Tensors, read_table
 from vitrail.weights.formats.timm.timm import TIMM
@@ -47,14 +48,16 @@ def written(name: str) -> Tensors:
     return older(golden(name)) if home(name) is GOOGLE else golden(name)
 
 
-def identify(tensors: Tensors, config: dict[str, Any] | None = None) -> tuple[Format, Spec]:
+def identify(tensors: Tensors, image: tuple[int, int] | None = None) -> tuple[Format, Spec]:
     """Find the one format that knows the tensors, by their shapes alone."""
     empty = {key: value.to("meta") for key, value in tensors.items()}
     known = []
+    model = None if image is None else replace(parse("ViT-B/1"), image=image)
+    facts = FileFacts(named=model)
     for format in FORMATS:
         shapes = {key: tuple(value.shape) for key, value in format.normalize(empty).items()}
         if format.recognizes(shapes):
-            known.append((format, format.infer(shapes, config or {})))
+            known.append((format, format.infer(shapes, facts)))
     assert len(known) == 1, [format.name for format, _ in known]
     return known[0]
 

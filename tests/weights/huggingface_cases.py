@@ -14,7 +14,7 @@ from torch import Tensor
 from tests.parity import peers
 from tests.parity.transformers_tiny import patchify
 from vitrail.models import Spec, ViTSpec, build
-from vitrail.weights.formats.format import Format
+from vitrail.weights.formats.format import FileFacts, Format
 from vitrail.weights.formats.huggingface.huggingface import (
     HF_CLIP,
     HF_DEIT,
@@ -316,7 +316,7 @@ def read(
     form: Format, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> tuple[Spec, dict[str, Tensor], dict[str, str]]:
     named = form.normalize(tensors)
-    spec = form.infer(shapes_of(named), config)
+    spec = form.infer(shapes_of(named), FileFacts(config))
     return spec, *read_table(form.table(spec), named, form.left_out)
 
 

@@ -5,6 +5,7 @@ import torch
 from tests.golden.reader import arrays, images
 from vitrail.models import build
 from vitrail.weights.formats.bigvision import BIGVISION
+from vitrail.weights.formats.format import FileFacts
 from vitrail.weights.formats.keymap import read_table
 
 
@@ -12,7 +13,7 @@ def read(tensors: dict[str, torch.Tensor]) -> torch.nn.Module:
     named = BIGVISION.normalize(tensors)
     shapes = {key: tuple(value.shape) for key, value in named.items()}
     assert BIGVISION.recognizes(shapes)
-    spec = BIGVISION.infer(shapes, {})
+    spec = BIGVISION.infer(shapes, FileFacts())
     ours, left_out = read_table(BIGVISION.table(spec), named, BIGVISION.left_out)
     assert left_out == {}
     model = build(spec).eval()

@@ -18,6 +18,7 @@ from tests.data.decoding.images import photo
 from tests.parity import peers
 from vitrail.cli import main
 from vitrail.config import InputError
+from vitrail.data import Preprocess
 from vitrail.models import build, parse
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.class_names import imagenet_classes
@@ -251,7 +252,10 @@ def test_timms_vit_tiny_equals_timms(tmp_path: Path, timm_tiny: Path) -> None:
         out = tmp_path / FILES.get(to, to)
         assert convert(str(timm_tiny), out, to).max_difference <= 1e-5
         with torch.inference_mode():
-            again = vitrail.load(str(out)).model(x)
+            named = (
+                "ViT-Ti/16" if to == "torchvision" else None
+            )  # whose own models have no such size
+            again = vitrail.load(str(out), model=named).model(x)
         assert (again - theirs).abs().max() <= 1e-5 * theirs.abs().max()
 
 
@@ -296,11 +300,49 @@ def test_a_multi_label_model_stays_one_or_it_is_said(tmp_path: Path, to: str) ->
     again = read_checkpoint(str(out), model=str(made.spec))
     if to == "torchvision":
         assert again.activation == "softmax"
-        assert result.lost == ("class names", "sigmoid probabilities", "thresholds")
+        unsaid = "the number of heads"
+        assert result.lost == ("class names", "sigmoid probabilities", "thresholds", unsaid)
         assert "not kept by torchvision: class names, sigmoid" in [*result.summary()][-1]
     else:
         assert (again.activation, again.thresholds) == ("sigmoid", limits)
-        assert result.lost == (("class names",) if to == "npz" else ())
+        lost = {"npz": ["class names", "activation=gelu"]}
+        assert [each.partition(" (")[0] for each in result.lost] == lost.get(to, [])
+
+
+@pytest.mark.parametrize("to", ["npz", "bigvision"])
+def test_that_googles_code_has_another_gelu_is_said(to: str, tmp_path: Path) -> None:
+    """Its nn.gelu is the tanh form; the logits there are those of our model with that form."""
+    tanh = make(tmp_path / "tanh", f"{TINY},pool=gap")
+    exact = replace(tanh, spec=replace(tanh.spec, activation="gelu"))
+    save_folder(exact, tmp_path / "exact")
+    assert convert(str(tmp_path / "tanh"), tmp_path / "tanh.npz", to).lost == ()
+    result = convert(str(tmp_path / "exact"), tmp_path / "exact.npz", to)
+    off = compare_logits(exact, tanh)
+    assert off > 1e-5
+    said = f"activation=gelu (its own code has gelu-tanh: logits differ by {off:.1e})"
+    assert result.lost == (said,)
+    assert [*result.summary()][-1] == f"not kept by {to}: {said}"
+    assert load_folder(tmp_path / "exact").spec == read_checkpoint(str(tmp_path / "exact.npz")).spec
+
+
+def test_preprocessing_that_a_format_says_otherwise_is_named(tmp_path: Path) -> None:
+    made = make(tmp_path / "ours", f"{TINY},activation=gelu")
+    size = made.spec.image
+    timms = Preprocess(
+        size=size, mean=(0.485, 0.456, 0.406), std=(0.3,) * 3, interpolation="bicubic", fit="crop",
+        crop=0.9, antialias=False,
+    )  # fmt: skip
+    save_folder(replace(made, preprocess=timms), tmp_path / "ours")
+    assert convert(str(tmp_path / "ours"), tmp_path / "timm", "timm").lost == (
+        "preprocessing's antialias=False (it says True)",
+    )
+    assert convert(str(tmp_path / "timm"), tmp_path / "hf", "hf").lost == (
+        "preprocessing's center=round (it says floor)",
+    )
+    assert convert(str(tmp_path / "hf"), tmp_path / "hf2", "hf").lost == ()
+    assert convert(str(tmp_path / "hf"), tmp_path / "timm2", "timm").lost == (
+        "preprocessing's center=floor (it says round)",
+    )
 
 
 def test_transformers_says_that_a_model_is_multi_label(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_grid_that_is_no_square_asks_for_the_name() -> None:
     file[key] = file[key][:, :13]
     with pytest.raises(InputError, match="12 patches fill no square grid: name the model"):
         identify(file)
-    assert identify(file, {"vitrail_image": (24, 32)})[1].image == (24, 32)
+    assert identify(file, (24, 32))[1].image == (24, 32)
     file[key] = file[key][:, :0]
     with pytest.raises(InputError, match="image must be at least 1"):
         identify(file)

@@ -34,9 +34,9 @@ from vitrail.weights.formats.huggingface.huggingface_names import normalize_name
 
 def test_a_width_that_says_no_heads_is_refused() -> None:
     with pytest.raises(
-        InputError, match=r"width=48,mlp=\d+ has: give its config\.json, or name the"
+        InputError, match=r"width=48,mlp=\d+ has: add its config\.json, or name the"
     ):
-        read(HF_VIT, make(CASES["vit"]).state_dict(), {})
+        read(HF_VIT, make(CASES["vit"]).state_dict(), {"hidden_size": 48})
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,11 @@ _BASE = re.compile(
 
 def parse(name: str) -> Spec:
     """Parse a model's name; an unknown one is refused with the nearest known ones."""
+    return parse_said(name)[0]
+
+
+def parse_said(name: str) -> tuple[Spec, frozenset[str]]:
+    """Parse a model's name; also return the fields that it says, rather than leaves as usual."""
     head, *options = name.split(",")
     base, at, resolution = head.partition("@")
     match = _BASE.fullmatch(base)
@@ -88,7 +93,7 @@ def parse(name: str) -> Spec:
             raise InputError(f"{name!r}: {option!r} is not of the form field=value")
         given[field] = _read_value(field, value)
     try:
-        return from_dict(family, given)
+        return from_dict(family, given), frozenset(given)
     except InputError as error:
         raise InputError(f"{name!r}: {error}") from None
 

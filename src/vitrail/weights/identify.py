@@ -12,22 +12,37 @@ import torch
 from torch import Tensor
 
 from vitrail.config import InputError
-from vitrail.models import Spec, parse, spec_from_dict
-from vitrail.models.spec import ViTSpec
+from vitrail.models import Spec, spec_from_dict
+from vitrail.models.names import parse_said
+from vitrail.models.vit_spec import QUIET
 from vitrail.weights.checkpoint import check_size
 from vitrail.weights.files.tensor_files import WeightsFile
-from vitrail.weights.formats.format import Format
+from vitrail.weights.formats.format import FileFacts, Format
 from vitrail.weights.formats.huggingface.huggingface_inference import check_model_type
 from vitrail.weights.formats.keymap import cut_name
 from vitrail.weights.formats.known_formats import FORMATS
+from vitrail.weights.formats.timm.timm_architectures import RESNETS, VITS
+from vitrail.weights.formats.timm.timm_config import architecture_named
 
+_ALWAYS = ("depth", "width", "mlp", "patch", "image", "stages", "stem_width")
+"""Fields in which a name has to agree even where it does not say them."""
 SPEC_KEY = "vitrail.spec"
 """Where files that we write in another project's format also hold the spec, which says more."""
 
 
-def identify(
-    file: WeightsFile, config: Mapping[str, Any], *, model: str | None = None
-) -> tuple[Format, Spec]:
+def gather_facts(config: Mapping[str, Any], model: str | None = None) -> FileFacts:
+    """Collect what a config and a given name say: one of ours, or of timm's architectures."""
+    if model is None:
+        return FileFacts(config)
+    name = model.removeprefix("timm:").partition(".")[0]
+    if name not in VITS and name not in RESNETS:
+        return FileFacts(config, *parse_said(model))
+    if (there := architecture_named(config)) not in ("", name):
+        raise InputError(f"config.json: the file holds timm's {there}, not {name}")
+    return FileFacts({**config, "architecture": name})
+
+
+def identify(file: WeightsFile, facts: FileFacts) -> tuple[Format, Spec]:
     """Say a file's format and spec from its header alone."""
     empty = {k: torch.empty(shape, device="meta") for k, shape in file.shapes.items()}
     empty = unwrap_names(empty)
@@ -35,13 +50,10 @@ def identify(
         shapes = {k: tuple(v.shape) for k, v in format.normalize(empty).items()}
         if not format.recognizes(shapes):
             continue
-        sure = SPEC_KEY in file.metadata
-        spec = _read_spec(file) if sure else format.infer(shapes, _with_model(config, model))
+        spec = _read_spec(file) if SPEC_KEY in file.metadata else format.infer(shapes, facts)
         check_size(spec, shapes)
-        if model is not None:
-            spec = agree(spec, parse(model), str(file.path), sure=sure)
-        return format, spec
-    check_model_type(config)
+        return format, agree(spec, facts, str(file.path))
+    check_model_type(facts.config)
     known = ", ".join(format.name for format in FORMATS)
     some = ", ".join(map(cut_name, list(file.shapes)[:3]))
     raise InputError(f"{file.path} is in no known format ({known}); it holds {some}, …")
@@ -64,32 +76,28 @@ def _read_spec(file: WeightsFile) -> Spec:
     return spec
 
 
-def _with_model(config: Mapping[str, Any], model: str | None) -> dict[str, Any]:
-    """Let a given name say the grid and the heads, where the shapes alone leave them open."""
-    if model is None:
-        return {**config}
-    named = parse(model)
-    heads = named.heads if isinstance(named, ViTSpec) else None
-    activation = named.activation if isinstance(named, ViTSpec) else None
-    said = {"vitrail_image": named.image, "vitrail_heads": heads, "vitrail_activation": activation}
-    return {**config, **said}
-
-
-def agree(found: Spec, named: Spec, source: str, *, sure: bool) -> Spec:
-    """Take from the name what shapes can't show, and refuse what contradicts them.
-
-    A spec that we wrote is `sure` of all.
-    """
+def agree(found: Spec, facts: FileFacts, source: str) -> Spec:
+    """Take from a given name what weights don't decide, and refuse what contradicts them."""
+    named = facts.named
+    if named is None:
+        return found
     if type(found) is not type(named):
         raise InputError(f"{source} holds a {found.family} ({found.name}), not {named.name}")
-    keys = ("depth", "width", "mlp", "patch", "image", "stages", "stem_width")
-    keys += ("heads",) if sure else ()
-    have = {field.name for field in fields(found)}
-    wrong = [
-        f"{key} {getattr(found, key)}, not {getattr(named, key)}"
-        for key in keys
-        if key in have and getattr(found, key) != getattr(named, key)
-    ]
+    free: dict[str, Any] = {}
+    wrong: list[str] = []
+    for key in (field.name for field in fields(found)):
+        have, wanted = getattr(found, key), getattr(named, key)
+        if have == wanted or (key not in facts.said and key not in _ALWAYS):
+            continue
+        if key in QUIET or key == "position_resize":
+            free[key] = wanted
+        elif key != "layer_scale" or not (have and wanted):  # else its value before training
+            wrong.append(f"{key} {_show(have)}, not {_show(wanted)}")
     if wrong:
         raise InputError(f"{source} holds {found.name}, not {named.name}: {', '.join(wrong)}")
-    return replace(found, heads=named.heads) if isinstance(named, ViTSpec) else found
+    facts.notes.extend(f"{key}={value}, as named" for key, value in free.items())
+    return replace(found, **free)
+
+
+def _show(value: object) -> str:
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)

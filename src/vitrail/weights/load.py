@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data import Preprocess
-from vitrail.models import Spec, parse
-from vitrail.models.names import as_size
+from vitrail.models import Spec
+from vitrail.models.names import as_size, parse_said
 from vitrail.models.spec import Size, ViTSpec
 from vitrail.weights.adapt import adapt_checkpoint
 from vitrail.weights.checkpoint import Checkpoint, Provenance
@@ -26,10 +26,11 @@ from vitrail.weights.files.tensor_files import (
     sha256_of,
     weights_in_memory,
 )
+from vitrail.weights.formats.format import FileFacts
 from vitrail.weights.formats.keymap import Tensors, cut_name, read_table
 from vitrail.weights.formats.known_formats import FORMATS, read_classes, read_preprocess
 from vitrail.weights.formats.mae_decoder import find_decoder, is_decoders
-from vitrail.weights.identify import agree, identify, unwrap_names
+from vitrail.weights.identify import agree, gather_facts, identify, unwrap_names
 from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint, as_model, with_patches
 from vitrail.weights.model_folder import load_folder, load_folder_spec
 from vitrail.weights.multilabel import read_multilabel
@@ -147,16 +148,18 @@ def read_spec(source: str) -> Spec:
     found = resolve(source)
     if found.path.is_dir():
         return load_folder_spec(found.path)
-    return identify(open_checkpoint(found.path), {**found.config, "vitrail_notes": []})[1]
+    return identify(open_checkpoint(found.path), gather_facts(found.config))[1]
 
 
 def read_resolved(found: Resolved, *, model: str | None = None, hashed: bool = True) -> Checkpoint:
     """Read a source whose files were found."""
     if found.path.is_dir():
         checkpoint = load_folder(found.path)
-        if model is not None:
-            agree(checkpoint.spec, parse(model), found.source, sure=True)
-        return checkpoint
+        if model is None:
+            return checkpoint
+        facts = FileFacts({}, *parse_said(model))
+        spec = agree(checkpoint.spec, facts, found.source)
+        return replace(checkpoint, spec=spec, provenance=_add(checkpoint.provenance, facts.notes))
     return read_weights(open_checkpoint(found.path), found, model=model, hashed=hashed)
 
 
@@ -164,8 +167,8 @@ def read_weights(
     file: WeightsFile, found: Resolved, *, model: str | None = None, hashed: bool = True
 ) -> Checkpoint:
     """Read a file that another project wrote."""
-    config, notes = {**found.config}, list[str]()
-    format, spec = identify(file, {**config, "vitrail_notes": notes}, model=model)
+    config, facts = found.config, gather_facts(found.config, model)
+    format, spec = identify(file, facts)
     try:
         theirs = format.normalize(unwrap_names(file.read()))
         tensors, left_out = read_table(format.table(spec), theirs, format.left_out)
@@ -177,7 +180,7 @@ def read_weights(
     check_numbers(tensors | (decoder.tensors if decoder else {}), found.source)
     dropped = {k: left_out[k] for k in left_out if decoder is None or not is_decoders(k)}
     changes = (
-        *notes,
+        *facts.notes,
         *([why] if why else []),
         *(f"left out {cut_name(key)}: {reason}" for key, reason in dropped.items()),
     )
@@ -206,6 +209,10 @@ def read_weights(
             changes=changes,
         ),
     )
+
+
+def _add(provenance: Provenance | None, notes: Sequence[str]) -> Provenance | None:
+    return provenance and replace(provenance, changes=(*provenance.changes, *notes))
 
 
 def _unify(tensors: Tensors) -> tuple[Tensors, tuple[str, ...]]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
+from vitrail.data.transforms.geometry import size_before_crop
+from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.weights.checkpoint import Activation, Checkpoint
 
 MULTI_LABEL = {"problem_type": "multi_label_classification"}
@@ -59,4 +63,28 @@ def list_lost(before: Checkpoint, after: Checkpoint) -> tuple[str, ...]:
         and before.decoder.facts.pixels != after.decoder.facts.pixels,
         "calibration": before.uncertainty is not None and after.uncertainty is None,
     }
-    return tuple(name for name, is_lost in lost.items() if is_lost)
+    found = [name for name, is_lost in lost.items() if is_lost]
+    if before.preprocess is not None and after.preprocess is not None:
+        found += _list_changes(before.preprocess, after.preprocess)
+    return tuple(found)
+
+
+def _list_changes(before: Preprocess, after: Preprocess) -> list[str]:
+    """List what a file says otherwise of the preprocessing; numbers may be rounded."""
+    changes: list[str] = []
+    for name in (field.name for field in fields(before)):
+        ours, theirs = getattr(before, name), getattr(after, name)
+        if name == "patch_size" and not before.patches | after.patches:
+            continue
+        if name == "center" and "stretch" in (before.fit, after.fit):
+            continue
+        if name == "crop":  # what counts is the size before it
+            same = size_before_crop(before) == size_before_crop(after)
+        elif name in ("mean", "std"):
+            pairs = zip(ours, theirs, strict=True)
+            same = all(math.isclose(x, y, rel_tol=1e-6, abs_tol=1e-9) for x, y in pairs)
+        else:
+            same = ours == theirs
+        if not same:
+            changes.append(f"preprocessing's {name}={ours} (it says {theirs})")
+    return changes

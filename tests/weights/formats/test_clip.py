@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from tests.parity import peers
-from tests.weights.convert import assert_same_outputs, convert
+from tests.weights.convert import assert_same_outputs, convert, named
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import ViTSpec, parse
 from vitrail.weights.formats.clip import CLIP, read_open_clip_preprocess
 from vitrail.weights.formats.dino import DINO, MAE
+from vitrail.weights.formats.format import FileFacts
 from vitrail.weights.formats.known_formats import read_preprocess
 from vitrail.weights.formats.timm.timm import TIMM
 
@@ -84,7 +85,7 @@ def open_clip(**model: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("config", "changes"),
     [
-        ({"vitrail_heads": 1}, {}),
+        ({}, {}),
         (open_clip(), {"heads": 2, "activation": "gelu"}),
         (open_clip(quick_gelu=True), {"heads": 2}),
     ],
@@ -94,6 +95,8 @@ def test_clip_is_read_and_written(config: dict[str, Any], changes: dict[str, Any
     spec = replace(SPEC, **changes)
     peer = make_peer(spec)
     text = {key: torch.ones(3) for key in TEXT} | {"logit_scale": torch.ones(())}
+    if not config:
+        text["input_resolution"] = torch.tensor(32)  # in OpenAI's files alone
     state = {**clip_state(peer), **text}
     ours = convert(CLIP, state, config)
     assert ours.spec == spec
@@ -121,14 +124,22 @@ def test_layer_scale_and_no_projection() -> None:
     shapes = {part.key: part.shape for entry in CLIP.table(spec) for part in entry.parts}
     assert shapes["visual.transformer.resblocks.1.ls_2.gamma"] == (64,)
     assert "visual.proj" not in shapes
-    assert CLIP.infer(shapes, {"vitrail_heads": 1}) == spec
+    assert CLIP.infer({**shapes, "vocab_size": ()}, FileFacts()) == spec
 
 
-def test_published_huge_has_its_heads() -> None:
-    wanted = replace(SPEC, **{k: getattr(parse("ViT-H/14"), k) for k in ("depth", "width", "mlp")})
-    wanted = replace(wanted, heads=16, patch=(14, 14), image=(224, 224), classes=1024)
+def test_what_a_file_of_neither_project_leaves_open_is_asked_for() -> None:
+    """Heads of 80 channels and the exact GELU of LAION's ViT-H only open_clip's config says."""
+    sizes = "ViT-H/14,patch_bias=false,pre_norm=true,head_bias=false,norm_eps=1e-5,classes=1024"
+    wanted = parse(f"{sizes},activation=gelu,position_resize=timm")
+    assert isinstance(wanted, ViTSpec)
     shapes = {part.key: part.shape for entry in CLIP.table(wanted) for part in entry.parts}
-    assert CLIP.infer(shapes, {}) == wanted
+    with pytest.raises(InputError, match=r"how many heads it has: .*--model ViT-B/32,activation"):
+        CLIP.infer(shapes, FileFacts())
+    with pytest.raises(InputError, match=r"which GELU it has: .*activation=quick-gelu"):
+        CLIP.infer(shapes, named("ViT-H/14"))
+    assert CLIP.infer(shapes, named("ViT-H/14,activation=gelu")) == wanted
+    narrow = {"embed_dim": 1024, "vision_cfg": {"image_size": 224, "head_width": 80}}
+    assert CLIP.infer(shapes, FileFacts(narrow)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -152,13 +163,13 @@ def test_broken_tower_is_refused() -> None:
     with pytest.raises(
         InputError, match=r"'visual.conv1.weight' is missing or does not have 4 axes"
     ):
-        CLIP.infer({**shapes, "visual.conv1.weight": (64, 3)}, {})
+        CLIP.infer({**shapes, "visual.conv1.weight": (64, 3)}, FileFacts())
     with pytest.raises(InputError, match="keys and values in vision_cfg, got 5"):
-        CLIP.infer(shapes, {"vision_cfg": 5})
+        CLIP.infer(shapes, FileFacts({"vision_cfg": 5}))
     with pytest.raises(InputError, match=r"image_size 7\.5 is not a size"):
-        CLIP.infer(shapes, {"vision_cfg": {"image_size": 7.5}})
+        CLIP.infer(shapes, FileFacts({"vision_cfg": {"image_size": 7.5}}))
     with pytest.raises(InputError, match="image_size 'big' is not a size"):
-        CLIP.infer(shapes, {"vision_cfg": {"image_size": "big"}})
+        CLIP.infer(shapes, FileFacts({"vision_cfg": {"image_size": "big"}}))
 
 
 def test_preprocess() -> None:

@@ -13,6 +13,7 @@ from tests.weights.convert import assert_same_outputs, convert
 from vitrail.config import InputError
 from vitrail.models import ViTSpec, parse
 from vitrail.weights.formats.dino import DINO, MAE
+from vitrail.weights.formats.format import FileFacts
 from vitrail.weights.formats.keymap import read_table
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.timm.timm_config import write_timm_config
@@ -73,7 +74,7 @@ def test_dinov2_is_read_and_written(spec: ViTSpec, resize: Any) -> None:
 def test_what_dino_leaves_out_is_said() -> None:
     state = {**dino_state(make_peer(V2)), **MASK, "head.mlp.0.weight": torch.ones(1)}
     state["student.module.backbone.cls_token"] = torch.ones(1)
-    table = DINO.table(DINO.infer(shapes_of(state), HEADS))
+    table = DINO.table(DINO.infer(shapes_of(state), FileFacts(HEADS)))
     assert read_table(table, state, DINO.left_out)[1] == {
         "mask_token": "the mask token, used by pre-training only",
         "head.mlp.0.weight": "the projection head, used by pre-training only",
@@ -126,7 +127,7 @@ def test_mae_encoder_is_read_and_written() -> None:
 def test_published_dinov2_giant_has_its_spec() -> None:
     with torch.device("meta"):
         peer = timm.create_model("vit_giant_patch14_dinov2", num_classes=0)
-    spec = DINO.infer(shapes_of({**dino_state(peer), **MASK}), {})
+    spec = DINO.infer(shapes_of({**dino_state(peer), **MASK}), FileFacts())
     assert spec == replace(
         parse("ViT/14@518,depth=40,width=1536,heads=24,mlp=4096,activation=swiglu"),
         classes=0,
@@ -163,7 +164,7 @@ def test_other_families_are_refused() -> None:
 
 def test_timm_and_dino_hold_the_same_model() -> None:
     state = {**dino_state(make_peer(GATED)), **MASK}
-    spec = DINO.infer(shapes_of(state), HEADS)
+    spec = DINO.infer(shapes_of(state), FileFacts(HEADS))
     assert isinstance(spec, ViTSpec)
     ours, _ = read_table(DINO.table(spec), state, DINO.left_out)
     assert write_timm_config(spec, None, None)["architecture"] == "vit_giant_patch14_dinov2"

@@ -48,7 +48,7 @@ def test_golden_files_say_their_format_and_spec(name: str) -> None:
         assert spec.image == (224, 224)
         spec = replace(spec, image=wanted.image)
     assert spec == wanted
-    assert identify(golden(name), {"vitrail_image": wanted.image}) == (format, wanted)
+    assert identify(golden(name), wanted.image) == (format, wanted)
 
 
 @pytest.mark.parametrize("name", MODELS)

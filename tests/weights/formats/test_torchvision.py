@@ -1,7 +1,6 @@
 """torchvision's ViT, tiny and random: read, and written back for torchvision to read."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -9,8 +8,10 @@ from torch import Tensor
 
 from tests.parity import peers
 from tests.parity.torchvision_models import BASE, torchvision_vit
+from tests.weights.convert import named
 from vitrail.config import InputError
 from vitrail.models import HybridSpec, Spec, build
+from vitrail.weights.formats.format import FileFacts
 from vitrail.weights.formats.huggingface.huggingface import (
     HF_CLIP,
     HF_DEIT,
@@ -21,7 +22,6 @@ from vitrail.weights.formats.huggingface.huggingface import (
 from vitrail.weights.formats.keymap import read_table, write_table
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.torchvision import TORCHVISION
-from vitrail.weights.load import load
 
 WIDE = replace(BASE, width=128, heads=2)
 SPECS = {
@@ -35,9 +35,11 @@ def shapes_of(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {key: tuple(value.shape) for key, value in tensors.items()}
 
 
-def read(tensors: dict[str, Tensor], **config: Any) -> tuple[Spec, dict[str, Tensor]]:
+def read(
+    tensors: dict[str, Tensor], facts: FileFacts | None = None
+) -> tuple[Spec, dict[str, Tensor]]:
     named = TORCHVISION.normalize(tensors)
-    spec = TORCHVISION.infer(shapes_of(named), config)
+    spec = TORCHVISION.infer(shapes_of(named), facts or FileFacts())
     ours, left_out = read_table(TORCHVISION.table(spec), named, TORCHVISION.left_out)
     assert left_out == {}
     return spec, ours
@@ -63,7 +65,7 @@ def test_reads_and_writes_torchvision(name: str, version: str) -> None:
     others = [HF_VIT, HF_DEIT, HF_DINOV2, HF_CLIP, HF_SIGLIP, TIMM]
     assert TORCHVISION.recognizes(shapes_of(TORCHVISION.normalize(tensors)))
     assert not any(form.recognizes(shapes_of(form.normalize(tensors))) for form in others)
-    spec, ours = read(tensors, vitrail_heads=2)
+    spec, ours = read(tensors, named(SPECS[name]))
     assert spec == SPECS[name]
     model, x = build(spec), peers.images(spec, torch.float32)
     model.load_state_dict(ours)
@@ -77,36 +79,34 @@ def test_reads_and_writes_torchvision(name: str, version: str) -> None:
         assert torch.equal(again(x), peer(x))
 
 
-@pytest.mark.parametrize(("width", "heads"), [(48, 4), (128, 2), (768, 12), (1280, 16)])
+@pytest.mark.parametrize(("width", "heads"), [(48, 4), (128, 2), (192, 3), (768, 12), (1280, 16)])
 def test_heads_of_no_published_shape_are_asked_for(width: int, heads: int) -> None:
     spec = replace(BASE, width=width, heads=heads, mlp=8)
     state = dict(torchvision_vit(spec, torch.float32).state_dict())
-    assert read(state, vitrail_heads=heads)[0] == spec
+    assert read(state, named(spec))[0] == spec
     with pytest.raises(InputError, match=rf"how many heads .*width={width}.*--model .*,heads=16"):
         read(state)
 
 
 def test_heads_of_a_published_shape_are_taken_from_it_and_said() -> None:
-    tiny = replace(BASE, depth=12, width=192, heads=3, mlp=768)
-    state = dict(torchvision_vit(tiny, torch.float32).state_dict())
-    notes: list[str] = []
-    assert read(state, vitrail_notes=notes)[0] == tiny
-    assert notes == [
-        "the file does not say the number of heads: 3, as in published models of "
-        "depth=12,width=192,mlp=768"
+    base = replace(BASE, depth=12, width=768, heads=12, mlp=3072)
+    with torch.device("meta"):
+        state = dict(torchvision_vit(base, torch.float32).state_dict())
+    facts = FileFacts()
+    assert TORCHVISION.infer(shapes_of(state), facts) == base
+    assert facts.notes == [
+        "the file does not say the number of heads: 12, as in its project's models of "
+        "depth=12,width=768,mlp=3072"
     ]
-    provenance = load(state).provenance
-    assert provenance is not None
-    assert provenance.changes == tuple(notes)
-    named = load(state, model=str(tiny)).provenance
-    assert named is not None
-    assert named.changes == ()
+    facts = named(base)
+    assert TORCHVISION.infer(shapes_of(state), facts) == base
+    assert facts.notes == []
 
 
 def test_a_file_without_a_head_gives_features() -> None:
     state = torchvision_vit(WIDE, torch.float32).state_dict()
     bare = {key: value for key, value in state.items() if not key.startswith("heads.")}
-    assert read(bare, vitrail_heads=2)[0] == replace(WIDE, classes=0)
+    assert read(bare, named(WIDE))[0] == replace(WIDE, classes=0)
 
 
 def test_what_does_not_fit_is_refused_at_once() -> None:
@@ -114,7 +114,7 @@ def test_what_does_not_fit_is_refused_at_once() -> None:
     del state["encoder.layers.encoder_layer_1.ln_2.bias"]
     state["heads.extra"] = torch.zeros(1)
     with pytest.raises(InputError) as error:
-        read(state, vitrail_heads=2)
+        read(state, named(WIDE))
     assert str(error.value) == (
         "missing 'encoder.layers.encoder_layer_1.ln_2.bias' (128,); unknown 'heads.extra'"
     )

@@ -135,21 +135,27 @@ class Fitting(NamedTuple):
 def fit_to_size(height: int, width: int, preprocess: Preprocess) -> Fitting:
     """Work out how evaluation fits an image to the model's size."""
     rows, columns = preprocess.size
-    # The nudge is for a crop that was computed as 224 / 232 and must give 232 again.
-    large = [side / preprocess.crop + 1e-6 for side in preprocess.size]
+    tall, wide = large = size_before_crop(preprocess)
     if preprocess.fit == "stretch":
-        tall, wide = round(large[0]), round(large[1])
         after = Box((tall - rows) // 2, (wide - columns) // 2, rows, columns)
         return Fitting(Box(0, 0, height, width), (tall, wide), after)
     before = middle(height, width, preprocess.size)
     if preprocess.fit == "small":
-        size = round(large[0]), round(large[1])
-        tall, wide = small_size(before.height, before.width, size)
+        tall, wide = small_size(before.height, before.width, large)
         after = Box((tall - rows) // 2, (wide - columns) // 2, rows, columns)
         return Fitting(before, (tall, wide), after)
-    tall, wide = _cover(before.height, before.width, (math.floor(large[0]), math.floor(large[1])))
-    after = Box(round((tall - rows) / 2), round((wide - columns) / 2), rows, columns)
+    tall, wide = _cover(before.height, before.width, large)
+    half = math.floor if preprocess.center == "floor" else round
+    after = Box(half((tall - rows) / 2), half((wide - columns) / 2), rows, columns)
     return Fitting(before, (tall, wide), after)
+
+
+def size_before_crop(preprocess: Preprocess) -> Size:
+    """Return the size that the model's own is cut from, if the image has its shape."""
+    # The nudge is for a crop that was computed as 224 / 232 and must give 232 again.
+    height, width = (side / preprocess.crop + 1e-6 for side in preprocess.size)
+    half = math.floor if preprocess.fit == "crop" else round
+    return half(height), half(width)
 
 
 def fit_to_patches(height: int, width: int, patch: int, budget: int) -> Size:

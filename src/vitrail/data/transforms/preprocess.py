@@ -10,6 +10,7 @@ from vitrail.config import InputError
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "area"]
 Fit = Literal["stretch", "crop", "small"]
+Center = Literal["round", "floor"]
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and std of ImageNet's pixels, with which timm, DeiT and MAE normalize."""
 LARGEST_SIDE = 4096
@@ -29,14 +30,17 @@ class Preprocess:
     interpolation: Interpolation
     fit: Fit
     """`stretch` resizes to the size whatever the shape (Google, Hugging Face); `crop` resizes the
-    short side and cuts the center out, with torchvision's and timm's rounding; `small` does so with
-    big_vision's."""
+    short side and cuts the center out, as torchvision, timm and Hugging Face do; `small` does so
+    with big_vision's rounding."""
     crop: float = 1.0
     """The part of the resized image's side that is kept: both sides with `stretch`, the short
     one otherwise."""
     antialias: bool = True
     """Whether a smaller image is averaged from all pixels, as Pillow does; TensorFlow's plain
     resize, with which the paper's models were trained, takes the nearest ones only."""
+    center: Center = "round"
+    """Where `crop` begins if the margin is an odd number of pixels: its half, rounded (torchvision
+    and timm) or rounded down (Hugging Face)."""
     patches: int = 0
     """Patch budget (NaFlex, SigLIP 2): images keep their aspect ratio, in as many patches as fit; 0
     for images of one size. Where one size is needed, as in exported models, it is `size`."""

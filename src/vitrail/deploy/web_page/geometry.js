@@ -46,5 +46,6 @@ export function fit(height, width, preprocess) {
   const small = preprocess.fit === "small";
   const size = small ? coverSmall(before.height, before.width, large.map(round))
     : cover(before.height, before.width, large.map(Math.floor));
-  return { before, size, after: inside(size, small ? Math.floor : round) };
+  const down = small || preprocess.center === "floor";
+  return { before, size, after: inside(size, down ? Math.floor : round) };
 }

@@ -18,6 +18,8 @@ from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.conversion.reference import NoReferenceError, run_reference
 from vitrail.weights.conversion.write_formats import WRITERS
 from vitrail.weights.files.shards import open_checkpoint
+from vitrail.weights.formats.format import FileFacts
+from vitrail.weights.identify import identify
 from vitrail.weights.load import read_resolved
 from vitrail.weights.loaded import AnyModel, as_checkpoint
 from vitrail.weights.multilabel import list_lost
@@ -96,8 +98,28 @@ def _check(
         raise InputError(f"{out} as {to} gives other logits than its source: {difference:.1e}")
     sides = [(written, again)] if found is None else [(found, checkpoint), (written, again)]
     off, compared_with = _compare_with_reference(checkpoint, sides)
-    lost = list_lost(checkpoint, again)
+    lost = (*list_lost(checkpoint, again), *_list_unsaid(checkpoint, written))
     return ConversionResult(to, _list_files(part, out), max(difference, off), compared_with, lost)
+
+
+def _list_unsaid(checkpoint: Checkpoint, written: Resolved) -> tuple[str, ...]:
+    """List what the written file does not say to its project's own code, which reads no spec."""
+    if written.path.is_dir():  # our own
+        return ()
+    file = replace(open_checkpoint(written.path), metadata={})
+    spec, lost = checkpoint.spec, list[str]()
+    try:
+        found = identify(file, FileFacts(written.config, spec))[1]
+    except InputError:
+        lost.append("the number of heads")
+        found = identify(file, FileFacts(written.config, spec, frozenset({"heads"})))[1]
+    for name in ("activation", "norm_eps"):
+        ours, theirs = (getattr(each, name, None) for each in (spec, found))
+        if ours != theirs:
+            changed = replace(checkpoint, spec=replace(spec, **{name: theirs}))
+            off = compare_logits(checkpoint, changed)
+            lost.append(f"{name}={ours} (its own code has {theirs}: logits differ by {off:.1e})")
+    return tuple(lost)
 
 
 def _list_files(part: Path, out: Path) -> tuple[Path, ...]:

@@ -7,7 +7,6 @@ blocks stacked by scan and older spellings are read; what is written has each bl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from torch import Tensor
 
@@ -26,7 +25,7 @@ from vitrail.weights.formats.flax import (
     split_heads,
 )
 from vitrail.weights.formats.flax import left_out as left_out_by_both
-from vitrail.weights.formats.format import Format, Shapes, is_square
+from vitrail.weights.formats.format import FileFacts, Format, Shapes, is_square
 from vitrail.weights.formats.google import GOOGLE, google_bit_rows
 from vitrail.weights.formats.keymap import Row, Table, Tensors, make_table
 
@@ -79,8 +78,8 @@ def _recognizes(shapes: Shapes) -> bool:
     return encoder and not GOOGLE.recognizes(shapes)
 
 
-def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
-    given = infer_vit(shapes, _DIALECT)
+def _infer(shapes: Shapes, facts: FileFacts) -> Spec:
+    given = infer_vit(shapes, facts, _DIALECT)
     learned = _DIALECT.positions in shapes
     check_axes(shapes, {}, {_DIALECT.positions: 3})
     rows = shapes[_DIALECT.positions][1] if learned else None
@@ -89,7 +88,7 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     patches = None if rows is None else rows - covered
     return ViTSpec(
         **given,
-        image=find_image(config, given["patch"], patches),
+        image=find_image(facts, given["patch"], patches),
         channels=shapes["embedding/kernel"][2],
         pool="token" if "cls" in shapes else "map" if "MAPHead_0/probe" in shapes else "gap",
         position="learned-1d" if learned else "sincos-2d",

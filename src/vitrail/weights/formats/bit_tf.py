@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from torch import Tensor
 
@@ -12,7 +11,7 @@ from vitrail.config import InputError
 from vitrail.models import BiTSpec, Spec
 from vitrail.weights.formats.conventions import find_image
 from vitrail.weights.formats.flax import check_axes, conv
-from vitrail.weights.formats.format import Format, Shapes, count_stages
+from vitrail.weights.formats.format import FileFacts, Format, Shapes, count_stages
 from vitrail.weights.formats.google import units
 from vitrail.weights.formats.keymap import Part, Row, Table, Tensors, make_table
 
@@ -58,7 +57,7 @@ def _recognizes(shapes: Shapes) -> bool:
     return _ROOT in shapes
 
 
-def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer(shapes: Shapes, facts: FileFacts) -> Spec:
     """Read a BiT's spec; no file says its resolution, and this code's max-pool saw zeros."""
     check_axes(shapes, {_ROOT: 4}, {_HEAD: 4})
     return BiTSpec(
@@ -66,7 +65,7 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
         width=shapes[_ROOT][3],
         channels=shapes[_ROOT][2],
         classes=shapes.get(_HEAD, (0,))[-1],
-        image=find_image(config, (1, 1), None),
+        image=find_image(facts, (1, 1), None),
         pool_padding="zeros",
     )
 

@@ -9,11 +9,16 @@ from typing import Any
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Fit, Preprocess
 from vitrail.models import Spec, ViTSpec
-from vitrail.models.spec import Size
+from vitrail.models.spec import Activation, Size
 from vitrail.weights.formats.conventions import UNGATED, require, require_vit, section
-from vitrail.weights.formats.format import Format, Shapes, count_layers, square_side
+from vitrail.weights.formats.format import (
+    FileFacts,
+    Format,
+    Shapes,
+    count_layers,
+    square_side,
+)
 from vitrail.weights.formats.keymap import Part, Row, Table, linear_rows, make_table
-from vitrail.weights.formats.timm.timm_inference import read_heads
 
 _AXES = {  # of the tensors that a spec is read from
     "visual.class_embedding": 1,
@@ -23,6 +28,9 @@ _AXES = {  # of the tensors that a spec is read from
     "visual.proj": 2,
 }
 _TEXT = r"(text|transformer|token_embedding|ln_final)\..+|positional_embedding|text_projection"
+_OPENAI = {"input_resolution", "context_length", "vocab_size"}
+"""What OpenAI's own files hold beside the weights; open_clip's don't."""
+_UNSAID = "the file does not say {}: add open_clip's config, or name the model, as in --model {}"
 _NUMBERS = r"logit_scale|logit_bias|attn_mask|input_resolution|context_length|vocab_size"
 _OURS = {"attention.norm": "ln_1", "attention.output": "attn.out_proj", "mlp.norm": "ln_2"}
 _OURS |= {"mlp.hidden": "mlp.c_fc", "mlp.output": "mlp.c_proj"}
@@ -65,7 +73,7 @@ def _recognizes(shapes: Shapes) -> bool:
     return {"visual.class_embedding", "visual.conv1.weight"} <= shapes.keys()
 
 
-def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer(shapes: Shapes, facts: FileFacts) -> Spec:
     for key, axes in _AXES.items():
         shape = shapes.get(key, () if key != "visual.proj" else (1, 1))
         if len(shape) != axes or 0 in shape:
@@ -77,14 +85,14 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     mlp = shapes[f"{block}.mlp.c_fc.weight"][0]
     depth = count_layers(shapes, r"visual\.transformer\.resblocks\.(\d+)\.")
     depth = min(depth, len(shapes))  # whatever a name claims
-    image = clip_image(config)
+    image, openai = clip_image(facts), not _OPENAI.isdisjoint(shapes)
     if image is None:
         side = square_side(shapes["visual.positional_embedding"][0] - 1)
         image = side * patch[0], side * patch[1]
     return ViTSpec(
         depth=depth,
         width=width,
-        heads=_heads(depth, width, mlp, config),
+        heads=_heads(width, facts, openai=openai),
         mlp=mlp,
         patch=(patch[0], patch[1]),
         image=image,
@@ -92,7 +100,7 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
         classes=shapes.get("visual.proj", (0, 0))[1],
         patch_bias=False,
         pre_norm=True,
-        activation="quick-gelu" if _is_quick(config) else "gelu",
+        activation=_activation(facts, openai=openai),
         layer_scale=1e-5 if f"{block}.ls_1.gamma" in shapes else 0.0,
         norm_eps=1e-5,
         head_bias=False,
@@ -100,19 +108,24 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     )
 
 
-def _heads(depth: int, width: int, mlp: int, config: Mapping[str, Any]) -> int:
-    size = clip_vision(config).get("head_width")
-    if isinstance(size, int) and size > 0:
-        return width // size
-    return read_heads(depth, width, mlp, config)
+def _heads(width: int, facts: FileFacts, *, openai: bool) -> int:
+    """Return the heads: as open_clip's config says, or of 64 channels, its and OpenAI's usual."""
+    size = clip_vision(facts.config).get("head_width", 64)
+    if not isinstance(size, int) or size < 1:
+        raise InputError(f"config.json: expected a number for head_width, got {size!r}")
+    if "heads" in facts.said or openai or clip_vision(facts.config):
+        return facts.told("heads", width // size)
+    raise InputError(_UNSAID.format("how many heads it has", "ViT-B/32,activation=gelu"))
 
 
-def _is_quick(config: Mapping[str, Any]) -> bool:
-    """Say which GELU it is: as the model's given name or open_clip's config says, else OpenAI's."""
-    said = config.get("vitrail_activation")
-    if not clip_vision(config) and said in ("gelu", "quick-gelu"):
-        return said == "quick-gelu"
-    return bool(_model(config).get("quick_gelu", not clip_vision(config)))
+def _activation(facts: FileFacts, *, openai: bool) -> Activation:
+    """Return which GELU it is: OpenAI's own, or as open_clip's config or the model's name says."""
+    if openai or clip_vision(facts.config):
+        quick = _model(facts.config).get("quick_gelu", openai)
+        return "quick-gelu" if quick else "gelu"
+    if "activation" not in facts.said:
+        raise InputError(_UNSAID.format("which GELU it has", "ViT-B/32,activation=quick-gelu"))
+    return facts.told("activation", "gelu")
 
 
 def _model(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -124,9 +137,11 @@ def clip_vision(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return section(_model(config), "vision_cfg")
 
 
-def clip_image(config: Mapping[str, Any]) -> Size | None:
+def clip_image(facts: FileFacts) -> Size | None:
     """Return the resolution that the config, or the model's given name, says."""
-    size = config.get("vitrail_image") or clip_vision(config).get("image_size")
+    size = clip_vision(facts.config).get("image_size")
+    if size is None and facts.named is not None:
+        return facts.named.image
     if size is None:
         return None
     sides = (size, size) if isinstance(size, int) else size
@@ -141,7 +156,7 @@ def clip_image(config: Mapping[str, Any]) -> Size | None:
 
 def read_open_clip_preprocess(config: Mapping[str, Any]) -> Preprocess | None:
     """Read the transform of open_clip's config; None where it says none that we have."""
-    said, size = section(config, "preprocess_cfg"), clip_image(config)
+    said, size = section(config, "preprocess_cfg"), clip_image(FileFacts(config))
     fits: dict[str, Fit] = {"shortest": "crop", "squash": "stretch"}
     fit = fits.get(str(said.get("resize_mode", "shortest")))
     interpolation = said.get("interpolation", "bicubic")

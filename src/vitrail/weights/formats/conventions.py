@@ -9,42 +9,49 @@ from vitrail.config import InputError
 from vitrail.models import Spec, ViTSpec
 from vitrail.models.names import SIZES
 from vitrail.models.spec import Size
-from vitrail.weights.formats.format import Shapes, count_layers, square_side
+from vitrail.weights.formats.format import FileFacts, Shapes, count_layers, square_side
 from vitrail.weights.formats.keymap import Shape
 
-_KNOWN_HEADS = {(s["depth"], s["width"], s["mlp"]): s["heads"] for s in reversed(SIZES.values())}
-_KNOWN_HEADS |= {(40, 1536, 4096): 24}  # DINOv2's giant
 _USUAL_SIDE = 224
 UNGATED = ("gelu", "gelu-tanh", "quick-gelu")
 """Activations of an MLP of two layers, without a gate."""
 
 
-def known_heads(config: Mapping[str, Any], depth: int, width: int, mlp: int) -> int:
-    """Give the heads that a model's given name says, else those of a published model, with a note.
+def heads_of(sizes: str) -> dict[tuple[int, int, int], int]:
+    """Return the heads of sizes ("B L H") by depth, width and MLP size."""
+    shapes = (SIZES[size] for size in sizes.split())
+    return {(s["depth"], s["width"], s["mlp"]): s["heads"] for s in shapes}
 
-    Tensors don't show them, so for any other shape they have to be told.
+
+def find_heads(
+    facts: FileFacts, shape: tuple[int, int, int], published: Mapping[tuple[int, int, int], int]
+) -> int:
+    """Return the heads that a model's name says, else those of the project's own models.
+
+    `shape` is depth, width and MLP size. A shape that the project has not published is refused.
     """
-    if heads := config.get("vitrail_heads"):
-        return heads
-    heads, shape = _KNOWN_HEADS.get((depth, width, mlp)), f"depth={depth},width={width},mlp={mlp}"
-    if heads is None:
+    if "heads" in facts.said and isinstance(facts.named, ViTSpec):
+        return facts.named.heads
+    text = "depth={},width={},mlp={}".format(*shape)
+    if shape not in published:
         raise InputError(
-            f"the file does not say how many heads a model of {shape} has: give its config.json, "
-            f"or name the model, as in --model ViT/16,{shape},heads=16"
+            f"the file does not say how many heads a model of {text} has: add its config.json, or "
+            f"name the model, as in --model ViT/16,{text},heads=16"
         )
-    config.get("vitrail_notes", []).append(
-        f"the file does not say the number of heads: {heads}, as in published models of {shape}"
+    facts.notes.append(
+        f"the file does not say the number of heads: {published[shape]}, as in its project's "
+        f"models of {text}"
     )
-    return heads
+    return published[shape]
 
 
-def find_image(config: Mapping[str, Any], stride: Size, patches: int | None) -> Size:
-    """Say the resolution of a number of patches: the named model's, else a square's.
+def find_image(facts: FileFacts, stride: Size, patches: int | None) -> Size:
+    """Return the resolution of a number of patches: the named model's, else a square's.
 
     Without a number, where the file holds no positions, it is the size nearest 224.
     """
-    named: Size | None = config.get("vitrail_image")
-    if named is not None:
+    if facts.named is not None:
+        named = facts.named.image
         counts = [side // max(step, 1) for side, step in zip(named, stride, strict=True)]
         if patches in (None, counts[0] * counts[1]):
             return named

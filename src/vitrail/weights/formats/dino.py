@@ -14,14 +14,16 @@ from typing import Any
 from torch import Tensor
 
 from vitrail.models import Spec, ViTSpec
-from vitrail.weights.formats.conventions import UNGATED, require_vit
-from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.conventions import UNGATED, heads_of, require_vit
+from vitrail.weights.formats.format import FileFacts, Format, Shapes
 from vitrail.weights.formats.keymap import Row, Table, make_table
 from vitrail.weights.formats.timm.timm import encoder_rows, is_encoder
 from vitrail.weights.formats.timm.timm_inference import infer_encoder
 
 _TO_TIMM = {"register_tokens": "reg_token"}
 _TO_TIMM |= {f"mlp.{dino}.": f"mlp.{timm}." for dino, timm in (("w12", "fc1"), ("w3", "fc2"))}
+_DINO_HEADS = {**heads_of("Ti S B L"), (40, 1536, 4096): 24}
+_MAE_HEADS = heads_of("B L H")
 _DINO_ONLY = r"register_tokens|mask_token|blocks\.0\.mlp\.w12\.weight|student\..+"
 _DINO_HEAD = r"(head\.(mlp|last_layer)|dino_head|ibot_head)\..+"
 _DECODER = r"decoder_\w+(\..+)?"
@@ -59,10 +61,12 @@ def _mae_table(spec: Spec) -> Table:
     return make_table(vit, encoder_rows(vit), "MAE")
 
 
-def _infer_dino(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer_dino(shapes: Shapes, facts: FileFacts) -> Spec:
     """Read a backbone's spec; the projection head of pre-training is not a classifier."""
     named = {_timm_name(key): shape for key, shape in shapes.items()}
-    spec = infer_encoder({k: v for k, v in named.items() if not re.match("head", k)}, config)
+    spec = infer_encoder(
+        {k: v for k, v in named.items() if not re.match("head", k)}, facts, _DINO_HEADS
+    )
     # DINOv2 with registers resizes positions with antialiasing, as timm does; without them
     # otherwise, and so does DINO.
     return replace(spec, position_resize="timm" if spec.registers else "dinov2")
@@ -74,9 +78,9 @@ def _timm_name(key: str) -> str:
     return key
 
 
-def _infer_mae(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer_mae(shapes: Shapes, facts: FileFacts) -> Spec:
     """Read the encoder's spec; its fixed sin-cos positions are a table in the file."""
-    return replace(infer_encoder(shapes, config), position_resize="huggingface")
+    return replace(infer_encoder(shapes, facts, _MAE_HEADS), position_resize="huggingface")
 
 
 def _leave_dino(key: str) -> str | None:

@@ -13,18 +13,18 @@ from vitrail.config import InputError
 from vitrail.models import Spec, ViTSpec
 from vitrail.weights.formats.conventions import (
     count_depth,
+    find_heads,
     find_image,
-    known_heads,
     require_vit,
     shape_of,
 )
-from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.format import FileFacts, Format, Shapes
 from vitrail.weights.formats.keymap import Row, Table, linear_rows, make_table
 
 _THETA = 100.0
 _PERIODS = "rope_embed.periods"
-_HEADS = {(32, 1280): 20, (40, 4096): 32}
-"""By depth and width, those of H+ and 7B, whose MLPs no other published model has."""
+_HEADS = {(12, 384): 6, (12, 768): 12, (24, 1024): 16, (32, 1280): 20, (40, 4096): 32}
+"""Of S and S+, B, L, H+ and 7B, by depth and width."""
 _ROOMS = re.compile(r"^(teacher\.|module\.|backbone\.|_orig_mod\.)+")
 _LEFT_OUT = {
     r"mask_token|local_cls_norm\..+": "used by pre-training only",
@@ -39,21 +39,21 @@ def _is_dinov3(shapes: Shapes) -> bool:
     return {_PERIODS, "patch_embed.proj.weight", "blocks.0.attn.qkv.weight"} <= shapes.keys()
 
 
-def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer(shapes: Shapes, facts: FileFacts) -> Spec:
     width, channels, *patch = shape_of(shapes, "patch_embed.proj.weight", 4)
     gated = "blocks.0.mlp.w3.weight" in shapes
     output = f"blocks.0.mlp.{'w3' if gated else 'fc2'}.weight"
     depth, mlp = count_depth(shapes, r"blocks\.(\d+)\."), shape_of(shapes, output, 2)[1]
     stride = patch[0], patch[1]
-    named = config.get("vitrail_heads") or _HEADS.get((depth, width))
+    known = {(*shape, mlp): heads for shape, heads in _HEADS.items()}
     biased = "blocks.0.attn.qkv.bias" in shapes
     return ViTSpec(
         depth=depth,
         width=width,
-        heads=named or known_heads(config, depth, width, mlp),
+        heads=find_heads(facts, (depth, width, mlp), known),
         mlp=mlp,
         patch=stride,
-        image=find_image(config, stride, None),
+        image=find_image(facts, stride, None),
         channels=channels,
         classes=0,
         registers=shape_of(shapes, "storage_tokens", 3)[1] if "storage_tokens" in shapes else 0,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.models import HybridSpec, ViTSpec
-from vitrail.weights.formats.format import Shapes, count_layers
+from vitrail.weights.formats.format import FileFacts, Shapes, count_layers
 from vitrail.weights.formats.keymap import Part, Row, Shape, Tensors
 
 ROOTS = ("", "params/", "opt/target/", "params/img/")
@@ -156,7 +156,7 @@ def join_heads(spec: ViTSpec, ours: str, theirs: str) -> Iterator[Row]:
     yield f"{ours}.bias", f"{theirs}/bias"
 
 
-def infer_vit(shapes: Shapes, dialect: Dialect) -> dict[str, Any]:
+def infer_vit(shapes: Shapes, facts: FileFacts, dialect: Dialect) -> dict[str, Any]:
     """Read what the projects' ViTs say of themselves alike; the rest are our defaults."""
     block = "Transformer/encoderblock_0"
     query = f"{block}/{dialect.attention}/query/kernel"
@@ -171,6 +171,8 @@ def infer_vit(shapes: Shapes, dialect: Dialect) -> dict[str, Any]:
         "patch": shapes["embedding/kernel"][:2],
         "classes": shapes.get("head/kernel", (0, 0))[1],
         "representation": shapes.get("pre_logits/kernel", (0, 0))[1],
+        "activation": facts.told("activation", "gelu-tanh"),  # as Flax's nn.gelu
+        "norm_eps": facts.told("norm_eps", 1e-6),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import isqrt
 from typing import Any
 
@@ -20,16 +20,44 @@ Shapes = Mapping[str, Shape]
 
 
 @dataclass(frozen=True)
+class FileFacts:
+    """What is known of a file beside its tensors."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """Its config.json; empty where there is none."""
+    named: Spec | None = None
+    """The model that a person named."""
+    said: frozenset[str] = frozenset()
+    """The fields of the named model that its name says."""
+    notes: list[str] = field(default_factory=list)
+    """What was taken from elsewhere than the file, for the weights' provenance."""
+
+    def told(self, name: str, usual: Any) -> Any:
+        """Return a field that the file leaves open: as the name says, else the project's usual."""
+        if name not in self.said:
+            return usual
+        value = getattr(self.named, name)
+        if value != usual:
+            self.notes.append(f"{name}={value}, as named; the file does not say it")
+        return value
+
+    def with_config(self, config: Mapping[str, Any]) -> FileFacts:
+        """Return the same with another config."""
+        return replace(self, config=config)
+
+
+@dataclass(frozen=True)
 class Format:
     """One project's names and shapes for the models that it shares with us."""
 
     name: str
     recognizes: Callable[[Shapes], bool]
     """Whether a file with these tensors is in this format."""
-    infer: Callable[[Shapes, Mapping[str, Any]], Spec]
-    """Read the spec from the shapes and the file's own config (empty where it has none).
+    infer: Callable[[Shapes, FileFacts], Spec]
+    """Read the spec from the shapes and what else is known of the file.
 
-    A grid that neither says is square; heads that neither says are those of published models."""
+    A grid that nothing says is square. Any other number that no tensor shows is the project's own,
+    the config's or the named model's; where none of them says it, the file is refused."""
     table: Callable[[Spec], Table]
     """List our parameters and the tensors that they are made of; refuse a spec that the format
     can't express with an InputError that says which option."""

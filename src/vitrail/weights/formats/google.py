@@ -27,7 +27,7 @@ from vitrail.weights.formats.flax import (
     norm,
     respell,
 )
-from vitrail.weights.formats.format import Format, Shapes, blocks_of, count_stages
+from vitrail.weights.formats.format import FileFacts, Format, Shapes, blocks_of, count_stages
 from vitrail.weights.formats.keymap import Row, Shape, Table, Tensors, make_table
 
 _DIALECT = Dialect(
@@ -103,34 +103,34 @@ def _recognizes(shapes: Shapes) -> bool:
     return {_DIALECT.positions, "embedding/kernel"} <= shapes.keys() or BIT_ROOT in shapes
 
 
-def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer(shapes: Shapes, facts: FileFacts) -> Spec:
     if BIT_ROOT in shapes:
-        return _infer_bit(shapes, config)
-    given = infer_vit(shapes, _DIALECT)
+        return _infer_bit(shapes, facts)
+    given = infer_vit(shapes, facts, _DIALECT)
     check_axes(shapes, {_DIALECT.positions: 3})
     token = "cls" in shapes
     given["pool"] = "token" if token else "gap"
     patches = shapes[_DIALECT.positions][1] - token
     if "conv_root/kernel" not in shapes:
-        image = find_image(config, given["patch"], patches)
+        image = find_image(facts, given["patch"], patches)
         return ViTSpec(**given, image=image, channels=shapes["embedding/kernel"][2])
     check_axes(shapes, {"conv_root/kernel": 4})
     channels, width = shapes["conv_root/kernel"][2:]
     stages = count_stages(shapes, r"block(\d)/unit(\d{1,3})/conv1/kernel")
     stride = 4 * 2 ** max(len(stages) - 1, 0)
-    image = find_image(config, (stride * given["patch"][0], stride * given["patch"][1]), patches)
+    image = find_image(facts, (stride * given["patch"][0], stride * given["patch"][1]), patches)
     stem: dict[str, Any] = {"stages": stages, "stem_width": width, "channels": channels}
     return HybridSpec(**given, **stem, image=image)
 
 
-def _infer_bit(shapes: Shapes, config: Mapping[str, Any]) -> BiTSpec:
+def _infer_bit(shapes: Shapes, facts: FileFacts) -> BiTSpec:
     check_axes(shapes, {BIT_ROOT: 4}, HEAD)
     return BiTSpec(
         stages=count_stages(shapes, r"block(\d)/unit(\d{2,3})/conv1/kernel"),
         width=shapes[BIT_ROOT][3],
         channels=shapes[BIT_ROOT][2],
         classes=shapes.get("head/kernel", (0, 0))[1],
-        image=find_image(config, (1, 1), None),
+        image=find_image(facts, (1, 1), None),
     )
 
 

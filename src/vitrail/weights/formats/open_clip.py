@@ -12,7 +12,7 @@ from vitrail.config import InputError
 from vitrail.models import Spec
 from vitrail.models.spec import ViTSpec
 from vitrail.weights.formats.clip import clip_image, clip_vision, left_out_of_clip
-from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.format import FileFacts, Format, Shapes
 from vitrail.weights.formats.keymap import Entry, Part, Table
 from vitrail.weights.formats.timm.timm import TIMM
 
@@ -31,19 +31,19 @@ def _trunk_of(named: Mapping[str, V]) -> dict[str, V]:
     return {key.removeprefix(_TRUNK): named[key] for key in named if key.startswith(_TRUNK)}
 
 
-def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer(shapes: Shapes, facts: FileFacts) -> Spec:
     """Read the tower as timm's architecture that the config names, with open_clip's pooling."""
     if any(key.startswith("visual.head.") for key in shapes):
         raise InputError("visual.head: a projection of more than one layer, which vitrail lacks")
-    said: dict[str, Any] = {key: config[key] for key in config if key.startswith("vitrail_")}
-    vision, image = clip_vision(config), clip_image(config)
+    said: dict[str, Any] = {}
+    vision, image = clip_vision(facts.config), clip_image(facts)
     if vision.get("timm_model_name"):
         said["architecture"] = vision["timm_model_name"]
     if vision.get("timm_pool"):
         said["global_pool"] = vision["timm_pool"]
     if image is not None:
         said["pretrained_cfg"] = {"input_size": [3, *image]}
-    spec = TIMM.infer(_trunk_of(shapes), said)
+    spec = TIMM.infer(_trunk_of(shapes), facts.with_config(said))
     if not isinstance(spec, ViTSpec):
         raise InputError(f"{spec.name}: only ViTs are read as open_clip's image towers")
     unbiased = f"{_TRUNK}head.weight" in shapes and f"{_TRUNK}head.bias" not in shapes

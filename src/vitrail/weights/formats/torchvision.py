@@ -12,15 +12,17 @@ from vitrail.models import Spec, ViTSpec
 from vitrail.weights.formats.conventions import (
     count_depth,
     count_outputs,
+    find_heads,
     find_image,
-    known_heads,
+    heads_of,
     require_vit,
     shape_of,
 )
-from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.format import FileFacts, Format, Shapes
 from vitrail.weights.formats.keymap import Part, Row, Table, Tensors, linear_rows, make_table
 
 _LAYER = "encoder.layers.encoder_layer_"
+_HEADS = heads_of("B L H")
 
 
 def _normalize(tensors: Mapping[str, Tensor]) -> Tensors:
@@ -63,7 +65,7 @@ def _recognizes(shapes: Shapes) -> bool:
     return marks <= shapes.keys()
 
 
-def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer(shapes: Shapes, facts: FileFacts) -> Spec:
     """Read the spec; a file says nothing of heads and resolution, torchvision has no config."""
     width, channels, *patch = shape_of(shapes, "conv_proj.weight", 4)
     patches = shape_of(shapes, "encoder.pos_embedding", 3)[1] - 1
@@ -72,10 +74,10 @@ def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     return ViTSpec(
         depth=depth,
         width=width,
-        heads=known_heads(config, depth, width, mlp),
+        heads=find_heads(facts, (depth, width, mlp), _HEADS),
         mlp=mlp,
         patch=(patch[0], patch[1]),
-        image=find_image(config, (patch[0], patch[1]), patches),
+        image=find_image(facts, (patch[0], patch[1]), patches),
         channels=channels,
         classes=count_outputs(shapes, "heads.head.weight"),
         representation=count_outputs(shapes, "heads.pre_logits.weight"),

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tests.parity import peers
+from tests.weights.convert import named
 from tests.weights.huggingface_cases import (
     CASES,
     CLIP,
@@ -30,8 +31,9 @@ from tests.weights.huggingface_cases import (
     text_sizes,
 )
 from vitrail.config import InputError
-from vitrail.models import ViTSpec, build, parse
+from vitrail.models import build
 from vitrail.predictor import Predictor
+from vitrail.weights.formats.format import FileFacts
 from vitrail.weights.formats.huggingface.huggingface import (
     HF_CLIP,
     HF_DEIT,
@@ -93,7 +95,10 @@ def test_writes_what_transformers_reads(name: str, tmp_path: Path) -> None:
     assert not report["unexpected_keys"]
     assert torch.equal(ask_peer(case, again.eval()), ask_peer(case, peer))
     assert (
-        case.format.infer(shapes_of(case.format.normalize(written)), write_hf_config(spec)) == spec
+        case.format.infer(
+            shapes_of(case.format.normalize(written)), FileFacts(write_hf_config(spec))
+        )
+        == spec
     )
 
 
@@ -187,18 +192,17 @@ def test_an_unread_pooler_is_left_out() -> None:
     assert left_out == {"vit.pooler.dense.weight": "a pooler, which no classifier reads"}
 
 
-@pytest.mark.parametrize("name", ["Ti", "S", "B", "L", "H"])
-def test_heads_without_a_config_follow_the_published_models(name: str) -> None:
-    size = parse(f"ViT-{name}/16")
-    assert isinstance(size, ViTSpec)
-    spec = replace(VIT, depth=size.depth, width=size.width, heads=size.heads, mlp=size.mlp)
+def test_without_a_config_the_model_is_asked_for() -> None:
+    """ViT's usual epsilon in transformers is 1e-12; no tensor says so."""
     with torch.device("meta"):
-        tensors = write_table(HF_VIT.table(spec), dict(build(spec).named_parameters()))
-    assert HF_VIT.infer(shapes_of(tensors), {}) == spec
-    shallow = {key: shape for key, shape in shapes_of(tensors).items() if ".layer.7." not in key}
-    assert HF_VIT.infer(shallow, {}) == spec  # which the table then refuses
-    narrow = replace(spec, mlp=96)
-    with torch.device("meta"):
-        tensors = write_table(HF_VIT.table(narrow), dict(build(narrow).named_parameters()))
-    with pytest.raises(InputError, match="how many heads a model of"):
-        HF_VIT.infer(shapes_of(tensors), {})
+        tensors = write_table(HF_VIT.table(VIT), dict(build(VIT).named_parameters()))
+    shapes = shapes_of(tensors)
+    with pytest.raises(InputError, match=r"no config\.json beside the file: its heads, epsilon"):
+        HF_VIT.infer(shapes, FileFacts())
+    assert HF_VIT.infer(shapes, named(VIT)) == VIT
+    side, patch = VIT.image[0], VIT.patch[0]
+    name = f"ViT/{patch}@{side},depth={VIT.depth},width={VIT.width},heads=2,mlp={VIT.mlp}"
+    other = HF_VIT.infer(shapes, named(f"{name},norm_eps=1e-5,activation=gelu-tanh"))
+    assert other == replace(VIT, heads=2, norm_eps=1e-5, activation="gelu-tanh")
+    usual = HF_VIT.infer(shapes, named(name))
+    assert usual == replace(VIT, heads=2, norm_eps=1e-12, activation="gelu")

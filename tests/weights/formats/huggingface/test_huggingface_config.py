@@ -62,6 +62,7 @@ OPENAI = Preprocess(
     std=(0.26862954, 0.26130258, 0.27577711),
     interpolation="bicubic",
     fit="crop",
+    center="floor",
 )
 
 
@@ -116,7 +117,7 @@ OLD = {"resample": 2, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
                 "crop_size": 224,
                 "feature_extractor_type": "CLIPFeatureExtractor",
             },
-            replace(STRETCH, fit="crop", crop=0.875),
+            replace(STRETCH, fit="crop", crop=0.875, center="floor"),
         ),
         ({"size": 224, "do_normalize": False}, replace(STRETCH, mean=(0.0,) * 3, std=(1.0,) * 3)),
         (

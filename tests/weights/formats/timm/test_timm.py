@@ -10,10 +10,11 @@ import torch
 
 from tests.parity import peers
 from tests.parity import test_timm as parity
-from tests.weights.convert import assert_same_outputs, convert
+from tests.weights.convert import assert_same_outputs, convert, named
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec, parse
+from vitrail.weights.formats.format import FileFacts
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.timm.timm_config import read_timm_preprocess, write_timm_config
 
@@ -92,7 +93,7 @@ def test_distilled_vit_is_read_and_written() -> None:
 
 def test_bit_is_read_and_written() -> None:
     peer = make_peer(BIT)
-    ours = convert(TIMM, peer.state_dict(), {"pretrained_cfg": {"input_size": [3, 64, 64]}})
+    ours = convert(TIMM, peer.state_dict(), named(BIT))
     assert ours.spec == BIT
     assert_same_outputs(ours, peer)
 
@@ -102,9 +103,10 @@ def test_spec_without_config(name: str) -> None:
     spec = SPECS[name]
     if name in HYBRIDS:
         spec = replace(spec, width=64, heads=1, image=(64, 64))
-    said = {} if spec.qk_norm else {"vitrail_heads": 1}  # a norm's width shows the heads
-    ours = convert(TIMM, make_peer(spec).state_dict(), said)
-    assert ours.spec == spec
+    state = make_peer(spec).state_dict()
+    assert convert(TIMM, state, named(spec)).spec == spec
+    with pytest.raises(InputError, match=r"which of timm's architectures .*--model vit_base_patch"):
+        convert(TIMM, state, {})
 
 
 def test_deits_own_spellings_are_read() -> None:
@@ -156,7 +158,7 @@ def test_published_architecture_has_its_spec_and_every_tensor(architecture: str,
         options |= (
             {"stem_norm_eps": 1e-5} if isinstance(wanted, HybridSpec) else {"pool_padding": "zeros"}
         )
-    spec = TIMM.infer(shapes, {"architecture": architecture})
+    spec = TIMM.infer(shapes, FileFacts({"architecture": architecture}))
     assert spec == replace(wanted, **options)
     table = TIMM.table(spec)
     assert {part.key: part.shape for entry in table for part in entry.parts} == shapes
@@ -182,13 +184,13 @@ def test_what_we_do_not_have_is_refused(architecture: str, said: str) -> None:
         peer = timm.create_model(architecture)
     shapes = {key: tuple(value.shape) for key, value in peer.state_dict().items()}
     with pytest.raises(InputError, match=said):
-        TIMM.infer(shapes, {"architecture": architecture})
+        TIMM.infer(shapes, FileFacts({"architecture": architecture}))
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({}, "how many heads a model of depth=2,width=48"),
+        ({}, "which of timm's architectures it is"),
         ({"model_args": {"num_heads": 4, "act_layer": "relu"}}, "unknown act_layer 'relu'"),
         (
             {"model_args": {"num_heads": 4}, "global_pool": "map"},
@@ -200,7 +202,7 @@ def test_what_we_do_not_have_is_refused(architecture: str, said: str) -> None:
 def test_config_that_does_not_suit_is_refused(config: dict[str, Any], said: str) -> None:
     shapes = {key: tuple(value.shape) for key, value in make_peer(BASE).state_dict().items()}
     with pytest.raises(InputError, match=said):
-        TIMM.infer(shapes, config)
+        TIMM.infer(shapes, FileFacts(config))
 
 
 @pytest.mark.parametrize(
@@ -215,13 +217,13 @@ def test_config_that_does_not_suit_is_refused(config: dict[str, Any], said: str)
 def test_tensor_of_another_shape_is_refused(key: str, shape: tuple[int, ...]) -> None:
     shapes = {key: tuple(value.shape) for key, value in make_peer(BASE).state_dict().items()}
     with pytest.raises(InputError, match=rf"'{key}' has shape .*, expected \d axes"):
-        TIMM.infer({**shapes, key: shape}, write_timm_config(BASE, None, None))
+        TIMM.infer({**shapes, key: shape}, FileFacts(write_timm_config(BASE, None, None)))
 
 
 def test_depth_that_a_name_claims_is_bounded_by_the_file() -> None:
     shapes = {key: tuple(value.shape) for key, value in make_peer(BASE).state_dict().items()}
     shapes["blocks.999999999.norm1.weight"] = (48,)
-    spec = TIMM.infer(shapes, write_timm_config(BASE, None, None))
+    spec = TIMM.infer(shapes, FileFacts(write_timm_config(BASE, None, None)))
     assert isinstance(spec, ViTSpec)
     assert spec.depth == len(shapes)
 
@@ -231,8 +233,8 @@ def test_grid_that_is_not_square_needs_a_size() -> None:
     shapes = {key: tuple(value.shape) for key, value in make_peer(spec).state_dict().items()}
     heads = {"model_args": {"num_heads": 4}}
     with pytest.raises(InputError, match="no square grid: name the model"):
-        TIMM.infer(shapes, heads)
-    assert TIMM.infer(shapes, {**heads, "vitrail_image": (24, 40)}) == spec
+        TIMM.infer(shapes, FileFacts(heads))
+    assert TIMM.infer(shapes, named(spec)) == spec
 
 
 @pytest.mark.parametrize(

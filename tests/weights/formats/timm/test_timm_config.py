@@ -9,6 +9,7 @@ from tests.parity import peers
 from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.models import parse
+from vitrail.weights.formats.format import FileFacts
 from vitrail.weights.formats.known_formats import read_preprocess
 from vitrail.weights.formats.timm.timm import TIMM
 from vitrail.weights.formats.timm.timm_config import (
@@ -120,4 +121,4 @@ def test_a_config_that_is_none_is_refused(config: dict[str, Any], said: str) -> 
         part.key: part.shape for entry in TIMM.table(replace(TINY, depth=1)) for part in entry.parts
     }
     with pytest.raises(InputError, match=f"^config.json: .*{said}"):
-        TIMM.infer(shapes, config)
+        TIMM.infer(shapes, FileFacts(config))

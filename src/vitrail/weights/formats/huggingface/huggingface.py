@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from vitrail.config import InputError
@@ -12,7 +11,7 @@ from vitrail.weights.formats.conventions import (
     section,
     shape_of,
 )
-from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.format import FileFacts, Format, Shapes
 from vitrail.weights.formats.huggingface.huggingface_aimv2 import HF_AIMV2
 from vitrail.weights.formats.huggingface.huggingface_beit import HF_BEIT, is_beit
 from vitrail.weights.formats.huggingface.huggingface_dinov3 import HF_DINOV3
@@ -40,37 +39,37 @@ from vitrail.weights.formats.huggingface.huggingface_tables import (
 from vitrail.weights.formats.huggingface.huggingface_yolos import HF_YOLOS, is_yolos
 
 
-def _infer_vit(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
-    given = infer_hf_encoder(shapes, config, VIT, 1)
+def _infer_vit(shapes: Shapes, facts: FileFacts) -> Spec:
+    given = infer_hf_encoder(shapes, facts, VIT, 1)
     classes = count_outputs(shapes, "classifier.weight")
     hidden = 0 if classes else count_outputs(shapes, "pooler.dense.weight")
-    if hidden and config.get("pooler_act", "tanh") != "tanh":
-        raise InputError(f"the pooler's activation is {config['pooler_act']!r}; ours is tanh alone")
+    if hidden and (act := facts.config.get("pooler_act", "tanh")) != "tanh":
+        raise InputError(f"the pooler's activation is {act!r}; ours is tanh alone")
     return ViTSpec(**given, classes=classes, representation=hidden)
 
 
-def _infer_deit(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
-    given = infer_hf_encoder(shapes, config, VIT, 2)
+def _infer_deit(shapes: Shapes, facts: FileFacts) -> Spec:
+    given = infer_hf_encoder(shapes, facts, VIT, 2)
     if classes := count_outputs(shapes, "classifier.weight"):  # no head reads the second token
         return ViTSpec(**given, classes=classes, registers=1, register_position=True)
     return ViTSpec(**given, classes=count_outputs(shapes, "cls_classifier.weight"), distilled=True)
 
 
-def _infer_dino(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer_dino(shapes: Shapes, facts: FileFacts) -> Spec:
     gated = any(key.endswith(f"{GATED.layer}.0.{GATED.mlp[0]}.weight") for key in shapes)
-    given = infer_hf_encoder(shapes, config, GATED if gated else DINO, 1)
+    given = infer_hf_encoder(shapes, facts, GATED if gated else DINO, 1)
     registers = next((key for key in shapes if key.endswith("embeddings.register_tokens")), None)
     if registers is not None:
         given["registers"] = shape_of(shapes, registers, 3)[1]
         given["position_resize"] = "timm"  # transformers antialiases in this variant alone
-    scale = float(read_number(config, "layerscale_value", 1.0)) or 1.0
+    scale = float(read_number(facts.config, "layerscale_value", 1.0)) or 1.0
     if classes := count_outputs(shapes, "classifier.weight"):
         given["pool"] = "token-gap"
     return ViTSpec(**given, classes=classes, layer_scale=scale)
 
 
-def _infer_clip(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
-    given = infer_hf_encoder(shapes, config, CLIP, 1)
+def _infer_clip(shapes: Shapes, facts: FileFacts) -> Spec:
+    given = infer_hf_encoder(shapes, facts, CLIP, 1)
     given |= {"pre_norm": True, "patch_bias": False}
     if classes := count_outputs(shapes, "classifier.weight"):
         mean: dict[str, Any] = {"pool": "gap", "unpooled_class_token": True, "last_norm": "none"}
@@ -79,21 +78,21 @@ def _infer_clip(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
     return ViTSpec(**given, classes=classes, head_bias=False)
 
 
-def _infer_ijepa(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
-    given = infer_hf_encoder(shapes, config, VIT, 0)
+def _infer_ijepa(shapes: Shapes, facts: FileFacts) -> Spec:
+    given = infer_hf_encoder(shapes, facts, VIT, 0)
     return ViTSpec(**given, classes=count_outputs(shapes, "classifier.weight"), pool="gap")
 
 
-def _infer_siglip(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer_siglip(shapes: Shapes, facts: FileFacts) -> Spec:
     if _is_siglip2(shapes):  # any image_size in its config is read by nobody
-        config = {key: config[key] for key in config if key != "image_size"}
+        config = {key: facts.config[key] for key in facts.config if key != "image_size"}
         vision = section(config, "vision_config")
         if vision:
             config["vision_config"] = {k: vision[k] for k in vision if k != "image_size"}
-        given = infer_hf_encoder(shapes, config, SIGLIP2, 0)
+        given = infer_hf_encoder(shapes, facts.with_config(config), SIGLIP2, 0)
         given["position_resize"] = "siglip2"
     else:
-        given = infer_hf_encoder(shapes, config, SIGLIP, 0)
+        given = infer_hf_encoder(shapes, facts, SIGLIP, 0)
     classes = count_outputs(shapes, "classifier.weight")
     pooled = "vision_model.head.probe" in shapes and not classes
     return ViTSpec(**given, classes=classes, pool="map" if pooled else "gap")

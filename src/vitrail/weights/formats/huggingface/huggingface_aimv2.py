@@ -11,7 +11,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.models import Spec, ViTSpec
 from vitrail.weights.formats.conventions import count_outputs, require_vit, section
-from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.format import FileFacts, Format, Shapes
 from vitrail.weights.formats.huggingface.huggingface_inference import (
     gate_config,
     infer_hf_encoder,
@@ -41,10 +41,11 @@ def _is_aimv2(shapes: Shapes) -> bool:
     return {"embeddings.rms_norm.weight", "encoder.layers.0.ffn.gate_proj.weight"} <= shapes.keys()
 
 
-def _infer_aimv2(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer_aimv2(shapes: Shapes, facts: FileFacts) -> Spec:
     native = _NAMES.positions not in shapes  # of any resolution, with fixed positions
-    config = {**config, **section(config, "vision_config")}
-    given = infer_hf_encoder(shapes, config, replace(_NAMES, positions="") if native else _NAMES, 0)
+    config = {**facts.config, **section(facts.config, "vision_config")}
+    names = replace(_NAMES, positions="") if native else _NAMES
+    given = infer_hf_encoder(shapes, facts.with_config(config), names, 0)
     given["norm_eps"] = float(read_number(config, "rms_norm_eps", _EPS))
     given["position"] = "sincos-2d-mae" if native else "learned-1d"
     biased = "encoder.layers.0.ffn.down_proj.bias" in shapes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt
 from typing import Any
@@ -16,7 +15,7 @@ from vitrail.weights.formats.conventions import (
     require_vit,
     shape_of,
 )
-from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.format import FileFacts, Format, Shapes
 from vitrail.weights.formats.huggingface.huggingface_inference import infer_hf_encoder, read_number
 from vitrail.weights.formats.huggingface.huggingface_names import VIT, normalize_names
 from vitrail.weights.formats.huggingface.huggingface_tables import hf_encoder_rows
@@ -40,7 +39,7 @@ def is_beit(shapes: Shapes) -> bool:
     )
 
 
-def _infer_beit(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer_beit(shapes: Shapes, facts: FileFacts) -> Spec:
     root = "" if "embeddings.cls_token" in shapes else "beit."
     kinds = {
         "absolute positions": root + VIT.positions,
@@ -52,12 +51,13 @@ def _infer_beit(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
         raise InputError(f"a BEiT with {' and '.join(found)}: vitrail has one kind at a time")
     absolute = "absolute positions" in found
     biases = [shape_of(shapes, kinds[kind], 2) for kind in found if not absolute]
-    if biases and "image_size" not in config and "vitrail_image" not in config:
+    config = facts.config
+    if biases and "image_size" not in config and facts.named is None:
         side = (isqrt(biases[0][0] - 3) + 1) // 2
         patch = shape_of(shapes, f"{root}{VIT.patch}.weight", 4)[2]
-        config = {**config, "image_size": side * patch}
+        facts = facts.with_config({**config, "image_size": side * patch})
     names = _NAMES if absolute else replace(_NAMES, positions="")
-    given = infer_hf_encoder(shapes, config, names, 1)
+    given = infer_hf_encoder(shapes, facts, names, 1)
     if biases:
         given |= {"position": "relative-2d", "heads": biases[0][1]}
         given["position_at"] = "shared" if root + _SHARED in shapes else "every-layer"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitrail.config import InputError
+from vitrail.data.transforms.geometry import size_before_crop
 from vitrail.data.transforms.preprocess import Interpolation, Preprocess
 from vitrail.models.spec import Size, Spec, ViTSpec
 from vitrail.weights.formats.huggingface.huggingface import (
@@ -182,6 +182,7 @@ def read_hf_preprocess(config: Mapping[str, Any]) -> Preprocess:
         interpolation=_RESAMPLE[config["resample"]],
         fit="crop" if short else "stretch",
         crop=crop,
+        center="floor" if short else "round",
     )
 
 
@@ -233,12 +234,6 @@ def _normalization(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[
     return mean, std
 
 
-def _enlarge(side: int, preprocess: Preprocess) -> int:
-    """Give the side before the crop, by the rule of `geometry.fit`."""
-    large = side / preprocess.crop + 1e-6
-    return math.floor(large) if preprocess.fit == "crop" else round(large)
-
-
 def write_hf_preprocess(preprocess: Preprocess) -> dict[str, Any]:
     """Give the preprocessor_config.json whose processor does the same."""
     number = {name: number for number, name in _RESAMPLE.items()}[preprocess.interpolation]
@@ -251,9 +246,10 @@ def write_hf_preprocess(preprocess: Preprocess) -> dict[str, Any]:
     if preprocess.fit != "stretch" or preprocess.crop < 1:
         cut = {"do_center_crop": True, "crop_size": size}
         kind = "DeiTImageProcessor"
-        size = {name: _enlarge(side, preprocess) for name, side in size.items()}
+        large = size_before_crop(preprocess)
+        size = {"height": large[0], "width": large[1]}
         if preprocess.fit != "stretch":
-            size, kind = {"shortest_edge": min(size.values())}, "CLIPImageProcessor"
+            size, kind = {"shortest_edge": min(large)}, "CLIPImageProcessor"
     return {
         "image_processor_type": kind,
         "do_resize": True,

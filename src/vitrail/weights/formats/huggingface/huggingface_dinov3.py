@@ -12,7 +12,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.models import Spec, ViTSpec
 from vitrail.weights.formats.conventions import require, require_vit, shape_of
-from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.format import FileFacts, Format, Shapes
 from vitrail.weights.formats.huggingface.huggingface_inference import (
     gate_config,
     infer_hf_encoder,
@@ -44,11 +44,12 @@ def _is_dinov3(shapes: Shapes) -> bool:
     return {f"{_PLAIN.patch}.weight", "embeddings.cls_token", *first} <= shapes.keys()
 
 
-def _infer_dinov3(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
+def _infer_dinov3(shapes: Shapes, facts: FileFacts) -> Spec:
     gated = f"layer.0.{_GATED.mlp[0]}.weight" in shapes
+    config = facts.config
     if gated and "model_type" not in config:  # as published
-        config = {"hidden_act": "silu", **config}
-    given = infer_hf_encoder(shapes, config, _GATED if gated else _PLAIN, 0)
+        facts = facts.with_config({"hidden_act": "silu", **config})
+    given = infer_hf_encoder(shapes, facts, _GATED if gated else _PLAIN, 0)
     query, key, value = (f"layer.0.{name}.bias" in shapes for name in _PLAIN.attention)
     if query != value or (key and not query):
         said = f"query_bias={query}, key_bias={key}, value_bias={value}"

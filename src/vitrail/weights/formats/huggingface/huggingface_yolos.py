@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitrail.models import Spec, ViTSpec
 from vitrail.weights.formats.conventions import UNGATED, count_outputs, require_vit, shape_of
-from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.format import FileFacts, Format, Shapes
 from vitrail.weights.formats.huggingface.huggingface_inference import infer_hf_encoder
 from vitrail.weights.formats.huggingface.huggingface_names import VIT, normalize_names
 from vitrail.weights.formats.huggingface.huggingface_tables import hf_encoder_rows
@@ -32,8 +32,8 @@ def is_yolos(shapes: Shapes) -> bool:
     return _TOKENS in shapes and f"{VIT.layer}.0.{VIT.norms[0]}.weight" in shapes
 
 
-def _infer_yolos(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
-    given = infer_hf_encoder(shapes, config, _NAMES, 0)
+def _infer_yolos(shapes: Shapes, facts: FileFacts) -> Spec:
+    given = infer_hf_encoder(shapes, facts, _NAMES, 0)
     given["position_at"] = "every-layer" if _layer(1, "patches") in shapes else "input"
     return ViTSpec(
         **given,

@@ -8,17 +8,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from math import isqrt
-from typing import Any
 
 from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec
 from vitrail.weights.formats.conventions import UNGATED, require
-from vitrail.weights.formats.format import Format, Shapes
+from vitrail.weights.formats.format import FileFacts, Format, Shapes
 from vitrail.weights.formats.keymap import Part, Row, Table, linear_rows, make_table
 from vitrail.weights.formats.timm.timm_architectures import RESNETS
-from vitrail.weights.formats.timm.timm_config import image_of
+from vitrail.weights.formats.timm.timm_config import (
+    architecture_named,
+    image_of,
+    model_arguments,
+)
 from vitrail.weights.formats.timm.timm_eva import (
     has_split_gate,
     has_split_qkv,
@@ -177,12 +180,20 @@ def _recognizes(shapes: Shapes) -> bool:
     return is_bit(shapes) or (is_encoder(shapes) and not foreign)
 
 
-def _infer(shapes: Shapes, config: Mapping[str, Any]) -> Spec:
-    if is_bit(shapes):
-        spec = infer_bit(shapes, image_of(config))
-        check_architecture(config, RESNETS)
-        return spec
-    return infer_encoder(shapes, config)
+def _infer(shapes: Shapes, facts: FileFacts) -> Spec:
+    if not is_bit(shapes):
+        return infer_encoder(shapes, facts)
+    spec = infer_bit(shapes, image_of(facts))
+    check_architecture(facts, RESNETS)
+    if not architecture_named(facts.config) and facts.named is None:
+        raise InputError(
+            "the file does not say which of timm's architectures it is: add its config.json, or "
+            "name it, as in --model resnetv2_50x1_bit"
+        )
+    said = {facts.config.get("global_pool"), model_arguments(facts.config).get("global_pool")}
+    if unknown := said - {None, "avg"}:
+        raise InputError(f"config.json: a BiT has global_pool 'avg', not {unknown.pop()!r}")
+    return spec
 
 
 def _normalize(theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from vitrail.models import BiTSpec, HybridSpec, Spec, ViTSpec
 from vitrail.models.spec import Activation, Size
 from vitrail.models.vit_spec import QUIET
 from vitrail.weights.formats.conventions import section
+from vitrail.weights.formats.format import FileFacts
 from vitrail.weights.formats.timm.timm_eva import (
     has_split_gate,
     is_eva,
@@ -260,14 +261,13 @@ def read_timm_classes(config: Mapping[str, Any]) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if names else None
 
 
-def image_of(config: Mapping[str, Any]) -> Size | None:
+def image_of(facts: FileFacts) -> Size | None:
     """Give the resolution that a config, or the model's given name, says."""
-    if image := config.get("vitrail_image"):
-        return image[0], image[1]
+    config = facts.config
     published = section(config, "pretrained_cfg") or config
     size = model_arguments(config).get("img_size") or published.get("input_size")
     if size is None:
-        return None
+        return facts.named.image if facts.named else None
     sides = (size, size) if isinstance(size, int) else size[-2:] if isinstance(size, list) else ()
     if len(sides) != 2 or not all(isinstance(side, int) for side in sides):
         raise InputError(f"config.json: {size!r} is not a size; write [channels, height, width]")

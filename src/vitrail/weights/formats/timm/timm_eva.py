@@ -55,7 +55,7 @@ _ENTRIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ),
     # The class VisionTransformer says these in other words.
     (r"eva_large_.+", {"global_pool": "avg"}),
-    (r"aimv2_.+", {"norm_eps": 1e-5}),
+    (r"aimv2_.+|vit_.+_clip_.+", {"norm_eps": 1e-5}),
     (r"beit3_.+", {"global_pool": "avg", "norm_eps": 1e-5}),
     (r"vit_base_patch16_rpn_224|vit_relpos_.+_rpn_.+", {"use_post_norm": True}),
     (r"test_vit3", {"pool_include_prefix": True}),

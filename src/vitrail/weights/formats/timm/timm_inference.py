@@ -9,8 +9,8 @@ from typing import Any
 from vitrail.config import InputError
 from vitrail.models import HybridSpec, ViTSpec
 from vitrail.models.spec import Activation, Size
-from vitrail.weights.formats.conventions import known_heads
-from vitrail.weights.formats.format import Shapes, count_layers, is_square, square_side
+from vitrail.weights.formats.conventions import find_heads
+from vitrail.weights.formats.format import FileFacts, Shapes, count_layers, is_square, square_side
 from vitrail.weights.formats.keymap import cut_name
 from vitrail.weights.formats.timm.timm_architectures import RESIZED, VITS
 from vitrail.weights.formats.timm.timm_config import (
@@ -45,15 +45,40 @@ _OPTIONAL = (
 _OTHERS = {  # why timm's others are refused, by words of their names
     r"_resnet\d+d": ": its stem is a ResNet-D with BatchNorm",
 }
+_USUAL_EPS = 1e-6
 _EVA = {"blocks.0.attn.q_bias", "blocks.0.attn.q_proj.weight", "rope.freqs"}
-_UNSHOWN = (  # arguments that change what is computed, and no tensor shows
-    *("norm_layer", "embed_norm_layer", "block_fn", "attn_layer", "mlp_layer", "gated_attn"),
-    "rel_pos_type",
-)
+_READ = """
+    img_size patch_size in_chans num_classes global_pool embed_dim depth num_heads mlp_ratio
+    qkv_bias qk_norm scale_attn_norm scale_mlp_norm proj_bias init_values class_token pos_embed
+    no_embed_class reg_tokens pre_norm final_norm fc_norm pool_include_prefix act_layer
+    num_kv_heads qkv_fused swiglu_mlp swiglu_align_to scale_mlp scale_attn_inner attn_type
+    attn_only_layer_scale num_reg_tokens use_abs_pos_emb use_rot_pos_emb use_post_norm
+    use_pre_transformer_norm use_post_transformer_norm use_fc_norm ref_feat_shape
+    attn_pool_num_heads attn_pool_mlp_ratio rope_type rope_temperature rope_grid_indexing
+    rope_grid_offset rope_rotate_half use_rel_pos_bias use_shared_rel_pos_bias rel_pos_dim
+    shared_rel_pos layers channels width_factor stem_chs
+"""
+"""Arguments of timm's classes that tensors show, or that are read below."""
+_TRAINING = """
+    drop_rate pos_drop_rate patch_drop_rate proj_drop_rate attn_drop_rate drop_path_rate
+    rope_shift_coords rope_jitter_coords rope_rescale_coords weight_init fix_init
+    head_init_scale zero_init_last dynamic_img_size dynamic_img_pad device dtype
+"""
+"""Arguments that change nothing of a trained model's answers."""
+_MARKS = {"norm_pre.weight", "patch_embed.norm.weight", "blocks.0.attn.norm.weight"}
+"""Tensors of architectures whose epsilon is not timm's usual one."""
 
 
-def infer_encoder(shapes: Shapes, config: Mapping[str, Any]) -> ViTSpec:
-    """Read a ViT's spec from tensors named as timm names them."""
+def infer_encoder(
+    shapes: Shapes,
+    facts: FileFacts,
+    published: Mapping[tuple[int, int, int], int] | None = None,
+) -> ViTSpec:
+    """Read a ViT's spec from tensors named as timm names them.
+
+    `published` has the heads of a project that has no configs, and timm's usual numbers.
+    """
+    config, named = facts.config, architecture_named(facts.config)
     norms = r"blocks\.0\.branches\.\d+\.norm1\.weight"
     branches = sum(re.fullmatch(norms, key) is not None for key in shapes)
     shapes = {key.replace(".branches.0.", "."): shape for key, shape in shapes.items()}
@@ -63,7 +88,7 @@ def infer_encoder(shapes: Shapes, config: Mapping[str, Any]) -> ViTSpec:
     depth = min(count_layers(shapes, r"blocks\.(\d+)\."), len(shapes))  # whatever a name claims
     wide = shapes.get(f"{block}.mlp.fc1.weight", (2 * mlp,))[0]  # its absence: fc1_g and fc1_x
     size = shapes.get(f"{block}.attn.q_norm.weight", (0,))[0]
-    arguments = {**entry_arguments(architecture_named(config)), **model_arguments(config)}
+    arguments = {**entry_arguments(named), **model_arguments(config)}
     given: dict[str, Any] = {
         "depth": depth,
         "width": width,
@@ -77,17 +102,16 @@ def infer_encoder(shapes: Shapes, config: Mapping[str, Any]) -> ViTSpec:
         "patch_bias": "patch_embed.proj.bias" in shapes,
         "patch_norm": "patch_embed.norm.weight" in shapes,
         "pre_norm": "norm_pre.weight" in shapes,
-        "activation": "swiglu" if wide == 2 * mlp else _read_activation(config),
+        "activation": _read_activation(facts, gated=wide == 2 * mlp),
         "qk_norm": size > 0,
         "layer_scale": 1e-5 if f"{block}.ls1.gamma" in shapes else 0.0,
-        # CLIP's, the ones with a norm before the first block, have an epsilon of their own.
-        "norm_eps": 1e-5 if "norm_pre.weight" in shapes else 1e-6,
-        "position_resize": RESIZED.get(architecture_named(config), "timm"),
+        "norm_eps": _USUAL_EPS if named else facts.told("norm_eps", _USUAL_EPS),
+        "position_resize": RESIZED.get(named, "timm"),
         **_read_blocks(shapes),
         "branches": branches or 1,
         **_read_norms(shapes),
         **_read_biases(shapes),
-        **_read_pool(shapes, config, arguments),
+        **_read_pool(shapes, facts, arguments),
         **read_options(arguments, token="cls_token" in shapes),
     }
     stem = infer_stem(shapes)
@@ -95,15 +119,13 @@ def infer_encoder(shapes: Shapes, config: Mapping[str, Any]) -> ViTSpec:
         1 if stem is None else 8 if "stem" in stem else 4 * 2 ** max(len(stem["stages"]) - 1, 0)
     )
     stride = factor * patch[0], factor * patch[1]
-    given |= _read_positions(shapes, stride, image_of(config))
-    check_architecture(config, VITS)
-    if not architecture_named(config) and (found := _EVA & shapes.keys()):
-        raise InputError(
-            f"{min(found)!r}: this model may have rotary positions, which no tensor shows: give "
-            "its config.json"
-        )
+    given |= _read_positions(shapes, stride, facts)
+    check_architecture(facts, VITS)
+    if published is None:
+        _check_named(shapes, facts)
     size *= 2 if given.get("attention") == "differential" else 1
-    given["heads"] = width // size if size else read_heads(depth, width, mlp, config)
+    shape = depth, width, mlp
+    given["heads"] = width // size if size else _read_heads(facts, shape, published or {})
     given |= _read_key_heads(shapes, depth, given["heads"])
     return ViTSpec(**given) if stem is None else HybridSpec(**{**given, **stem})
 
@@ -162,18 +184,24 @@ def _read_biases(shapes: Shapes) -> dict[str, bool]:
     }
 
 
-def _read_pool(
-    shapes: Shapes, config: Mapping[str, Any], arguments: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Read what the head gets: as the config or the entry says, else what the tensors suggest."""
+def _read_pool(shapes: Shapes, facts: FileFacts, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Read what the head gets: as the config, the entry or the name says, else as timm's classes.
+
+    Their default is the class token, and with a norm of what was pooled, the mean.
+    """
+    config = facts.config
     token, mapped = "cls_token" in shapes, "attn_pool.latent" in shapes
     said = model_arguments(config).get("global_pool", config.get("global_pool"))
     said = said or arguments.get("global_pool")
     if said is None:
         pooled = mapped or not token or "fc_norm.weight" in shapes
         said = ("map" if mapped else "avg") if pooled else "token"
+        if not architecture_named(config):
+            usual = {"avg": "gap"}.get(said, said)
+            told = facts.told("pool", usual)
+            said = {"gap": "avg"}.get(told, told)
     pools = {"token": token and not mapped, "avg": not mapped, "map": mapped}
-    if not pools.get(said):
+    if not pools.get(said := str(said)):
         there = [pool for pool, possible in pools.items() if possible]
         raise InputError(
             f"config.json: global_pool={said!r} does not go with the tensors; expected "
@@ -209,42 +237,80 @@ def _check_places(shapes: Shapes) -> None:
             raise InputError(f"{key!r} has shape {shape}, expected {axes} axes, none of them empty")
 
 
-def read_heads(depth: int, width: int, mlp: int, config: Mapping[str, Any]) -> int:
-    """Say how many heads a model has: as its config, its architecture or its size's paper says."""
-    heads = config.get("vitrail_heads") or model_arguments(config).get("num_heads")
+def _check_named(shapes: Shapes, facts: FileFacts) -> None:
+    """Refuse a file of which nothing says what its tensors don't show."""
+    if architecture_named(facts.config):
+        return
+    answer = "add its config.json, or name timm's architecture, as in --model vit_base_patch16_224"
+    if facts.named is None and "num_heads" not in model_arguments(facts.config):
+        raise InputError(
+            "the file does not say which of timm's architectures it is, which decides its heads, "
+            f"epsilon and activation: {answer}"
+        )
+    if not _MARKS.isdisjoint(shapes) and "norm_eps" not in facts.said:
+        raise InputError(f"the file does not say its epsilon: {answer}; or add norm_eps= to a name")
+    found = min(_EVA & shapes.keys(), default=None)
+    shown = ("pos_embed", "rel_pos", "relative_position")
+    if not any(part in key for key in shapes for part in shown) and "position" not in facts.said:
+        found = found or "no positions"
+    if found:
+        raise InputError(
+            f"{found}: this model may have rotary positions, which no tensor shows: {answer}"
+        )
+
+
+def _read_heads(
+    facts: FileFacts,
+    shape: tuple[int, int, int],
+    published: Mapping[tuple[int, int, int], int],
+) -> int:
+    """Return the heads: as the config, the architecture or the model's name says."""
+    heads = model_arguments(facts.config).get("num_heads")
     if isinstance(heads, int) and heads > 0:
         return heads
-    entry = VITS.get(architecture_named(config))
-    return entry[1] if entry else known_heads(config, depth, width, mlp)
+    entry = VITS.get(architecture_named(facts.config))
+    return entry[1] if entry else find_heads(facts, shape, published)
 
 
-def _read_activation(config: Mapping[str, Any]) -> Activation:
-    """Read the non-linearity, which tensors do not show; timm's ViTs have exact GELU."""
-    entry = VITS.get(architecture_named(config))
-    said = model_arguments(config).get("act_layer")
+def _read_activation(facts: FileFacts, *, gated: bool) -> Activation:
+    """Read the non-linearity, which tensors do not show; timm's usual one is the exact GELU."""
+    name = architecture_named(facts.config)
+    usual: Activation = VITS[name][0] if name in VITS else "gelu"
+    said: Any = model_arguments(facts.config).get("act_layer")
+    if gated:
+        if said not in (None, "silu", "swish"):
+            raise InputError(f"config.json: vitrail has no gated MLP with act_layer {said!r}")
+        return "swiglu"
     if said is None:
-        return entry[0] if entry else "gelu"
+        if usual == "swiglu":
+            raise InputError(
+                f"config.json: timm's {name!r} has a gated MLP, but the tensors are of a plain one"
+            )
+        return usual if name else facts.told("activation", usual)
     if said not in list(ACTIVATIONS):
         known = ", ".join(ACTIVATIONS)
         raise InputError(f"config.json: unknown act_layer {said!r}; vitrail has {known}")
     return ACTIVATIONS[said]
 
 
-def check_architecture(config: Mapping[str, Any], known: Container[str]) -> None:
+def check_architecture(facts: FileFacts, known: Container[str]) -> None:
     """Refuse an architecture that may compute something else with the very same tensors."""
-    name = architecture_named(config)
+    name = architecture_named(facts.config)
     if name and name not in known:
         why = next((why for words, why in _OTHERS.items() if re.search(words, name)), "")
         raise InputError(
             f"config.json: timm's {name[:80]!r} is not among the architectures that vitrail "
             f"reproduces{why}"
         )
-    if found := [key for key in _UNSHOWN if model_arguments(config).get(key)]:
+    arguments = model_arguments(facts.config)
+    harmless = {*_READ.split(), *_TRAINING.split()}
+    if found := [key for key in arguments if arguments[key] and key not in harmless]:
         raise InputError(f"config.json: vitrail has no {found[0]} as in model_args")
 
 
-def _read_positions(shapes: Shapes, stride: Size, image: Size | None) -> dict[str, Any]:
-    """Read the grid and which tokens have a position; a grid that no config tells is square."""
+def _read_positions(shapes: Shapes, stride: Size, facts: FileFacts) -> dict[str, Any]:
+    """Read the grid and which tokens have a position; a grid that nothing tells is square."""
+    image = image_of(facts)
     grid = None if image is None else (image[0] // stride[0], image[1] // stride[1])
     tokens = ("cls_token" in shapes) + ("dist_token" in shapes)
     if "pos_embed_y" in shapes:
