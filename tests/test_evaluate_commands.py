@@ -27,6 +27,7 @@ from vitrail.models.cost.total import cost_of
 from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
 from vitrail.weights.load import load, read_checkpoint
 from vitrail.weights.model_folder import save_folder
+from vitrail.weights.text.prompts import spell_classes
 
 Capture = pytest.CaptureFixture[str]
 CPU = ("--device", "cpu")
@@ -267,6 +268,20 @@ def test_reassessed_labels_of_imagenet(capsys: Capture, tmp_path: Path) -> None:
     assert (plain["top1"], found["top1"]) == (0.001, 0.001)
     assert found["real_images"] == 999
     assert found["real"] == pytest.approx(right / 999)
+    words = spell_classes(wnids)  # English folders, which sort otherwise
+    for wnid, name in zip(wnids, words, strict=True):
+        (tmp_path / "val" / wnid).rename(tmp_path / "val" / name.replace(" ", "_").replace("/", ""))
+    mapped = {name.replace(" ", "_"): n for n, name in enumerate(words)}
+    (tmp_path / "map.json").write_text(json.dumps(mapped))
+    command = (str(folder), str(tmp_path / "val"), "--map", str(tmp_path / "map.json"))
+    again = evaluated(capsys, *command, "--real", str(tmp_path / "real.json"))
+    assert (again["real"], again["real_images"]) == (found["real"], 999)
+    (tmp_path / "val" / "tench").rename(tmp_path / "val" / "other")
+    del mapped["tench"]
+    (tmp_path / "map.json").write_text(json.dumps({**mapped, "other": 0}))
+    code, said, err = run(capsys, "evaluate", *command, "--real", str(tmp_path / "real.json"), *CPU)
+    assert (code, said) == (2, "")
+    assert "--real needs ImageNet's classes by WordNet ID or name; 1 of 1,000" in err
 
 
 def test_several_labels_per_image(capsys: Capture, photos: Path, tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_a_finger_chooses_a_patch_and_lets_go_of_it(browser: Any, server: Server
     panel.locator(".view").tap(position={"x": 10, "y": 10})
     assert panel.locator(".patch").inner_text().startswith("The patch at row 1, column 1 attends")
     panel.locator(".view").tap(position={"x": 10, "y": 10})
-    assert panel.locator(".patch").inner_text().startswith("The patch that counts most")
+    assert panel.locator(".patch").inner_text().startswith("The brightest patch")
     visit.context.close()
     assert visit.said == []
 

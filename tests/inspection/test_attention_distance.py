@@ -45,6 +45,32 @@ def test_heads_that_look_everywhere_have_the_grids_mean_distance() -> None:
     np.testing.assert_allclose(far, np.full((1, 3), expected), rtol=1e-6)
 
 
+def test_differential_heads_that_look_everywhere_have_it_too_at_every_depth() -> None:
+    """A second attention that is subtracted makes the weights smaller, not the distances."""
+    name = "ViT/8@16x32,depth=6,width=12,heads=3,mlp=8,attention=differential"
+    model = vitrail.build(name).eval()
+    for block in range(6):
+        nn.init.zeros_(model.get_parameter(f"blocks.{block}.attention.qkv.weight"))
+    far = attention_distance(model, [torch.randn(2, 3, 16, 32)]).pixels
+    expected = float(grid_distances((2, 4), (8, 8)).mean())
+    np.testing.assert_allclose(far, np.full((6, 3), expected), rtol=1e-6)
+
+
+def test_differential_distance_is_a_mean_of_distances() -> None:
+    model = make("ViT/8@32,depth=2,width=16,heads=2,mlp=8,attention=differential,pool=gap")
+    x = images(model, 3)
+    with torch.no_grad(), record(model, attention="all") as tape:
+        model(x)
+    far = grid_distances((4, 4), (8, 8))
+    sums = []
+    for weights in (tape.attention[layer].abs().double() for layer in range(2)):
+        sums.append((weights / weights.sum(-1, keepdim=True) * far).sum(-1).mean((0, 2)).numpy())
+    found = attention_distance(model, [x]).pixels
+    np.testing.assert_allclose(found, np.stack(sums), rtol=1e-5)
+    assert (found > 0).all()
+    assert (found < far.max().item()).all()
+
+
 def test_every_image_counts_once_whatever_its_size_and_batch() -> None:
     model = make("plain")
     small, large = torch.randn(1, 3, 32, 32), torch.randn(2, 3, 48, 40)

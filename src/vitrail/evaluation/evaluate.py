@@ -14,7 +14,6 @@ from vitrail.data.checks.output_place import check_output_place
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data
 from vitrail.data.datasets.open import notes as notes_of
-from vitrail.data.datasets.public.official import read_real
 from vitrail.data.loader import LoaderConfig
 from vitrail.distributed import Processes, process_group
 from vitrail.evaluation.class_matching import ClassMap, match_classes, read_map
@@ -26,7 +25,7 @@ from vitrail.evaluation.dataset_predictions import (
 )
 from vitrail.evaluation.evaluation_files import write_class_table, write_evaluation
 from vitrail.evaluation.evaluation_result import EvaluationResult
-from vitrail.evaluation.imagenet_subsets import open_subset
+from vitrail.evaluation.imagenet_subsets import open_subset, read_reassessed
 from vitrail.evaluation.inputs import (
     OpenedImages,
     Selected,
@@ -92,7 +91,7 @@ def evaluate(
             loaded, data, split=split, subset=subset, classes=classes, models=(model,)
         )
         dataset = opened.dataset
-        real_labels = read_real(Path(real), dataset) if real is not None else None
+        real_labels = read_reassessed(Path(real), dataset) if real is not None else None
         if processes.count > 1:
             processes.check_same({"images": len(dataset), "hash": dataset.fingerprint()})
         predictions = _predict(loaded, dataset, matching, processes, batch, engine, device, workers)

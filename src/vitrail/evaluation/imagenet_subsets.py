@@ -19,11 +19,13 @@ from vitrail.config import InputError, suggest
 from vitrail.data.dataset import Content, ImageDataset, select
 from vitrail.data.datasets.folder import open_folder
 from vitrail.data.datasets.open import Data, open_dataset
+from vitrail.data.datasets.public.official import read_real
 from vitrail.data.decoding.decode import decode
 from vitrail.evaluation.class_matching import match_classes
 from vitrail.evaluation.dataset_predictions import ClassMatching
 from vitrail.text import expand, quoted
 from vitrail.weights.class_names import imagenet_classes, imagenet_wnids
+from vitrail.weights.text.prompts import spell_classes
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,40 @@ def find_subset(name: str) -> Subset:
             f"unknown --subset {name!r}; choose from {', '.join(SUBSETS)}{suggest(name, SUBSETS)}"
         )
     return SUBSETS[name]
+
+
+def read_reassessed(path: Path, dataset: ImageDataset) -> tuple[frozenset[int], ...]:
+    """Read the reassessed labels ("ReaL", arXiv 2006.07159) as classes of a dataset.
+
+    Their numbers are in ImageNet's order, so each class of the dataset must be one of ImageNet's,
+    by WordNet ID or by name.
+    """
+    labels = read_real(path, dataset)
+    places = {number: place for place, number in enumerate(_number_imagenet(dataset))}
+    return tuple(frozenset(places[number] for number in each) for each in labels)
+
+
+def _number_imagenet(dataset: ImageDataset) -> list[int]:
+    """Return the number in ImageNet of each class of a dataset; each is found once."""
+    wnids, names = imagenet_wnids(1000) or (), imagenet_classes(1000) or ()
+    known: dict[str, set[int]] = {}
+    words = spell_classes(wnids)
+    for number, found in enumerate(zip(wnids, names, words, strict=True)):
+        for name in (*found, *names[number].split(", ")):
+            known.setdefault(name.casefold(), set()).add(number)
+    spelled = [name.casefold().replace("_", " ") for name in dataset.classes]
+    numbers = [min(at) if len(at := known.get(name, set())) == 1 else -1 for name in spelled]
+    if wrong := [name for name, n in zip(dataset.classes, numbers, strict=True) if n < 0]:
+        raise InputError(
+            f"--real needs ImageNet's classes by WordNet ID or name; {len(wrong):,} of "
+            f"{len(numbers):,} classes of {dataset.name} are none or several of them: "
+            f"{quoted(wrong)}; name the folders by WordNet ID (n01440764)"
+        )
+    if len(set(numbers)) < len(numbers):
+        twice = next(n for n in numbers if numbers.count(n) > 1)
+        both = [name for name, n in zip(dataset.classes, numbers, strict=True) if n == twice]
+        raise InputError(f"{quoted(both)} of {dataset.name} are both ImageNet's {wnids[twice]}")
+    return numbers
 
 
 def _open_objectnet(

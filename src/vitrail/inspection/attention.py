@@ -76,12 +76,12 @@ def attention_masks(
     layer: int = -1,
     target: int | Sequence[int] | None = None,
 ) -> Masks:
-    """Compute how much each patch of images x (batch, channels, height, width) matters.
+    """Compute how much attention each patch of images x (batch, channels, height, width) gets.
 
     `rollout` multiplies all layers' attention, the mean of their heads and the identity for the
-    residual. `gradient` first weights it by the gradient of the class `target` (by default the
-    predicted one). `raw` is the attention of the class token in one `layer`; without a class token,
-    that of the patches, weighted as the pooling weights them.
+    residual; it is the same for every class. `gradient` first weights it by the gradient of the
+    class `target` (by default the predicted one). `raw` is the attention of the class token in one
+    `layer`; without a class token, that of the patches, weighted as the pooling weights them.
     """
     if method not in get_args(Method):
         known = ", ".join(get_args(Method))

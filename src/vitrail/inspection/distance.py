@@ -51,7 +51,8 @@ def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> Attention
 
     Batches are the model's input. The distance is Euclidean, between the patches' centers, and
     weighted by attention. The class token and registers are left out: attention is normalized
-    over the patches.
+    over the patches. Of differential attention, whose rows add up to less and may be negative, it
+    is the absolute value, normalized.
     """
     inner = find_model(model)
     sites, name = attention_layers(inner), inner.spec.name
@@ -71,7 +72,11 @@ def attention_distance(model: nn.Module, batches: Iterable[Tensor]) -> Attention
                 steps = image[0] / grid[0], image[1] / grid[1]
                 mean = grid_distances(grid, steps) / (grid[0] * grid[1])
                 tables[grid, image] = mean.flatten().to(chunk.weights)
-            far = chunk.weights.flatten(2) @ tables[grid, image]
+            weights = chunk.weights
+            if found.subtracted is not None:  # else rows add up to 1
+                weights = weights.abs_()
+                weights /= weights.sum(-1, keepdim=True).clamp_min(torch.finfo(weights.dtype).tiny)
+            far = weights.flatten(2) @ tables[grid, image]
             sums[found.layer, chunk.heads] += far.cpu().double().sum(0)
 
     everything = range(len(sites))

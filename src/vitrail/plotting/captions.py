@@ -28,7 +28,8 @@ CAPTIONS = {
     ),
     "overlays": Caption(
         "Where the model looks",
-        "Bright patches counted most; they should lie on the object, not on the background.",
+        "The model looked most at the bright patches; they should cover the object. It is the same "
+        "whatever the answer: rollout knows no class.",
         "Attention rollout over all layers: the image, the attention mask and the image lit "
         "by the mask, as in the paper's Figures 6 and 14. The scale ends at the 98th "
         "percentile of the patches; black parts were cropped away before the model.",

@@ -277,7 +277,10 @@ class Predictor:
         return (first == second).all(1)
 
     def attention(self, image: ImageLike, *, method: Method = "rollout") -> np.ndarray:
-        """Compute how much each patch of an image counts (rows, columns), as inspection does."""
+        """Compute how much attention each patch of an image gets (rows, columns).
+
+        Rollout and raw attention know no class; `gradient` weights by the predicted one.
+        """
         from vitrail.inspection.attention import attention_masks
 
         with self._hooking:  # hooks see the calls of every thread

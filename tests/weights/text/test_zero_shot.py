@@ -13,6 +13,7 @@ from tests import text_models
 from tests.commands import run
 from vitrail.config import InputError
 from vitrail.models import ViTSpec, parse
+from vitrail.weights.class_names import imagenet_wnids
 from vitrail.weights.text.prompts import (
     CLIP_TEMPLATES,
     DEFAULT_TEMPLATE,
@@ -46,6 +47,12 @@ def test_classes_and_templates_are_lists_text_or_files(tmp_path: Path) -> None:
 def test_class_names_are_spelled_as_words() -> None:
     assert spell_classes(["pit_bull", "cat"]) == ("pit bull", "cat")
     assert spell_classes(["n01440764", "n01443537"]) == ("tench", "goldfish")
+    wnids = imagenet_wnids(1000)
+    assert wnids is not None
+    words = spell_classes(wnids)
+    assert len(set(words)) == 1000  # a text for two classes can't tell one from the other
+    assert (words[134], words[517]) == ("crane bird", "construction crane")
+    assert (words[638], words[639]) == ("tights", "one-piece bathing suit")
     assert spell_classes(["n01440764", "other"]) == ("n01440764", "other")
 
 

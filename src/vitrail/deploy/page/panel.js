@@ -188,7 +188,7 @@ export class Panel {
     const columns = found.grid[1];
     const where = (place) => `row ${Math.floor(place / columns) + 1}, column ${(place % columns) + 1}`;
     const most = values.indexOf(Math.max(...values));
-    let text = `The patch that counts most is at ${where(most)}.`;
+    let text = `The brightest patch is at ${where(most)}.`;
     if (chosen !== null) {
       text = `The patch at ${where(chosen)} attends most to the one at ${where(most)} (${percent(values[most])}).`;
     } else if (found.weights) {

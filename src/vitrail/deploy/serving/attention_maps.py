@@ -31,7 +31,7 @@ def attention_response(
     distances: bool,
     view: bool,
 ) -> dict[str, Any]:
-    """Compute how much patches count and, for one layer and head, what each token attends to.
+    """Compute the attention of patches and, for one layer and head, what each token attends to.
 
     Without `head`, the mean of all heads. `distances` adds the mean attention distance of each
     layer and head in pixels; `view` adds the image as the model sees it.

@@ -77,7 +77,7 @@ class ImageAttention(ImageResult):
     prefix: int | None = None
     """Tokens before the patches: the class token and registers."""
     mask: list[list[float]] | None = None
-    """How much each patch counts."""
+    """How much attention each patch gets; with `gradient`, what of it speaks for the class."""
     weights: list[list[float]] | None = None
     """What each token attends to; only for `raw`."""
     distances: list[list[float]] | None = None
