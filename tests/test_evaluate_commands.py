@@ -273,7 +273,8 @@ def test_reassessed_labels_of_imagenet(capsys: Capture, tmp_path: Path) -> None:
         (tmp_path / "val" / wnid).rename(tmp_path / "val" / name.replace(" ", "_").replace("/", ""))
     mapped = {name.replace(" ", "_"): n for n, name in enumerate(words)}
     (tmp_path / "map.json").write_text(json.dumps(mapped))
-    command = (str(folder), str(tmp_path / "val"), "--map", str(tmp_path / "map.json"))
+    command = (str(folder), str(tmp_path / "val"), "--split", "all")
+    command += ("--map", str(tmp_path / "map.json"))
     again = evaluated(capsys, *command, "--real", str(tmp_path / "real.json"))
     assert (again["real"], again["real_images"]) == (found["real"], 999)
     (tmp_path / "val" / "tench").rename(tmp_path / "val" / "other")

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from tests.shelf import refusal
 from vitrail.cli import main
 from vitrail.data.datasets.builtin.digits import open_digits
 from vitrail.data.decoding.decode import ImageError
+from vitrail.data.image_inputs import find_images
 from vitrail.data.transforms.apply import eval_image, normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.inspection.attention import attention_masks
@@ -32,7 +34,6 @@ from vitrail.models.layers.mlp import MLP
 from vitrail.predictor import BatchingConfig, Prediction, Predictor
 from vitrail.predictor.batching_config import default_batching
 from vitrail.predictor.fused import fuse
-from vitrail.predictor.images import find_images
 from vitrail.predictor.last_block import LastBlock, prune_last_block
 from vitrail.predictor.prediction_files import csv_writer
 from vitrail.weights.checkpoint import Checkpoint
@@ -52,10 +53,21 @@ def plain(predictor: Predictor, content: bytes | np.ndarray) -> torch.Tensor:
         return predictor.model(normalize(pixels, predictor.preprocess))[0]
 
 
+def written(content: bytes) -> io.BytesIO:
+    """Write bytes to a file in memory, at whose end it then stands, as Pillow's `save` does."""
+    file = io.BytesIO()
+    file.write(content)
+    return file
+
+
 KINDS: dict[str, Callable[[np.ndarray, Path], object]] = {
     "path": lambda pixels, path: path,
     "text": lambda pixels, path: str(path),
     "bytes": lambda pixels, path: path.read_bytes(),
+    "bytearray": lambda pixels, path: bytearray(path.read_bytes()),
+    "memoryview": lambda pixels, path: memoryview(path.read_bytes()),
+    "BytesIO": lambda pixels, path: written(path.read_bytes()),
+    "open file": lambda pixels, path: path.open("rb"),
     "Pillow": lambda pixels, path: Image.fromarray(pixels),
     "opened": lambda pixels, path: Image.open(path),
     "array": lambda pixels, path: pixels,
@@ -71,6 +83,10 @@ def test_each_kind_of_image_gives_the_same(predictor: Predictor, tmp_path: Path,
     image: object = KINDS[kind](pixels, path)
     found = predictor.logits(image)  # pyright: ignore[reportArgumentType]
     assert torch.allclose(found, expected, atol=1e-5)
+    predict: Any = predictor.predict
+    one = predict(image)
+    assert isinstance(one, Prediction)
+    assert len(predict([image, image])) == 2
 
 
 def test_top_classes_are_named_with_their_softmax(predictor: Predictor) -> None:
@@ -560,3 +576,13 @@ def test_a_table_that_fails_leaves_the_old_one(tmp_path: Path) -> None:
         stopped()
     assert path.read_text() == "old"
     assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_files_that_give_no_bytes_are_refused(predictor: Predictor, tmp_path: Path) -> None:
+    (tmp_path / "text.png").write_text("x")
+    with (tmp_path / "text.png").open() as file:
+        assert "open(path, 'rb')" in refusal(predictor.predict, file)
+    with pytest.raises(ImageError, match="can't be read: I/O operation on closed file"):
+        predictor.predict(file)
+    with pytest.raises(ImageError, match="empty"):
+        predictor.predict(io.BytesIO())

@@ -112,3 +112,12 @@ def test_an_image_without_patches_is_refused() -> None:
         pack_images(images(), (8, 8), 4)
     with pytest.raises(InputError, match="does not split into 8x8 patches"):
         pack_images([torch.zeros(3, 8, 12)], (8, 8))
+
+
+def test_a_batch_moves_whole_and_keeps_its_places_whole_numbers() -> None:
+    batch = pack_images([torch.randn(3, 16, 24), torch.randn(3, 8, 8)], (8, 8))
+    there = batch.to("meta", torch.bfloat16)
+    assert isinstance(there, PatchBatch)
+    assert {each.device.type for each in there} == {"meta"}
+    assert [each.dtype for each in there] == [torch.bfloat16, torch.int64, torch.bool]
+    assert all(torch.equal(*pair) for pair in zip(batch.to("cpu"), batch, strict=True))

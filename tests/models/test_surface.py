@@ -254,6 +254,33 @@ def test_compile_has_no_graph_breaks(name: str) -> None:
     torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
 
 
+@families
+def test_intermediates_compile_to_one_graph_and_stop_early(name: str) -> None:
+    """What an inspecting hook sees, from one graph; later blocks do not run."""
+    torch._dynamo.reset()
+    model, x = make(name)
+    model.eval()
+    with torch.no_grad(), vitrail.record(model, tokens="all") as tape:
+        model(x)
+    compiled = torch.compile(model.intermediates, fullgraph=True, backend="eager")
+    with torch.no_grad():
+        for layers in (None, [0], [-1, 0]):
+            asked = range(len(model.blocks)) if layers is None else layers
+            for index, tokens in zip(asked, compiled(x, layers), strict=True):
+                torch.testing.assert_close(tokens, tape.tokens[index])
+        (cells,) = compiled(x, [0], grid=True)
+        prefix = getattr(model.spec, "prefix", 0)
+        torch.testing.assert_close(cells.flatten(2).mT, tape.tokens[0][:, prefix:])
+        if isinstance(model, ViT):
+            assert cells.shape[2:] == model.spec.grid
+        ran: list[nn.Module] = []
+        model.blocks[-1].register_forward_hook(lambda block, *_: ran.append(block))
+        model.intermediates(x, [0])
+        assert not ran
+        model.intermediates(x, [0], stop_early=False)
+        assert len(ran) == 1
+
+
 def test_compile_with_checkpointing_and_another_size() -> None:
     torch._dynamo.reset()
     model, x = make(FAMILIES["token"])
@@ -347,6 +374,12 @@ def test_intermediates_are_the_blocks_outputs_with_gradients(name: str) -> None:
     torch.testing.assert_close(every[2], tokens)
     with pytest.raises(InputError, match="has blocks 0 to 2, not 3"):
         model.forward_intermediates(x, [3])
+    with pytest.raises(InputError, match="has 3 blocks, not the last 4"):
+        model.intermediates(x, 4)
+    two = model.intermediates(x, 2, norm=True, grid=True)
+    assert [each.shape for each in two] == [(2, 8, 2, 3)] * 2
+    patches = every[2] if "Axial" in name else every[2][:, 1:]
+    torch.testing.assert_close(two[1].flatten(2).mT, patches)
 
 
 def test_intermediates_of_a_resnet_are_its_cells() -> None:
@@ -377,6 +410,11 @@ def test_options_are_arguments() -> None:
     assert build("ViT-Ti/16", pool="gap", classes=10, device="meta").spec == parse(
         "ViT-Ti/16,pool=gap,classes=10"
     )
+    for image in (384, "384", "384x384", (384, 384)):
+        assert build("ViT-Ti/16", image=image, device="meta").spec.image == (384, 384)
+    assert build("ViT-Ti/16", image="32x48", device="meta").spec.image == (32, 48)
+    with pytest.raises(InputError, match="'big' is not a size"):
+        build("ViT-Ti/16", image="big", device="meta")
     with pytest.raises(InputError, match=r"ViT-Ti/16: .*pools.*pool"):
         build("ViT-Ti/16", pools="gap", device="meta")
     with pytest.raises(

@@ -10,6 +10,7 @@ from pathlib import Path
 from vitrail.config import InputError
 from vitrail.console import log_line, show_progress
 from vitrail.data.datasets.open import Data
+from vitrail.data.image_inputs import find_images, is_one
 from vitrail.deploy.backends.backends import REFERENCE
 from vitrail.deploy.backends.selection import (
     AUTO,
@@ -22,7 +23,6 @@ from vitrail.deploy.backends.selection import (
 from vitrail.evaluation.uncertainty.selective import parse_rate
 from vitrail.predictor import ImageLike, ModelLike, Prediction, Predictor
 from vitrail.predictor.doubts import answers_nothing
-from vitrail.predictor.images import find_images, is_one
 from vitrail.predictor.prediction_files import csv_writer, parquet_writer
 from vitrail.result import Result, ResultTable
 from vitrail.weights.text.prompts import Texts

@@ -5,6 +5,8 @@ As in big_vision's bit_paper.py: pre-activation bottlenecks, GroupNorm, standard
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -84,15 +86,33 @@ class BiT(Model[BiTSpec]):
 
     def tokens(self, x: Tensor) -> Tensor:
         """Encode images to the cells of the last feature map (batch, cells, channels)."""
+        last = len(self.blocks) - 1
+        return self.finish(self.run_to(x, [last], last)[last])
+
+    def run_to(self, x: Tensor, layers: Sequence[int], stop: int) -> dict[int, Tensor]:
+        """Run images up to a block; return the feature maps of some blocks."""
         self.check_input(x)
+        outputs: dict[int, Tensor] = {}
         x = self.root(x)
         if self.spec.pool_padding == "zeros":
             x = F.max_pool2d(F.pad(x, (1, 1, 1, 1)), 3, 2)
         else:
             x = F.max_pool2d(x, 3, 2, 1)
-        for block in self.blocks:
+        for layer, block in enumerate(self.blocks):
             x = self.run_block(block, x)
-        return self.flatten_tokens(self.norm(x).relu())
+            if layer in layers:
+                outputs[layer] = x
+            if layer == stop:
+                break
+        return outputs
+
+    def finish(self, output: Tensor) -> Tensor:
+        """Return the cells (batch, cells, channels) of the last feature map, after its norm."""
+        return self.flatten_tokens(self.norm(output).relu())
+
+    def map_size(self, x: Tensor, output: Tensor) -> Size:
+        """Return the rows and columns of a feature map."""
+        return output.shape[2], output.shape[3]
 
     def flatten_tokens(self, x: Tensor) -> Tensor:
         """Reshape a feature map to (batch, cells, channels)."""

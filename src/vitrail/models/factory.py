@@ -11,7 +11,7 @@ from vitrail.config import InputError, from_dict, to_dict
 from vitrail.machine import available_memory
 from vitrail.models.bit import BiT
 from vitrail.models.cost.total import FLOAT, cost_of
-from vitrail.models.names import as_spec
+from vitrail.models.names import as_size, as_spec
 from vitrail.models.spec import BiTSpec, Spec
 from vitrail.models.vit import ViT
 
@@ -26,7 +26,8 @@ def build(
 ) -> ViT | BiT:
     """Build a model with fresh weights: `build("ViT-Ti/16", pool="gap", classes=10)`.
 
-    `options` are fields of the spec, as after a comma in a name. With `classes=0` there is no head,
+    `options` are fields of the spec, as after a comma in a name; `image`, like `load`'s, also a
+    number or "384x512". With `classes=0` there is no head,
     and `forward` returns features. With a `seed` the weights are those of `init_weights(seed)`, and
     torch's global generator is not used. On the "meta" device nothing is allocated; `to_empty` and
     `init_weights` make such a model real.
@@ -36,6 +37,8 @@ def build(
         spec = replace(spec, classes=classes)
     if options:
         try:
+            if "image" in options:
+                options["image"] = as_size(options["image"]) or spec.image
             spec = from_dict(type(spec), {**to_dict(spec), **options})
         except InputError as error:
             raise InputError(f"{spec.name}: {error}") from None

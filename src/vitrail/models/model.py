@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from vitrail.config import InputError
 from vitrail.models.init import init_layers, seeded
 from vitrail.models.layers.heads import Head
-from vitrail.models.spec import BiTSpec, ViTSpec
+from vitrail.models.spec import BiTSpec, Size, ViTSpec
 from vitrail.models.vit_spec import PLAIN_HEAD
 
 S = TypeVar("S", bound=ViTSpec | BiTSpec)
@@ -71,35 +71,70 @@ class Model(nn.Module, ABC, Generic[S]):
         """Classify images (batch, channels, height, width) to logits (batch, classes)."""
         return self.head(self.features(x))
 
-    def forward_intermediates(
-        self, x: Tensor, indices: Sequence[int] | None = None, *, norm: bool = False
-    ) -> tuple[Tensor, list[Tensor]]:
-        """Return the encoded tokens and the outputs of blocks, each (batch, tokens, channels).
+    def intermediates(
+        self,
+        x: Tensor,
+        layers: int | Sequence[int] | None = None,
+        *,
+        grid: bool = False,
+        norm: bool = False,
+        stop_early: bool = True,
+    ) -> list[Tensor]:
+        """Return the outputs of blocks, each (batch, tokens, channels).
 
-        `indices` are block numbers, negative ones from the end; all unless given. `norm` applies
-        the model's last norm to each. Gradients flow through all of them.
+        `layers` are block numbers, negative ones from the end; a number stands for that many last
+        ones, None for all. `grid` leaves class token and registers out and gives feature maps
+        (batch, channels, rows, columns). `norm` applies the model's last norm to each. Blocks after
+        the last one asked for do not run, unless `stop_early` is off. There are no hooks: it can be
+        compiled whole, and gradients flow through all of it.
         """
+        asked = self._choose_blocks(layers, norm)
+        stop = max(asked) if asked and stop_early else len(self.blocks) - 1
+        outputs = self.run_to(x, asked, stop)
+        tokens = [self.flatten_tokens(outputs[index]) for index in asked]
+        tokens = [self.norm(each) for each in tokens] if norm else tokens
+        if not grid:
+            return tokens
+        sizes = [self.map_size(x, outputs[index]) for index in asked]
+        prefix = self.spec.prefix if isinstance(self.spec, ViTSpec) else 0
+        pairs = zip(tokens, sizes, strict=True)
+        return [each[:, prefix:].transpose(1, 2).unflatten(2, size) for each, size in pairs]
+
+    def forward_intermediates(
+        self, x: Tensor, indices: int | Sequence[int] | None = None, *, norm: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the encoded tokens, and the outputs of blocks as `intermediates` does."""
+        asked, last = self._choose_blocks(indices, norm), len(self.blocks) - 1
+        outputs = self.run_to(x, [*asked, last], last)
+        tokens = [self.flatten_tokens(outputs[index]) for index in asked]
+        return self.finish(outputs[last]), [self.norm(each) for each in tokens] if norm else tokens
+
+    def _choose_blocks(self, layers: int | Sequence[int] | None, norm: bool) -> list[int]:
+        """Return the numbers of blocks that were asked for, from 0."""
         count = len(self.blocks)
-        asked = range(count) if indices is None else indices
-        if wrong := [index for index in asked if not -count <= index < count]:
-            raise InputError(f"{self.spec.name} has blocks 0 to {count - 1}, not {wrong[0]}")
+        if isinstance(layers, int):
+            if not 1 <= layers <= count:
+                raise InputError(f"{self.spec.name} has {count} blocks, not the last {layers}")
+            layers = range(count - layers, count)
+        asked = list(range(count)) if layers is None else list(layers)
+        for index in asked:
+            if not -count <= index < count:
+                raise InputError(f"{self.spec.name} has blocks 0 to {count - 1}, not {index}")
         if norm and not isinstance(self.norm, nn.LayerNorm | nn.RMSNorm):
             raise InputError(f"the last norm of {self.spec.name} fits its last block only")
-        seen: dict[int, Tensor] = {}
-        wanted = {index % count for index in asked}
-        handles = [
-            self.blocks[index].register_forward_hook(
-                lambda _, inputs, output, index=index: seen.update({index: output})
-            )
-            for index in wanted
-        ]
-        try:
-            tokens = self.tokens(x)
-        finally:
-            for handle in handles:
-                handle.remove()
-        outputs = [self.flatten_tokens(seen[index % count]) for index in asked]
-        return tokens, [self.norm(output) for output in outputs] if norm else outputs
+        return [index % count for index in asked]
+
+    @abstractmethod
+    def run_to(self, x: Tensor, layers: Sequence[int], stop: int) -> dict[int, Tensor]:
+        """Run images up to a block; return outputs of some blocks as they are."""
+
+    @abstractmethod
+    def finish(self, output: Tensor) -> Tensor:
+        """Return the encoded tokens (batch, tokens, channels) of the last block's output."""
+
+    @abstractmethod
+    def map_size(self, x: Tensor, output: Tensor) -> Size:
+        """Return the rows and columns of a block's output."""
 
     @abstractmethod
     def flatten_tokens(self, x: Tensor) -> Tensor:

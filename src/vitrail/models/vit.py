@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from functools import partial
 
@@ -110,8 +110,36 @@ class ViT(Model[ViTSpec]):
         """Run images through the blocks, up to the last norm."""
         return self.run_blocks(*self.embed(x))
 
-    def run_blocks(self, x: Tensor, grid: Size | MixedGrids) -> Tensor:
-        """Run the first block's input through all blocks; `grid` is that of its patches."""
+    def run_to(self, x: Tensor | PatchBatch, layers: Sequence[int], stop: int) -> dict[int, Tensor]:
+        """Run images up to a block; return outputs of some blocks as they are."""
+        outputs: dict[int, Tensor] = {}
+        self.run_blocks(*self.embed(x), outputs=outputs, keep=layers, stop=stop)
+        return outputs
+
+    def finish(self, output: Tensor) -> Tensor:
+        """Apply the last norm to the last block's output."""
+        return self.norm(self.flatten_tokens(output))
+
+    def map_size(self, x: Tensor | PatchBatch, output: Tensor) -> Size:
+        """Return the rows and columns of images' patches."""
+        if not isinstance(x, Tensor) or x.ndim != 4:
+            raise InputError("grid=True needs images of one size, not patches")
+        stride = self.spec.stride
+        return x.shape[2] // stride[0], x.shape[3] // stride[1]
+
+    def run_blocks(
+        self,
+        x: Tensor,
+        grid: Size | MixedGrids,
+        *,
+        outputs: dict[int, Tensor] | None = None,
+        keep: Sequence[int] = (),
+        stop: int | None = None,
+    ) -> Tensor:
+        """Run the first block's input through the blocks; `grid` is that of its patches.
+
+        `outputs` gets those of the blocks in `keep`; `stop` is the last block that runs.
+        """
         if self.spec.attention == "axial":
             assert not isinstance(grid, MixedGrids)
             x = x.unflatten(1, grid)
@@ -122,6 +150,10 @@ class ViT(Model[ViTSpec]):
             if layer:  # the first layer's are in the embedding
                 x = self.add_positions(x, grid, layer)
             x = self.run_block(block, x, bias, rotation)
+            if outputs is not None and layer in keep:
+                outputs[layer] = x
+            if layer == stop:
+                break
         return self.flatten_tokens(x)
 
     def flatten_tokens(self, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Inference: images of any kind in, classes with their probabilities or features out."""
 
+from vitrail.data.image_inputs import ImageLike as ImageLike
 from vitrail.predictor.batching_config import BatchingConfig as BatchingConfig
-from vitrail.predictor.images import ImageLike as ImageLike
 from vitrail.predictor.predictions import ClassScore as ClassScore
 from vitrail.predictor.predictions import ModelOutput as ModelOutput
 from vitrail.predictor.predictions import Prediction as Prediction

@@ -19,6 +19,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.decoding.decode import ImageError
+from vitrail.data.image_inputs import ImageLike, is_one, preprocess_image, read_content
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
@@ -29,7 +30,6 @@ from vitrail.models import BiT, ViT
 from vitrail.predictor.batching_config import BatchingConfig, default_batching, keep_threads
 from vitrail.predictor.doubts import doubts_of
 from vitrail.predictor.fused import InferencePrecision, check_precision, fuse
-from vitrail.predictor.images import ImageLike, is_one, preprocess_image, read_content
 from vitrail.predictor.int8 import measure_ranges
 from vitrail.predictor.last_block import inference_copy
 from vitrail.predictor.predictions import (
@@ -182,7 +182,9 @@ class Predictor:
         return made
 
     @overload
-    def predict(self, images: ImageLike, *, top: int = 5) -> Prediction: ...
+    def predict(  # pyright: ignore[reportOverlappingOverload]  # an open file has lines
+        self, images: ImageLike, *, top: int = 5
+    ) -> Prediction: ...
     @overload
     def predict(self, images: Iterable[ImageLike], *, top: int = 5) -> list[Prediction]: ...
     def predict(

@@ -20,12 +20,12 @@ from vitrail import __version__
 from vitrail.config import InputError
 from vitrail.data.checks.output_place import check_output_place
 from vitrail.data.datasets.open import Data
+from vitrail.data.image_inputs import ImageLike, is_one
 from vitrail.files import check_writable, make_folder, write_whole
 from vitrail.models import BiT
 from vitrail.models.names import as_size
 from vitrail.models.spec import Size
 from vitrail.plotting.canvas import Plot
-from vitrail.predictor.images import ImageLike, is_one
 from vitrail.report import sections
 from vitrail.report.html_page import ReportSection, format_image_count, make_page
 from vitrail.report.mistakes import show_mistakes

@@ -13,10 +13,10 @@ from PIL import Image
 from vitrail.config import InputError
 from vitrail.data.dataset import Content, ImageDataset
 from vitrail.data.decoding.decode import ImageError, decode
+from vitrail.data.image_inputs import ImageLike, read_content
 from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.plotting.tiles import to_colors
-from vitrail.predictor.images import ImageLike, read_content
 from vitrail.text import neighbors, show
 
 SIDE = 320

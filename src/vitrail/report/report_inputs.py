@@ -13,13 +13,13 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data
+from vitrail.data.image_inputs import ImageLike
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import choose_device
 from vitrail.evaluation.inputs import is_labeled, open_images, preprocess_of
 from vitrail.models import BiT, ViT
 from vitrail.models.spec import Size, check_division
-from vitrail.predictor.images import ImageLike
 from vitrail.report.report_images import ReportImage, read_images, sample_images
 from vitrail.training.checkpoints.run_folder import find_run
 from vitrail.training.run_data import open_run_data

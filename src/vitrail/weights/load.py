@@ -49,6 +49,8 @@ def load(
     channels: int | None = None,
     patch: str | int | Size | None = None,
     head: HeadMode = "replace",
+    dropout: float | None = None,
+    stochastic_depth: float | None = None,
     change: Callable[[Any], Any] | None = None,
 ) -> LoadedModel:
     """Load a model in eval mode, fitted to a new task where one is described.
@@ -58,6 +60,7 @@ def load(
     `model` names what the source holds: it is checked, and says what shapes alone can't. The file
     is not hashed for its provenance, which would take longer than loading it; `read_checkpoint`
     hashes it.
+    `dropout` and `stochastic_depth` are noise of later training, which weights don't hold.
     `change` puts parts of your own into the model, where it was trained with some.
     """
     if isinstance(source, str | os.PathLike):
@@ -75,7 +78,11 @@ def load(
         checkpoint = adapt_checkpoint(
             checkpoint, classes=classes, image=size, channels=channels, patch=patch, head=head
         )
-    return as_model(checkpoint, change)
+    noise = {"dropout": dropout, "stochastic_depth": stochastic_depth}
+    noise = {name: rate for name, rate in noise.items() if rate is not None}
+    if noise and not isinstance(checkpoint.spec, ViTSpec):
+        raise InputError(f"{checkpoint.spec.name} has no {' or '.join(noise)}; use a ViT")
+    return as_model(replace(checkpoint, spec=replace(checkpoint.spec, **noise)), change)
 
 
 def as_loaded(

@@ -12,6 +12,7 @@ import torch
 
 from vitrail.config import InputError
 from vitrail.data import Preprocess
+from vitrail.data.image_inputs import InputTransform
 from vitrail.data.trained_on import TrainedOn
 from vitrail.data.transforms.preprocess import default_preprocess
 from vitrail.models import BiT, ViT, ViTSpec, build
@@ -36,6 +37,19 @@ class LoadedModel:
     """Its temperature, and how sure and how often right it was on held-out images."""
     trained_on: TrainedOn | None = None
     """Which images it was trained on and which were held out; None where no record says so."""
+
+    @property
+    def transform(self) -> InputTransform:
+        """Makes the model's input of an image: `loaded.transform(image)`, as in evaluation.
+
+        It has no part of the model, so that a torch Dataset may take it to other processes.
+        """
+        if self.preprocess is None:
+            raise InputError(
+                f"the weights of {self.model.spec.name} came without preprocessing; set it: "
+                "dataclasses.replace(loaded, preprocess=vitrail.Preprocess(…))"
+            )
+        return InputTransform(self.preprocess)
 
     @property
     def temperature(self) -> float:

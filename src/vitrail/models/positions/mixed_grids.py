@@ -28,6 +28,13 @@ class PatchBatch(NamedTuple):
     valid: Tensor
     """(batch, length): True for patches, False for padding."""
 
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> PatchBatch:
+        """Move the batch to a device; a type is of the patches' pixels alone."""
+        patches = self.patches.to(device=device, dtype=dtype)
+        return PatchBatch(patches, self.places.to(device), self.valid.to(device))
+
 
 def unpack_patches(x: Tensor) -> PatchBatch:
     """Read a batch in one tensor (batch, length, 3 + pixels): row, column, 1 or 0 for padding."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -41,11 +42,29 @@ class MaskedImageModel(Model[ViTSpec]):
         """Pool encoded tokens as the encoder does."""
         return self.encoder.pool(tokens)
 
+    def intermediates(
+        self, x: Tensor, layers: int | Sequence[int] | None = None, **options: Any
+    ) -> list[Tensor]:
+        """Return the outputs of the encoder's blocks for whole images."""
+        return self.encoder.intermediates(x, layers, **options)
+
     def forward_intermediates(
-        self, x: Tensor, indices: Sequence[int] | None = None, *, norm: bool = False
+        self, x: Tensor, indices: int | Sequence[int] | None = None, *, norm: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
         """Return the encoder's tokens and the outputs of its blocks, for whole images."""
         return self.encoder.forward_intermediates(x, indices, norm=norm)
+
+    def run_to(self, x: Tensor, layers: Sequence[int], stop: int) -> dict[int, Tensor]:
+        """Run whole images up to one of the encoder's blocks."""
+        return self.encoder.run_to(x, layers, stop)
+
+    def finish(self, output: Tensor) -> Tensor:
+        """Return the encoded tokens of the encoder's last block."""
+        return self.encoder.finish(output)
+
+    def map_size(self, x: Tensor, output: Tensor) -> Size:
+        """Return the rows and columns of images' patches."""
+        return self.encoder.map_size(x, output)
 
     def flatten_tokens(self, x: Tensor) -> Tensor:
         """Reshape a block's output to (batch, tokens, width)."""

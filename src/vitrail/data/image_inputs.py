@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import torch
@@ -18,23 +19,48 @@ from vitrail.data.datasets.folder import find_files, read_image_file
 from vitrail.data.decoding.decode import LIMITS, ImageError
 from vitrail.data.decoding.modes import to_array
 from vitrail.data.decoding.orientation import noted_orientation, turn
-from vitrail.data.transforms.apply import eval_image, patches_image
+from vitrail.data.transforms.apply import eval_image, eval_input, normalize, patches_image
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.text import neighbors, show
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs  # Python 3.13's
 
-ImageLike = str | Path | bytes | Image.Image | np.ndarray | Tensor
-"""A path; an encoded file's bytes; a Pillow image; uint8 pixels as an array (height, width[,
-channels]) or a tensor (channels, height, width); or the model's own input as a float tensor."""
+Encoded = bytes | bytearray | memoryview | BinaryIO
+ImageLike = str | Path | Encoded | Image.Image | np.ndarray | Tensor
+"""A path; an encoded file, as bytes or opened for reading; a Pillow image; uint8 pixels as an array
+(height, width[, channels]) or a tensor (channels, height, width); or the model's own input as a
+float tensor."""
 
 
 def is_one(images: ImageLike | Iterable[ImageLike]) -> TypeIs[ImageLike]:
     """Tell one image from many; arrays and tensors with four axes are many."""
     if isinstance(images, np.ndarray | Tensor):
         return images.ndim < 4
-    return isinstance(images, str | Path | bytes | Image.Image)
+    return isinstance(images, str | Path | Image.Image) or _is_encoded(images)
+
+
+def _is_encoded(image: object) -> TypeIs[Encoded]:
+    """Tell an encoded file: bytes, or what can be read, as an open file and a BytesIO."""
+    return isinstance(image, bytes | bytearray | memoryview) or hasattr(image, "read")
+
+
+@dataclass(frozen=True)
+class InputTransform:
+    """Makes a model's input of an image, for a torch Dataset; small, so workers get it quickly."""
+
+    preprocess: Preprocess
+
+    def __call__(self, image: ImageLike) -> Tensor:
+        """Preprocess an image as in evaluation: float (channels, height, width), normalized.
+
+        Within a patch budget it is (patches, 3 + pixels), of which ViTs take batches.
+        """
+        if isinstance(image, Tensor) and image.is_floating_point():
+            return _check_input(image, self.preprocess.channels)
+        content = read_content(image, self.preprocess.channels)
+        pixels = torch.from_numpy(eval_input(content, self.preprocess))
+        return normalize(pixels[None], self.preprocess)[0]
 
 
 def preprocess_image(image: ImageLike, preprocess: Preprocess) -> Tensor:
@@ -57,8 +83,8 @@ def preprocess_image(image: ImageLike, preprocess: Preprocess) -> Tensor:
 
 def read_content(image: ImageLike, channels: int) -> Content:
     """Read an image to an encoded file or pixels, as datasets give them."""
-    if isinstance(image, bytes):
-        return image
+    if _is_encoded(image):
+        return _read_encoded(image)
     if isinstance(image, str | Path):
         try:
             return read_image_file(os.fsencode(image))
@@ -73,9 +99,24 @@ def read_content(image: ImageLike, channels: int) -> Content:
             image = image.permute(1, 2, 0)
         image = image.cpu().numpy()
     if not isinstance(image, np.ndarray):
-        kinds = "a path, bytes, a Pillow image, an array or a tensor"
+        kinds = "a path, bytes, an open file, a Pillow image, an array or a tensor"
         raise InputError(f"an image must be {kinds}, got {type(image).__name__}")
     return _check_pixels(image)
+
+
+def _read_encoded(image: Encoded) -> bytes:
+    """Read a whole file, from its beginning where it can be rewound, as Pillow does."""
+    if isinstance(image, bytes | bytearray | memoryview):
+        return bytes(image)
+    try:
+        if image.seekable():
+            image.seek(0)
+        content = image.read(LIMITS.bytes + 1)
+    except (OSError, ValueError) as error:  # a closed file
+        raise ImageError(f"the file can't be read: {error}", "unreadable") from None
+    if not isinstance(content, bytes):
+        raise InputError("an image file must be opened for reading bytes: open(path, 'rb')")
+    return content
 
 
 def _from_pillow(image: Image.Image, channels: int) -> np.ndarray:
