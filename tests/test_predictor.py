@@ -87,6 +87,8 @@ def test_each_kind_of_image_gives_the_same(predictor: Predictor, tmp_path: Path,
     one = predict(image)
     assert isinstance(one, Prediction)
     assert len(predict([image, image])) == 2
+    if isinstance(image, io.BufferedReader):
+        image.close()
 
 
 def test_top_classes_are_named_with_their_softmax(predictor: Predictor) -> None:

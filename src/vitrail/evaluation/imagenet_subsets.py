@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,13 +96,18 @@ def read_reassessed(path: Path, dataset: ImageDataset) -> tuple[frozenset[int], 
 def _number_imagenet(dataset: ImageDataset) -> list[int]:
     """Return the number in ImageNet of each class of a dataset; each is found once."""
     wnids, names = imagenet_wnids(1000) or (), imagenet_classes(1000) or ()
-    known: dict[str, set[int]] = {}
-    words = spell_classes(wnids)
-    for number, found in enumerate(zip(wnids, names, words, strict=True)):
-        for name in (*found, *names[number].split(", ")):
-            known.setdefault(name.casefold(), set()).add(number)
-    spelled = [name.casefold().replace("_", " ") for name in dataset.classes]
-    numbers = [min(at) if len(at := known.get(name, set())) == 1 else -1 for name in spelled]
+    others: dict[str, set[int]] = {}  # the further lemmas of a class
+    for number, name in enumerate(names):
+        for lemma in name.casefold().split(", "):
+            others.setdefault(lemma, set()).add(number)
+    known = {lemma: min(at) for lemma, at in others.items() if len(at) == 1}
+    for called in (names, spell_classes(wnids), wnids):
+        several = Counter(map(str.casefold, called))
+        known |= {n.casefold(): at for at, n in enumerate(called) if several[n.casefold()] == 1}
+    first = [name.partition(",")[0] for name in names]  # a Cardigan is a dog, a cardigan none
+    exact = {n: at for at, n in enumerate(first) if first.count(n) == 1}
+    spelled = [name.replace("_", " ") for name in dataset.classes]
+    numbers = [exact.get(name, known.get(name.casefold(), -1)) for name in spelled]
     if wrong := [name for name, n in zip(dataset.classes, numbers, strict=True) if n < 0]:
         raise InputError(
             f"--real needs ImageNet's classes by WordNet ID or name; {len(wrong):,} of "

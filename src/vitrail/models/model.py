@@ -122,7 +122,8 @@ class Model(nn.Module, ABC, Generic[S]):
                 raise InputError(f"{self.spec.name} has blocks 0 to {count - 1}, not {index}")
         if norm and not isinstance(self.norm, nn.LayerNorm | nn.RMSNorm):
             raise InputError(f"the last norm of {self.spec.name} fits its last block only")
-        return [index % count for index in asked]
+        # A search, because it makes a compiler's symbols numbers again.
+        return [next(n for n in range(count) if index in (n, n - count)) for index in asked]
 
     @abstractmethod
     def run_to(self, x: Tensor, layers: Sequence[int], stop: int) -> dict[int, Tensor]:

@@ -87,12 +87,13 @@ def _read_lines(text: str | os.PathLike[str]) -> list[str] | None:
 
 
 _DISTINCT = {
+    "n02113186": "Cardigan Welsh corgi",
     "n02012849": "crane bird",
     "n03126707": "construction crane",
     "n03710637": "tights",
     "n03710721": "one-piece bathing suit",
 }
-"""ImageNet's classes that share WordNet's first lemma with another: cranes and maillots."""
+"""ImageNet's classes that share WordNet's first lemma with another, but for its case."""
 
 
 def spell_classes(names: Sequence[str]) -> tuple[str, ...]:
