@@ -105,6 +105,10 @@ def edit_result(run: Path) -> None:
     (run / "result.json").write_text(json.dumps({**result, "top1": 0.9}))
 
 
+def rename_setting(path: Path) -> None:
+    path.write_text(path.read_text().replace("optim:", "opuim:"))
+
+
 Spoil = Callable[[Path], object]
 REFUSED: dict[str, tuple[Spoil, dict[str, Any], str]] = {
     "more photos": (lambda run: add_photos(Path("photos"), "cat", 50, 2), {}, "are new"),
@@ -120,6 +124,8 @@ REFUSED: dict[str, tuple[Spoil, dict[str, Any], str]] = {
     "edited": (edit_result, {}, "was changed since the run wrote it"),
     "record": (lambda run: (run / "run.json").write_text("{"), {}, "not written by this vitrail"),
     "config": (lambda run: (run / "config.yaml").write_text("data: ["), {}, "config.yaml"),
+    "setting": (lambda run: rename_setting(run / "config.yaml"), {},
+                r"run/config\.yaml: unknown key 'opuim'"),
     "stranger": (lambda run: (run / "model/mine.txt").touch(), {}, "mine.txt"),
     "no log": (lambda run: ((run / "log.txt").unlink(), (run / "log.txt").mkdir()),
                {}, "log.txt: cannot be written"),

@@ -33,7 +33,11 @@ def settle_more(config: TrainConfig, *, restart: bool = False) -> TrainConfig:
     out, asked = config.out, config.more
     begun = None
     if (out / CONFIG).exists() and not restart:
-        begun = from_dict(TrainConfig, read_file(out / CONFIG))
+        written = read_file(out / CONFIG)
+        try:
+            begun = from_dict(TrainConfig, written)
+        except InputError as error:
+            raise InputError(f"{out / CONFIG}: {error}; {RESTART_HINT}") from None
     if asked is None:
         return config if begun is None else _as_begun(config, begun)
     if begun is None:
