@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import vitrail
+from tests.cases import slow
 from tests.inspection.recorded_models import (
     MODELS,
     PLAIN,
@@ -216,7 +217,7 @@ def test_attention_equals_transformers_eager_one() -> None:
 
 
 @pytest.mark.parametrize("how", [compile_whole, compile_in_place, compile_blocks])
-@pytest.mark.parametrize("first", [True, False], ids=["run-before", "compiled-inside"])
+@pytest.mark.parametrize("first", [True, slow(False)], ids=["run-before", "compiled-inside"])
 def test_compiled_models_are_recorded(how: Callable[[nn.Module], nn.Module], first: bool) -> None:
     torch.compiler.reset()
     model = make("plain")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vitrail
+from tests.cases import slow_but
 from vitrail.config import InputError
 from vitrail.models import BiT, ViT, ViTSpec, build, parse
 
@@ -239,7 +240,7 @@ def test_parameter_groups_of_a_vit() -> None:
     assert layers["norm.weight"] == layers["head.output.weight"] == 3
 
 
-@families
+@pytest.mark.parametrize("name", slow_but((FAMILIES["eva"],), FAMILIES.values()))
 def test_compile_has_no_graph_breaks(name: str) -> None:
     """Trace to one graph and run it, forward and backward; no C++ compiler is needed for that."""
     torch._dynamo.reset()

@@ -308,7 +308,7 @@ def _card(
         for name in issue.compared
     )
     return (
-        f'<form class="card" role="group" tabindex="0" aria-label="{escape(where)}" '
+        f'<form class="card" tabindex="0" aria-label="{escape(where)}" '
         f'data-path="{escape(issue.path)}" data-label="{escape(label)}">\n'
         f'<div class="pair">{images}</div>\n<p class="path">{_breakable(where)}</p>\n'
         f"<p>{escape(why)}</p>\n"

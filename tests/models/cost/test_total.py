@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.cases import slow_but
 from vitrail.config import InputError
 from vitrail.models import NAMES, BiT, ViT, build, parse
 from vitrail.models.cost.total import cost_of
@@ -104,7 +105,7 @@ def kept_bytes(model: ViT | BiT, batch: int, height: int, width: int) -> int:
     return sum(t.untyped_storage().nbytes() for pointer, t in seen.items() if pointer not in own)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but(tuple(NAMES)[::4], NAMES))
 def test_named_models(name: str) -> None:
     spec = parse(name)
     cost = cost_of(spec)
