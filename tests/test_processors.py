@@ -22,7 +22,8 @@ from vitrail.training.optimization.precision import autocast_type
 _HERE = processor_words()
 _VNNI = "avx512_vnni" if "avx512_vnni" in _HERE else ""  # its sums would overflow without
 PROCESSORS = {
-    "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "AVX2": {"ATEN_CPU_CAPABILITY": "avx2", ASSUMED: "GenuineIntel avx2"},
+    "AVX2 by oneDNN's limit": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
     "AVX-512 without bfloat16": {ASSUMED: f"GenuineIntel avx2 avx512f {_VNNI}"},
     "AVX-512 BF16, Intel": {ASSUMED: f"GenuineIntel avx2 avx512f avx512_bf16 {_VNNI}"},
     "AVX-512 BF16, AMD": {ASSUMED: f"AuthenticAMD avx2 avx512f avx512_bf16 {_VNNI}"},
@@ -90,7 +91,10 @@ def test_the_rooms_that_depend_on_it_pass(name: str) -> None:
         alone = partial(os.sched_setaffinity, 0, {min(os.sched_getaffinity(0))})
     environment = {k: v for k, v in os.environ.items() if k != "VITRAIL_SLOW"}
     environment |= PROCESSORS.get(name, {})
-    for tests, more in ((ROOMS, {}), (PAGES, {"VITRAIL_SLOW": "1"})):
+    rooms, pages = ROOMS, PAGES
+    if "ONEDNN_MAX_CPU_ISA" in PROCESSORS.get(name, {}):  # with which OpenVINO ends in a segfault
+        rooms, pages = tuple(room for room in ROOMS if "backends" not in room), PAGES[:1]
+    for tests, more in ((rooms, {}), (pages, {"VITRAIL_SLOW": "1"})):
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
             cwd=ROOT,
