@@ -316,7 +316,9 @@ class TrainingRun:
             epoch = taken.step * self.config.batch / len(self.train_set)
             values = {"epoch": epoch, **values}
         waited, self.waited = self.loader.waited - self.waited, self.loader.waited
-        self.metrics.train(taken.step, values, images=self.config.batch, waited=waited)
+        self.metrics.train(
+            taken.step, values, images=self.config.batch, waited=waited, ended=taken.ended
+        )
         self._call("on_step", taken.step, taken)
 
     def _evaluate(self, step: int) -> bool:

@@ -1,6 +1,7 @@
 """Accuracy against brute force: partial batches, unreadable images, several labels, processes."""
 
 import json
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -15,9 +16,11 @@ from vitrail.data.batches import EvalBatches
 from vitrail.data.dataset import ArrayDataset
 from vitrail.distributed import Shard
 from vitrail.evaluation.accuracy import Accuracy, measure_accuracy
+from vitrail.evaluation.dataset_predictions import ClassMatching, predict_batches
 from vitrail.evaluation.metrics.scores import MacroScores
+from vitrail.predictor.predictions import rank
 from vitrail.tasks.classification import result_of
-from vitrail.training.best_tracker import BestTracker
+from vitrail.training.best_tracker import BestTracker, EvalResult
 
 
 def brute_force(logits: np.ndarray, labels: np.ndarray, bad: frozenset[int]) -> Accuracy:
@@ -35,7 +38,8 @@ def brute_force(logits: np.ndarray, labels: np.ndarray, bad: frozenset[int]) -> 
         float(recall_score(there, best, average="macro", labels=np.unique(there))),
         float(f1_score(there, best, average="macro", labels=np.unique(there))),
     )
-    return Accuracy(top1 / count, top5 / count, loss / count, count, len(bad), macro=macro)
+    near = top5 / count if logits.shape[1] > 5 else None  # otherwise each class is among the five
+    return Accuracy(top1 / count, near, loss / count, count, len(bad), macro=macro)
 
 
 @pytest.mark.parametrize("classes", [3, 5, 11])
@@ -58,12 +62,33 @@ def test_accuracy_is_that_of_brute_force(
         note=lambda images: noted.extend(image.where for image in images),
     )
     expected = brute_force(logits.astype(np.float64), labels, bad)
-    assert found[:3] == pytest.approx(expected[:3], abs=1e-6)
+    assert found.loss == pytest.approx(expected.loss, abs=1e-6)
     assert found.macro == pytest.approx(expected.macro)
     assert found[:2] == expected[:2]
     assert found[3:-1] == expected[3:-1]
     assert noted == [f"p{row}" for row in sorted(bad)]
     assert max(model.seen) == min(size, micro or size, 40)
+
+
+def test_of_equal_logits_the_first_counts_everywhere() -> None:
+    """In bfloat16 many are equal; a constant model says class 0 to all."""
+    generator = np.random.default_rng(0)
+    rounded = torch.from_numpy(generator.normal(size=(40, 200))).bfloat16().float()
+    for logits in (torch.zeros(40, 7), (rounded * 4).round() / 4):
+        classes = logits.shape[1]
+        labels = generator.integers(classes, size=40)
+        order = [sorted(range(classes), key=lambda c, row=row: (-row[c], c)) for row in logits]
+        found = measure_accuracy(Table(logits), batches_of(labels, 9), TINY, device=CPU)
+        first = np.array([each[0] for each in order])
+        assert found.top1 == np.mean(first == labels)
+        assert sum(right for _, right in found.by_class) == round(40 * found.top1)
+        near = [label in each[:5] for label, each in zip(labels, order, strict=True)]
+        assert found.top5 == np.mean(near)
+        matching = ClassMatching(np.arange(classes))
+        (part,) = predict_batches(Table(logits), batches_of(labels, 40), TINY, matching, device=CPU)
+        assert part.top.tolist() == [each[:5] for each in order]
+        told = [[score.index for score in row] for row in rank(logits, None, 5)]
+        assert told == part.top.tolist()
 
 
 def test_several_labels_per_image_are_counted_one_by_one() -> None:
@@ -117,8 +142,8 @@ def test_the_sums_of_several_processes_are_those_of_one(several: bool) -> None:
         return parts
 
     found = None
-    for rank in (3, 2, 1, 0):  # of which the last has nothing of a batch of 3
-        batches = EvalBatches(source, TINY, batch=3, shard=Shard(rank, 4))
+    for process in (3, 2, 1, 0):  # of which the last has nothing of a batch of 3
+        batches = EvalBatches(source, TINY, batch=3, shard=Shard(process, 4))
         part = map(batches.__getitem__, range(len(batches)))
         found = measure_accuracy(Table(logits), part, TINY, device=CPU, total=total, gather=gather)
     assert found
@@ -145,6 +170,17 @@ def test_nothing_to_measure_is_an_error(count: int) -> None:
         InputError, match=f"nothing to evaluate: none of {count} images can be read"
     ):
         measure_accuracy(Table(torch.zeros(4, 3)), batches, TINY, device=CPU)
+
+
+def test_nan_is_never_the_best() -> None:
+    """A first evaluation that is NaN would compare greater than nothing, and less than nothing."""
+    standing = BestTracker()
+    for step, score in enumerate((math.nan, 0.2, math.nan, 0.1), start=1):
+        standing = standing.after(step, EvalResult(score, {"top1": score}, 9, 0))
+        if step == 1:
+            assert (standing.best, standing.worse) == (None, 1)
+    assert standing.best
+    assert (standing.best.score, standing.worse) == (0.2, 2)
 
 
 def test_a_standing_counts_what_was_worse_and_keeps_the_first_best() -> None:

@@ -53,7 +53,7 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("bad", [frozenset[int](), frozenset({0, 8, 9, 39})])
 def test_a_report_is_what_scikit_learn_says(bad: frozenset[int]) -> None:
     predictions = predictions_of(LOGITS, LABELS, ClassMatching(np.arange(CLASSES)), bad=bad)
-    report = score_predictions(predictions, dataset_of(LABELS), resamples=20)
+    report = score_predictions(predictions, dataset_of(LABELS))
     good = np.array([row for row in range(COUNT) if row not in bad])
     probabilities, labels = softmax(LOGITS[good]), LABELS[good]
     assert report.macro_accuracy is not None
@@ -92,7 +92,8 @@ def test_a_report_is_what_scikit_learn_says(bad: frozenset[int]) -> None:
 def test_a_report_agrees_with_what_training_measures() -> None:
     matching = ClassMatching(np.arange(CLASSES))
     report = score_predictions(
-        predictions_of(LOGITS, LABELS, matching), dataset_of(LABELS), resamples=2
+        predictions_of(LOGITS, LABELS, matching),
+        dataset_of(LABELS),
     )
     found = measure_accuracy(
         Table(torch.from_numpy(LOGITS)), batches_of(LABELS, 11), TINY, device=CPU
@@ -127,7 +128,7 @@ def test_outputs_of_no_class_compete_unless_left_out() -> None:
     np.testing.assert_allclose(
         kept.losses, -np.log(softmax(two)[np.arange(COUNT), labels]), atol=1e-5
     )
-    report = score_predictions(free, dataset_of(labels, ("x", "y")), resamples=2)
+    report = score_predictions(free, dataset_of(labels, ("x", "y")))
     assert report.confusion is not None
     outside = [cell.images for cell in report.confusion if cell.predicted < 0]
     assert sum(outside) == (owner[best] < 0).sum()
@@ -153,7 +154,7 @@ def test_reassessed_labels_count_any_of_their_classes_and_leave_empty_sets_out()
     real = [
         frozenset(generator.choice(7, size=row % 3, replace=False).tolist()) for row in range(40)
     ]
-    report = score_predictions(predictions, dataset_of(LABELS), real=real, resamples=2)
+    report = score_predictions(predictions, dataset_of(LABELS), real=real)
     best = LOGITS.argmax(1)
     hits = [best[row] in real[row] for row in range(COUNT) if real[row] and row != 3]
     assert report.real is not None
@@ -166,7 +167,7 @@ def test_several_labels_per_image_have_average_precisions() -> None:
     labels[:, 2] = 0  # a class without images
     owner = np.array([-1, 2, 0, -1, 1, -1, -1])
     predictions = predictions_of(LOGITS, labels, ClassMatching(owner), bad=frozenset({5}))
-    report = score_predictions(predictions, dataset_of(labels, ("x", "y", "z")), resamples=30)
+    report = score_predictions(predictions, dataset_of(labels, ("x", "y", "z")))
     good = np.arange(COUNT) != 5
     scores = LOGITS[:, [2, 4, 1]]
     peers = [average_precision_score(labels[good, k], scores[good, k]) for k in (0, 1)]
@@ -188,7 +189,7 @@ def test_rows_of_images_name_the_unreadable_too() -> None:
     bad = frozenset({2})
     predictions = predictions_of(LOGITS, LABELS, ClassMatching(np.arange(CLASSES)), bad=bad)
     dataset = dataset_of(LABELS)
-    rows = image_rows(score_predictions(predictions, dataset, resamples=2), dataset)
+    rows = image_rows(score_predictions(predictions, dataset), dataset)
     assert len(rows) == COUNT
     assert rows[0]["image"] == "photos[0]"
     assert rows[0]["class"] == NAMES[LABELS[0]]
@@ -201,7 +202,7 @@ def test_rows_of_images_with_several_labels_list_them() -> None:
     labels[0] = 1
     predictions = predictions_of(LOGITS, labels, ClassMatching(np.arange(CLASSES)))
     dataset, levels = dataset_of(labels), [0.4] * CLASSES
-    result = score_predictions(predictions, dataset, thresholds=levels, resamples=2)
+    result = score_predictions(predictions, dataset, thresholds=levels)
     rows = image_rows(result, dataset)
     assert rows[0]["class"] == "|".join(NAMES)
     for row, scores in zip(rows, LOGITS.tolist(), strict=True):
@@ -246,7 +247,9 @@ def test_labels_are_counted_from_their_thresholds_on() -> None:
     predictions = predictions_of(LOGITS, labels, ClassMatching(np.arange(CLASSES)))
     levels = np.linspace(0.2, 0.8, CLASSES)
     result = score_predictions(
-        predictions, dataset_of(labels), thresholds=levels.tolist(), resamples=20
+        predictions,
+        dataset_of(labels),
+        thresholds=levels.tolist(),
     )
     predicted = 1 / (1 + np.exp(-LOGITS.astype(np.float64))) > levels
     assert result.macro_f1 is not None

@@ -4,13 +4,14 @@ import json
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from scipy.stats import t
+from scipy.stats import binomtest
 
 from tests.commands import run
 from tests.runs import train
@@ -98,10 +99,13 @@ def test_every_image_is_held_out_once(patients: Path, tmp_path: Path) -> None:
     held = [patients_of(out / f"fold-{fold}", "val") for fold in range(1, 5)]
     assert sorted(each for fold in held for each in fold) == list(range(8))
     assert found.images == 24
-    scores = np.array([run.top1 for run in found.runs], float)
-    low, high = t.interval(0.95, 3, np.mean(scores), np.std(scores, ddof=1) / 2)
-    assert found.top1 == pytest.approx(np.mean(scores))
-    assert tuple(found.mean()) == pytest.approx((np.mean(scores), low, high))
+    right = sum(round((run.top1 or 0) * run.images) for run in found.runs)
+    assert found.top1 == pytest.approx(right / 24)
+    peer, mean = binomtest(right, 24).proportion_ci(method="wilson"), found.mean()
+    assert mean.value == found.top1
+    assert 0 <= mean.low <= peer.low < peer.high <= mean.high <= 1  # images of a patient are alike
+    plain = replace(found, grouped=False).mean()
+    assert tuple(plain) == pytest.approx((right / 24, peer.low, peer.high))
     again = train(str(patients), out=out, steps=2, folds=4, group="patient", **WORDS)
     assert again.to_dict() == found.to_dict()  # from what is there
 

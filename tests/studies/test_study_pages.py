@@ -8,6 +8,7 @@ import pytest
 
 from tests.material import ROOT
 from vitrail.cli import main
+from vitrail.studies.curves import group_table, groups
 from vitrail.studies.study_list import load_study
 from vitrail.studies.study_pages import keep_table, write_pages
 from vitrail.studies.study_result import judge_table, table_from_csv, table_to_csv
@@ -79,3 +80,20 @@ def test_a_study_that_is_kept_again_replaces_its_table(tmp_path: Path) -> None:
 def test_data_is_told_without_its_place(data: str, told: str, tmp_path: Path) -> None:
     keep_table(judge_table(load_study("figure8"), "desk", data, [], 0.1, tmp_path), tmp_path)
     assert json.loads((tmp_path / "runs.json").read_text())["figure8"]["data"] == told
+
+
+def test_a_number_is_not_a_percentage_because_it_is_small() -> None:
+    rows = [
+        {"size": 384, "seed": seed, "images_per_second": 0.8, "top1": share, "batch": 1}
+        for seed, share in enumerate((0.5, 0.7))
+    ]
+    names = {"images_per_second": "images/s", "top1": "top-1", "batch": "batch"}
+    table = group_table(rows, ("size",), names, ("images_per_second", "batch"))
+    assert [list(row) for row in table.rows] == [["384", "0.8", "60.0 ± 14.1", "1", "2"]]
+
+
+def test_an_interval_of_accuracies_stays_within_all_of_them() -> None:
+    """Two seeds of 10 and 40 %: Student's t alone says -166 to 216 %."""
+    rows = [{"by": "a", "seed": seed, "top1": x, "loss": x} for seed, x in enumerate((0.1, 0.4))]
+    assert groups(rows, y="top1", by="by")["a"] == (0.25, 0.0, 1.0)
+    assert groups(rows, y="loss", by="by")["a"][1] < 0

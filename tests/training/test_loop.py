@@ -31,6 +31,7 @@ from vitrail.data.transforms.augment import Augment
 from vitrail.evaluation.accuracy import measure_accuracy
 from vitrail.signals import Signals
 from vitrail.tasks.classification import Classification
+from vitrail.training.logging.throughput import ThroughputMeter, ThroughputWindow
 from vitrail.training.loop import (
     DivergedError,
     LaunchedStep,
@@ -458,3 +459,22 @@ def test_the_host_never_waits_before_a_step(
     with HostReads() as reads:
         float(torch.ones(()))
     assert reads.count == 1  # so they are seen
+
+
+def test_a_step_ends_when_it_is_computed_not_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last two are read at once, so that the last one seemed to have taken no time."""
+    clock = iter((10.0, 14.0))
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    numbers = torch.tensor([1.0, 1, 0, 0, 0, 0, 1, 0])
+    launched = [LaunchedStep(step, 1e-3, numbers, stop=False) for step in range(2)]
+    meter = ThroughputMeter()
+    window = ThroughputWindow(meter)
+    for each in launched:
+        ended = each.read().ended
+        assert ended is not None
+        meter.step(ended, images=8, waited=0.0)
+    speed = window.read()
+    assert speed is not None
+    assert speed.images == 2.0

@@ -25,6 +25,9 @@ from vitrail.evaluation.metrics.scores import (
 )
 from vitrail.weights.checkpoint import Activation
 
+TOP_K = 5
+"""How many of the most likely classes may contain the image's own."""
+
 
 class Accuracy(NamedTuple):
     """How well a model does on a dataset."""
@@ -32,8 +35,9 @@ class Accuracy(NamedTuple):
     top1: float
     """Fraction of images whose most likely class is correct; of labels, where images have several.
     """
-    top5: float
-    """Fraction whose class is among the five most likely."""
+    top5: float | None
+    """Fraction whose class is among the five most likely; None where there are no more than five.
+    """
     loss: float
     """Mean cross-entropy, by the model's activation; of sigmoids, summed over classes."""
     images: int
@@ -56,6 +60,16 @@ def _this_process(*values: float) -> list[float]:
 
 def _only_this(value: Any) -> list[Any]:
     return [value]
+
+
+def rank_classes(logits: Tensor, most: int) -> Tensor:
+    """Give the classes of each row's `most` greatest logits, of equals the lowest number first.
+
+    `topk` leaves the order of equals open, and bfloat16 has many.
+    """
+    if most == 1:
+        return logits.argmax(-1, keepdim=True)
+    return logits.sort(dim=-1, descending=True, stable=True).indices[..., :most]
 
 
 @torch.inference_mode()
@@ -128,7 +142,8 @@ def measure_accuracy(
     counts = sum(each for _, each in parts if each is not None)
     assert isinstance(counts, np.ndarray), "give `gather` with `total`"
     by_class = tuple(zip(counts[0].tolist(), counts[1].tolist(), strict=True))
-    return found._replace(macro=macro_scores(*counts), by_class=by_class)
+    top5 = found.top5 if counts.shape[1] > TOP_K else None
+    return found._replace(top5=top5, macro=macro_scores(*counts), by_class=by_class)
 
 
 def _readable_rows(batch: Batch, logits: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -154,7 +169,7 @@ def _score_labels(
 
 def _count_classes(logits: Tensor, labels: Tensor, weights: Tensor) -> np.ndarray:
     """Count the images of each class, those predicted correctly, and the predictions."""
-    best, there, count = logits.argmax(-1), weights > 0, logits.shape[-1]
+    best, there, count = rank_classes(logits, 1)[:, 0], weights > 0, logits.shape[-1]
     rows = (labels[there], labels[there & (best == labels)], best[there])
     return np.stack([np.bincount(row.numpy(), minlength=count) for row in rows])
 
@@ -166,7 +181,7 @@ def _count(logits: Tensor, labels: Tensor, weights: Tensor, activation: Activati
         correct = in_top5 = ((logits > 0) == (labels > 0)).double().mean(-1)
     else:
         targets = F.one_hot(labels, logits.shape[-1]).float()
-        best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices == labels[:, None]
+        best = rank_classes(logits, min(TOP_K, logits.shape[-1])) == labels[:, None]
         correct, in_top5 = best[:, 0].double(), best.any(-1).double()
     if labels.ndim == 2 or activation == "sigmoid":
         losses = F.binary_cross_entropy_with_logits(logits, targets, reduction="none").sum(-1)

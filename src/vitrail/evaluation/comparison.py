@@ -77,7 +77,7 @@ def compare(
         few_images = _open_few(models, data, split, shots, seeds) if shots else None
         loaded = [as_loaded(model, image=size) for model in models]
         found: list[tuple[Predictions | None, EvaluationResult | None, tuple[str, ...]]] = []
-        few: list[dict[int, tuple[float, float]]] = []
+        few: list[dict[int, tuple[float, float | None]]] = []
         for model, each in zip(models, loaded, strict=True):
             log_line(f"evaluating {name_model(model)}")
             found.append(_evaluate(opened, model, each, data, classes, batch, processes.device))
@@ -193,7 +193,7 @@ def _few_shot(
     shots: Sequence[int],
     seeds: int,
     device: torch.device,
-) -> dict[int, tuple[float, float]]:
+) -> dict[int, tuple[float, float | None]]:
     """Give the few-shot accuracy of a model's features, at each number of shots."""
     preprocess, cache = preprocess_of(loaded), features_folder()
     train, test = (
@@ -201,7 +201,7 @@ def _few_shot(
         for dataset in datasets
     )
     return {
-        each.shots: (float(each.accuracy[0].mean()), float(each.accuracy[0].std()))
+        each.shots: (float(each.accuracy[0].mean()), each.stds[0])
         for each in fit_shots(train, test, shots=shots, seeds=seeds)
     }
 

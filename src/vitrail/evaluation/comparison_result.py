@@ -11,6 +11,7 @@ from typing import Any
 from vitrail.evaluation.evaluation_result import EvaluationResult, Selected
 from vitrail.evaluation.metrics.significance import PairedTest
 from vitrail.result import Result, ResultTable, plain_fields, to_plain
+from vitrail.text import show_rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,9 @@ class ComparedModel:
     ratio: float
     """Speed relative to the first model, the median of the rounds' ratios."""
     notes: tuple[str, ...]
-    shots: dict[int, tuple[float, float]]
-    """Few-shot accuracy, mean and std over seeds, by the number of shots."""
+    shots: dict[int, tuple[float, float | None]]
+    """Few-shot accuracy by the number of shots: mean and sample std over seeds, None of a single
+    one."""
     result: EvaluationResult | None
     """On the whole split; None if the model does not have the data's classes."""
 
@@ -52,12 +54,15 @@ class ComparedModel:
             quality["loss"] = f"{found.loss.value:.3f}"
             if found.calibration is not None:
                 quality["calibration error"] = f"{found.calibration.ece.value:.1%}"
-        few = {f"{n}-shot": f"{mean:.2%} ± {std:.2%}" for n, (mean, std) in self.shots.items()}
+        few = {
+            f"{n}-shot": f"{mean:.2%}" + ("" if std is None else f" ± {std:.2%}")
+            for n, (mean, std) in self.shots.items()
+        }
         return quality | few | {
             "resolution": self.image,
             "parameters": f"{self.parameters:,}",
             "GFLOPs per image": f"{self.flops / 1e9:.2f}",
-            "images per second": f"{self.speed:,.1f}",
+            "images per second": show_rate(self.speed),
             "speed": f"{self.ratio:.2f}x",
         }  # fmt: skip
 
@@ -117,7 +122,7 @@ class Comparison(Result):
             yield (
                 f"{two + 1} against {one + 1}: {points[0]} points ({points[1]} to {points[2]}) on "
                 f"{self.images:,} images; {wins}{test.only_first:,}; p = {test.exact:.3g} "
-                f"(McNemar, exact; mid-p {test.midp:.3g})"
+                "(McNemar, exact)"
             )
 
 

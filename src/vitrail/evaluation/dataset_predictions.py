@@ -17,11 +17,8 @@ from vitrail.config import InputError
 from vitrail.data.batches import Batch, EvalBatches, UnreadableImage
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.transforms.preprocess import Preprocess
-from vitrail.evaluation.accuracy import run_batches
+from vitrail.evaluation.accuracy import TOP_K, rank_classes, run_batches
 from vitrail.weights.checkpoint import Activation
-
-TOP_K = 5
-"""How many of the most likely classes are kept."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +59,8 @@ class Predictions:
     logits: np.ndarray | None
     """(n, classes), kept only where images have several labels, or numbers to predict."""
     unreadable: tuple[UnreadableImage, ...]
+    ranked: int = 0
+    """How many outputs the most likely classes are the best of."""
 
     def correct(self, k: int = 1) -> np.ndarray:
         """Tell for each image whether its class is among the k most likely."""
@@ -103,7 +102,7 @@ def read_predictions(
         )
     if matching.restricted:
         logits = logits.masked_fill(owner < 0, -torch.inf)
-    k = min(TOP_K, int((owner >= 0).sum()) if matching.restricted else len(owner))
+    ranked = int((owner >= 0).sum()) if matching.restricted else len(owner)
     own = owner == labels[:, None]
     if activation == "sigmoid":
         scores = F.logsigmoid(logits)
@@ -112,18 +111,19 @@ def read_predictions(
     else:
         scores = F.log_softmax(logits, -1)
         losses = -scores.masked_fill(~own, -torch.inf).logsumexp(-1)
-    best = scores.topk(k, -1)
-    confidence = best.values[:, 0].double().exp()
+    best = rank_classes(logits, min(TOP_K, ranked))
+    confidence = scores.gather(-1, best[:, :1])[:, 0].double().exp()
     if activation == "softmax" and temperature != 1:
         confidence = (logits.double() / temperature).softmax(-1).amax(-1)
     return Predictions(
         rows,
         labels.numpy(),
-        owner[best.indices].numpy(),
+        owner[best].numpy(),
         confidence.numpy(),
         losses.double().numpy(),
         None,
         batch.bad,
+        ranked,
     )
 
 
@@ -153,6 +153,7 @@ def join_predictions(parts: Sequence[Predictions]) -> Predictions:
         losses,
         joined(lambda part: np.asarray(part.logits)) if multilabel else None,
         tuple(image for part in parts for image in part.unreadable),
+        full[0].ranked,
     )
 
 

@@ -159,13 +159,23 @@ def open_matched(
             own = "a label is predicted where its probability reaches the model's threshold"
         notes += (own,)
     if loaded.temperature != 1 and dataset.labels.ndim == 1:
-        notes += (f"probabilities are calibrated: temperature {loaded.temperature:.3f}",)
+        notes += (_tell_temperature(loaded, dataset),)
     if loaded.preprocess is not None and loaded.preprocess.patches:
         budget = loaded.preprocess.patches
         notes += (f"images keep their aspect ratio, in at most {budget} patches",)
     if loaded.preprocess is None:
         notes += ("the weights do not say how images are preprocessed: the paper's way is used",)
     return opened, matching, notes
+
+
+def _tell_temperature(loaded: LoadedModel, dataset: ImageDataset) -> str:
+    """Say which images chose the temperature; on these, calibration looks better than it is."""
+    assert loaded.uncertainty is not None
+    facts = loaded.uncertainty.facts
+    said = f"probabilities are calibrated: temperature {loaded.temperature:.3f}, chosen on "
+    if facts.data != dataset.name:
+        return f"{said}{facts.images:,} images of {facts.data}"
+    return f"{said}these images (calibration error on images that did not: {facts.ece_after:.1%})"
 
 
 def _mismatch(dataset: ImageDataset, loaded: LoadedModel) -> str:

@@ -86,6 +86,7 @@ class EvaluationResult(Result):
     top1: Estimate | None = None
     """Fraction of images whose most likely class is correct, where they have one label."""
     top5: Estimate | None = None
+    """Whose class is among the five most likely; None where there are no more than five."""
     macro_accuracy: Estimate | None = None
     """The mean of the classes' accuracies, each of which counts the same."""
     label_accuracy: Estimate | None = None
@@ -166,6 +167,7 @@ class EvaluationResult(Result):
             **self.metrics(),
         }
         if self.calibration is not None:
+            found["ece_binned"] = self.calibration.binned
             found["bins"] = [vars(each) for each in self.calibration.bins]
         found["classes"] = [
             {key: value for key, value in each.row().items() if value is not None}
@@ -187,6 +189,8 @@ class EvaluationResult(Result):
             yield f"the {_SHOWN} worst of {len(rows):,} classes (--csv lists all)"
             rows.sort(key=lambda row: row.average_precision or (row.top1 or (0.0,))[0])
         columns = ("top-1", "95 %", "top-5", "precision")
+        if self.top5 is None:
+            columns = ("top-1", "95 %", "precision")
         if multilabel:
             columns = ("average precision", "F1", "threshold")
         yield ResultTable(
@@ -209,8 +213,9 @@ class EvaluationResult(Result):
         loss = self.loss
         yield f"{'loss':14} {loss.value:.4f} ({loss.low:.4f} to {loss.high:.4f})"
         if self.calibration is not None:
-            bins = len(self.calibration.bins)
-            yield f"{'calibration':14} {_show(self.calibration.ece)} error, in {bins} bins"
+            found = self.calibration
+            more = f"error, without chance's part ({found.binned:.2%} in {len(found.bins)} bins)"
+            yield f"{'calibration':14} {_show(found.ece)} {more}"
         if self.real is not None:
             yield f"{'ReaL':14} {_show(self.real)} on {self.real_images:,} images"
         if self.out is not None:
@@ -233,9 +238,9 @@ def _figures(row: ClassResult, *, multilabel: bool) -> list[str]:
         threshold = "" if row.threshold is None else f"{row.threshold:.2f}"
         return [_percent(row.average_precision), _percent(row.f1), threshold]
     assert row.top1
-    assert row.top5
     span = f"{row.top1.low:.1%} to {row.top1.high:.1%}"
-    return [_percent(row.top1.value), span, _percent(row.top5.value), _percent(row.precision)]
+    near = [] if row.top5 is None else [_percent(row.top5.value)]
+    return [_percent(row.top1.value), span, *near, _percent(row.precision)]
 
 
 def _show(estimate: Estimate) -> str:

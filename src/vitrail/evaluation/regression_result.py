@@ -18,12 +18,13 @@ class RegressionResult(EvaluationResult):
     """How near a model's numbers are; there are targets instead of classes."""
 
     targets: tuple[TargetResult, ...]
+    r2: Estimate
+    """The mean over the targets."""
     table: ClassVar[str] = "targets.csv"
 
     def scores(self) -> dict[str, Estimate]:
-        """Give the mean R2 over the targets, with the mean of their intervals."""
-        ends = zip(*(each.r2 for each in self.targets), strict=True)
-        return {"R2": Estimate(*(sum(each) / len(self.targets) for each in ends))}
+        """Give the mean R2 over the targets."""
+        return {"R2": self.r2}
 
     def metrics(self) -> dict[str, Any]:
         """Give the metrics as plain data; an estimate with its 95 % interval."""
@@ -50,7 +51,7 @@ class RegressionResult(EvaluationResult):
         yield from self.notes
         if self.selected is not None:
             yield f"evaluated on {self.selected}"
-        yield f"{self.evaluated_on()}; intervals of 95 %, by bootstrap"
+        yield f"{self.evaluated_on()}; with 95 % intervals"
         if self.out is not None:
             yield f"{self.out}: report.json, {self.table}, images.csv, scatter plot"
 

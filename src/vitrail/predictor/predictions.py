@@ -151,7 +151,7 @@ def rank(
     logits = logits.double()
     scaled = logits / temperature
     probabilities = logits.sigmoid() if activation == "sigmoid" else scaled.softmax(-1)
-    order = probabilities.sort(dim=-1, descending=True, stable=True).indices
+    order = logits.sort(dim=-1, descending=True, stable=True).indices
     counts, reached = [top] * len(logits), None
     if activation == "sigmoid":
         reached = reach_thresholds(probabilities, thresholds)

@@ -31,6 +31,9 @@ LEAST, MOST = "(least)", "(most)"
 LEVEL = 0.05
 """Probability of a wrong verdict."""
 
+FRACTIONS = {"top1", "top5", "map", "macro_accuracy", "macro_f1", "micro_f1"}
+"""Columns of a sweep's table that are in [0, 1], after `then.`, too."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -87,7 +90,8 @@ def greater(measure: str, first: Where, second: Where, by: float = 0.0) -> Check
     """Claim that a measure (a fraction) is more than `by` greater in the first rows."""
 
     def check(rows: Rows, level: float) -> Finding:
-        return judge_sign(differences(rows, measure, first, second) - by, level, offset=by)
+        apart, most = differences(rows, measure, first, second), _most(measure)
+        return judge_sign(apart - by, level, offset=by, most=most)
 
     return check
 
@@ -99,7 +103,8 @@ def alike(measure: str, first: Where, second: Where, within: float) -> Check:
     """
 
     def check(rows: Rows, level: float) -> Finding:
-        found = judge_sign(differences(rows, measure, first, second), level)
+        apart = differences(rows, measure, first, second)
+        found = judge_sign(apart, level, most=_most(measure))
         bound = 100 * within
         verdict: Verdict = "undecided"
         if -bound < found.low and found.high < bound:
@@ -131,7 +136,7 @@ def gains_more(measure: str, first: Where, second: Where, start: Where, end: Whe
         low, high, other_low, other_high = (by_seed(rows, measure, cell) for cell in cells)
         seeds = sorted(low.keys() & high.keys() & other_low.keys() & other_high.keys())
         gains = [high[each] - low[each] - other_high[each] + other_low[each] for each in seeds]
-        return judge_sign(np.array(gains), level)
+        return judge_sign(np.array(gains), level, most=2 * _most(measure))
 
     return check
 
@@ -208,9 +213,17 @@ def seeds_of(rows: Rows) -> list[int]:
     return sorted({int(row["seed"]) for row in rows})
 
 
-def judge_sign(values: np.ndarray, level: float, *, offset: float = 0.0) -> Finding:
-    """Say whether the mean of some fractions is above 0, in points; `offset` was subtracted."""
-    found = Estimate(*(100 * each for each in student_t(values, 1 - level)))
+def judge_sign(
+    values: np.ndarray, level: float, *, offset: float = 0.0, most: float = math.inf
+) -> Finding:
+    """Say whether the mean of some fractions is above 0, in points; `offset` was subtracted.
+
+    The fractions are between -most and most.
+    """
+    found = student_t(values, 1 - level)
+    if len(values) > 1:
+        found = found.within(-most - offset, most - offset)
+    found = Estimate(*(100 * each for each in found))
     shift = 100 * offset
     plural = "" if len(values) == 1 else "s"
     note = "" if len(values) > 1 else f"{len(values)} pair{plural} of runs; 2 are needed"
@@ -224,6 +237,19 @@ def judge_sign(values: np.ndarray, level: float, *, offset: float = 0.0) -> Find
     )
 
 
+def estimate_seeds(values: Sequence[float], column: str, level: float = LEVEL) -> Estimate:
+    """Estimate the mean of a column over seeds, by Student's t; a fraction stays in [0, 1]."""
+    found = student_t(np.array(values), 1 - level)
+    least, most = (0.0, 1.0) if is_fraction(column) else (-math.inf, math.inf)
+    return found.within(least, most) if len(values) > 1 else found
+
+
+def is_fraction(column: str) -> bool:
+    """Tell whether a column is of accuracies, F1 or average precisions."""
+    name = column.rpartition(".")[2]
+    return name in FRACTIONS or name.startswith("fewshot_")
+
+
 def decide(found: Estimate) -> Verdict:
     """Decide whether something is above 0: by its whole interval, or not at all."""
     return "holds" if found.low > 0 else "fails" if found.high < 0 else "undecided"
@@ -234,6 +260,11 @@ def as_number(value: object) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     return None
+
+
+def _most(measure: str) -> float:
+    """Give how far apart two values of a column may be."""
+    return 1.0 if is_fraction(measure) else math.inf
 
 
 def _margin(found: Finding) -> float:

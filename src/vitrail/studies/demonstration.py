@@ -87,7 +87,7 @@ class DemoResult(Result):
                     f"{each.labels:,}",
                     "" if each.steps is None else f"{each.steps:,}",
                     f"{each.mean:.1%}",
-                    f"{statistics.pstdev(each.top1):.1%}" if len(each.top1) > 1 else "",
+                    f"{statistics.stdev(each.top1):.1%}" if len(each.top1) > 1 else "",
                 )
                 for each in rows
             ],

@@ -46,7 +46,7 @@ def _our_section(study: Study, result: StudyResult) -> ReportSection:
     section = ReportSection("Measured", " ".join(filter(None, (setting.why, study.notes))))
     if plot := draw_result(study, result):
         section.draw(plot)
-    table = group_table(result.rows, study.by, study.measures)
+    table = group_table(result.rows, study.by, study.measures, study.numbers)
     section.cards.append(result_card("Mean ± standard deviation over seeds", table))
     failed = [row for row in result.rows if row.get("state") != "done"]
     if failed:

@@ -78,6 +78,8 @@ class Study:
     """Columns that say what a row is of, but for its seed."""
     measures: Mapping[str, str]
     """Columns that are shown, and what they are called."""
+    numbers: tuple[str, ...] = ()
+    """Those of them that are numbers; the others are fractions, shown in percent."""
     claims: tuple[Claim, ...]
     draw: Callable[[Rows], Plot]
     notes: str = field(default="")

@@ -95,7 +95,7 @@ def _study_lines(study: Study, result: StudyResult, figure: str | None) -> Itera
     if figure:
         yield f"![{figure}]({study.name}.svg)\n"
     yield "Mean ± standard deviation over seeds, in percent where it is a fraction:\n"
-    yield from _table_lines(group_table(result.rows, study.by, study.measures))
+    yield from _table_lines(group_table(result.rows, study.by, study.measures, study.numbers))
     if failed := [row for row in result.rows if row.get("state") != "done"]:
         yield f"\n{len(failed)} of {len(result.rows)} cells failed: {failed[0].get('error')}."
     yield "\n## Cost\n"

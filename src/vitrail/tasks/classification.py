@@ -138,7 +138,9 @@ def worst_classes(
 def result_of(found: Accuracy) -> EvalResult:
     """Take top-1 accuracy for the score, or mean average precision for several labels."""
     if found.labels is None:
-        values = {"top1": found.top1, "top5": found.top5, "loss": found.loss}
+        values = {"top1": found.top1, "loss": found.loss}
+        if found.top5 is not None:
+            values = {"top1": found.top1, "top5": found.top5, "loss": found.loss}
         if found.macro is not None:
             values |= {"macro_accuracy": found.macro.accuracy, "macro_f1": found.macro.f1}
         estimate = wilson(round(found.top1 * found.images), found.images)

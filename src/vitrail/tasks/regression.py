@@ -16,7 +16,7 @@ from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.transforms.apply import normalize
 from vitrail.distributed import Processes, send
 from vitrail.evaluation.accuracy import run_batches
-from vitrail.evaluation.metrics.errors import score_targets
+from vitrail.evaluation.metrics.errors import mean_r2, score_targets
 from vitrail.models.model import Model
 from vitrail.training.best_tracker import EvalResult
 from vitrail.training.task import DeviceBatch, Task
@@ -24,7 +24,6 @@ from vitrail.training.train_config import TrainConfig
 from vitrail.weights.checkpoint import Checkpoint, Provenance
 
 _HEADS = ("head.output", "distillation_head.output")
-_RESAMPLES = 200
 
 
 class Regression(Task):
@@ -114,9 +113,9 @@ class Regression(Task):
         outputs, labels = outputs[order], labels[order]
         scaled = ((each - mean) / std for each in (outputs, labels))
         loss = float(self.distance(*scaled).double().mean())
-        found = score_targets(outputs.numpy(), labels.numpy(), self.classes, resamples=_RESAMPLES)
+        found = score_targets(outputs.numpy(), labels.numpy(), self.classes)
         values = {name: _mean([getattr(each, name).value for each in found]) for name in _MEASURES}
-        ends = [_mean([each.r2[side] for each in found]) for side in (1, 2)]
+        _, *ends = mean_r2(outputs.numpy(), labels.numpy())
         known = {name: value for name, value in values.items() if np.isfinite(value)}
         interval = (ends[0], ends[1]) if "r2" in known and np.isfinite(ends).all() else None
         return EvalResult(

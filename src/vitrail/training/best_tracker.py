@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,8 +39,9 @@ class BestTracker:
     best: EvalResult | None = None
 
     def after(self, step: int, found: EvalResult) -> BestTracker:
-        """Take an evaluation in; of equal scores the first is the best."""
-        if self.best is None or found.score > self.best.score:
+        """Take an evaluation in; of equal scores the first is the best, and NaN never is."""
+        known = not math.isnan(found.score)
+        if known and (self.best is None or found.score > self.best.score):
             return BestTracker(evaluated=step, last=found, best=found)
         return BestTracker(evaluated=step, worse=self.worse + 1, last=found, best=self.best)
 

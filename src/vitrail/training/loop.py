@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -76,6 +77,8 @@ class StepResult:
     """Whether a signal asked any of the processes to stop."""
     save_due: bool = False
     """Whether the time has come to save, which is the same in all processes."""
+    ended: float | None = None
+    """When the device had computed it, by `time.perf_counter`."""
 
 
 class LaunchedStep:
@@ -90,11 +93,14 @@ class LaunchedStep:
         self._copied = torch.cuda.Event() if numbers.is_cuda else None
         if self._copied is not None:  # on the stream that copies, whichever GPU is the current one
             self._copied.record(torch.cuda.current_stream(numbers.device))
+        # A CPU has computed it by now, though its numbers may be read after the next step.
+        self._ended = time.perf_counter()
 
     def read(self) -> StepResult:
         """Wait for the numbers."""
         if self._copied is not None:
             self._copied.synchronize()
+            self._ended = time.perf_counter()
         loss, readable, _, bad, stop, save, norm, failed = self._numbers.tolist()
         return StepResult(
             self._step + 1,
@@ -105,6 +111,7 @@ class LaunchedStep:
             int(bad),
             stop > 0,
             save > 0,
+            self._ended,
         )
 
 

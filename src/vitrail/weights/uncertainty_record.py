@@ -33,6 +33,8 @@ class UncertaintyFacts:
     """Held-out images that all this was evaluated on."""
     data: str
     """Where they are from."""
+    why: str = ""
+    """Why the temperature is 1, where it is."""
     sha256: str = ""
     """Hash of uncertainty.safetensors."""
 

@@ -1,5 +1,7 @@
 """Few-shot least squares: big_vision's values, scikit-learn's, brute force; draws as written."""
 
+import statistics
+
 import numpy as np
 import pytest
 import torch
@@ -180,3 +182,13 @@ def test_the_real_models_features_are_those(split: str) -> None:
     assert found.names.tolist() == golden(split).names[chosen].tolist()
     assert found.classes == golden(split).classes
     np.testing.assert_allclose(found.values, golden(split).values[chosen], rtol=0, atol=2e-4)
+
+
+def test_the_spread_over_samples_is_by_one_less_than_there_are() -> None:
+    """As study pages and protocols have it; of one sample nobody knows it."""
+    train, test = problem(4, shots=12, classes=3, width=6, noise=3.0)
+    (found,) = fit_shots(train, test, shots=[2], seeds=3, l2=(1.0, 8.0))
+    for place, std in enumerate(found.stds):
+        assert std == pytest.approx(statistics.stdev(found.accuracy[place].tolist()))
+    (alone,) = fit_shots(train, test, shots=[2], seeds=1)
+    assert alone.stds == [None]

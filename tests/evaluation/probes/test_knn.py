@@ -87,7 +87,8 @@ def test_held_out_images_choose_k() -> None:
         right = vote(cosines, labels, 4, 0.07).numpy() == train.labels[held]
         assert found.held_out[place] == right.mean()
     same = KNN(k=(20, 5), accuracy=np.zeros(2), held_out=np.ones(2))
-    assert same.best == 1
+    assert same.best == 0
+    assert KNN(k=(1, 5, 20), accuracy=np.zeros(3), held_out=np.array([1, 1, 0.9])).best == 1
 
 
 def test_what_can_not_be_searched_is_refused() -> None:

@@ -25,9 +25,7 @@ def test_the_error_after_is_of_temperatures_that_did_not_see_the_image() -> None
     # Scores with the right posterior: noise N(0, 1) and a shift of 1.5 give logits of 1.5 x.
     found = fit_uncertainty(6 * logits, labels, data="five Gaussians")
     assert found.temperature == pytest.approx(6 / 1.5, rel=0.1)
-    raw = measure_calibration(
-        found.confidence.numpy(), found.correct.numpy().astype(bool), resamples=1
-    )
+    raw = measure_calibration(found.confidence.numpy(), found.correct.numpy().astype(bool))
     assert found.facts.ece_before == raw.ece.value > 0.15
     assert found.facts.ece_after < 0.04
     assert found.means.shape == (0, 0)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from vitrail.evaluation.uncertainty.fit_uncertainty import fit_uncertainty
+from vitrail.evaluation.metrics.calibration import measure_calibration
+from vitrail.evaluation.uncertainty.fit_uncertainty import CHANCE, UNHELPFUL, fit_uncertainty
 from vitrail.evaluation.uncertainty.temperature import fit_temperature
 
 
@@ -64,3 +65,30 @@ def test_a_temperature_that_helps_is_kept() -> None:
     facts = fit_uncertainty(9 * logits, labels, data="photos").facts
     assert facts.temperature == fit_temperature(9 * logits, labels)
     assert facts.ece_after < facts.ece_before
+
+
+def test_a_temperature_that_makes_the_error_worse_is_not_kept() -> None:
+    """A few mistakes with great confidence weigh much in the cross-entropy, little in the error."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(600) % 3
+    logits = torch.nn.functional.one_hot(labels, 3) * 5.0
+    logits += torch.randn(600, 3, generator=generator) / 10
+    wrong = torch.arange(600) % 60 == 7
+    logits[wrong] = logits[wrong].roll(1, 1) * 6
+    facts = fit_uncertainty(logits, labels, data="photos").facts
+    scaled = (logits.double() / fit_temperature(logits, labels)).softmax(1)
+    error = measure_calibration(
+        scaled.amax(1).numpy(), (scaled.argmax(1) == labels).numpy()
+    ).ece.value
+    assert error > facts.ece_before + 0.02
+    assert (facts.temperature, facts.ece_after, facts.why) == (1, facts.ece_before, UNHELPFUL)
+
+
+def test_a_model_no_better_than_chance_has_no_temperature() -> None:
+    """Confident at random: the flattest answer would be the best, and 1,000 is none."""
+    logits = torch.randn(300, 4, generator=torch.Generator().manual_seed(3)) * 5
+    labels = logits.argsort(1)[:, 1]  # never a likely one
+    assert fit_temperature(logits, labels) > 990
+    facts = fit_uncertainty(logits, labels, data="photos").facts
+    assert (facts.temperature, facts.why) == (1, CHANCE)
+    assert facts.ece_after == facts.ece_before > 0.3

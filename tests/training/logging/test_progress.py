@@ -44,7 +44,15 @@ def test_a_line_tells_all() -> None:
 
 @pytest.mark.parametrize(
     ("images", "shown"),
-    [(0.0, "0.0"), (3.44, "3.4"), (9.94, "9.9"), (10.4, "10"), (12345.6, "12,346")],
+    [
+        (0.0, "0"),
+        (0.04, "0.04"),
+        (0.8, "0.8"),
+        (3.44, "3.4"),
+        (9.94, "9.9"),
+        (10.4, "10"),
+        (12345.6, "12,346"),
+    ],
 )
 def test_slow_runs_have_digits_too(images: float, shown: str) -> None:
     figures = ProgressState(step=1, total=2, speed=Throughput(images, 1.0), loss=float("nan"))

@@ -27,6 +27,7 @@ from vitrail.files import temporary_folder
 from vitrail.machine import available_cores
 from vitrail.predictor import BatchingConfig, ModelLike, Predictor
 from vitrail.result import Result, ResultTable
+from vitrail.text import show_rate
 
 ROUNDS, MAX_LOSS, MAX_CHANGED = 3, 0.005, 0.01
 _GAIN = 1.03  # a smaller ratio is noise
@@ -74,7 +75,7 @@ class BenchmarkResult(Result):
         columns = ("images / s", "ratio", "p50 ms", "p90", "p99", "MiB", "top-1", "agreement")
         rows = [
             (
-                row.backend, str(row.batching), f"{row.images_per_second:.1f}",
+                row.backend, str(row.batching), show_rate(row.images_per_second),
                 f"{row.ratio:.2f}", *(f"{each:.1f}" for each in row.latency),
                 "" if row.memory is None else f"{row.memory:.0f}",
                 "" if row.top1 is None else f"{row.top1:.1%}", f"{row.agreement:.1%}",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitrail.evaluation.metrics.intervals import Estimate, bootstrap
+from vitrail.evaluation.metrics.intervals import Estimate, positive, positive_mean
 
 
 @dataclass(frozen=True)
@@ -36,39 +36,47 @@ class TargetResult:
 
 
 def score_targets(
-    predicted: np.ndarray, true: np.ndarray, names: tuple[str, ...], *, resamples: int = 1000
+    predicted: np.ndarray, true: np.ndarray, names: tuple[str, ...]
 ) -> tuple[TargetResult, ...]:
-    """Score predictions (images, targets) against the true numbers, by resampling the images."""
+    """Score predictions (images, targets) against the true numbers."""
+    predicted, true = predicted.astype(float), true.astype(float)
+    unexplained, left_out = _unexplained(predicted, true)
     found = []
     for column, name in enumerate(names):
-        own, target = predicted[:, column].astype(float), true[:, column].astype(float)
-
-        def estimate(
-            statistic: Any, own: np.ndarray = own, target: np.ndarray = target
-        ) -> Estimate:
-            return bootstrap(
-                lambda weights: statistic(own, target, weights), len(target), resamples=resamples
-            )
-
-        found.append(
-            TargetResult(
-                name, len(target), estimate(absolute_error), estimate(root_error), estimate(r2)
-            )
-        )
+        errors = predicted[:, column] - true[:, column]
+        squared = positive_mean(errors**2)
+        r2 = _explained(unexplained[column], left_out[:, column])
+        root = Estimate(*map(math.sqrt, squared))
+        found.append(TargetResult(name, len(true), positive_mean(np.abs(errors)), root, r2))
     return tuple(found)
 
 
-def absolute_error(predicted: np.ndarray, true: np.ndarray, weights: np.ndarray) -> float:
-    """Compute the mean absolute error, each image as often as its weight says."""
-    return float(weights @ np.abs(predicted - true) / weights.sum())
+def mean_r2(predicted: np.ndarray, true: np.ndarray) -> Estimate:
+    """Estimate the mean R2 over targets (images, targets)."""
+    unexplained, left_out = _unexplained(predicted.astype(float), true.astype(float))
+    return _explained(unexplained.mean(), left_out.mean(1))
 
 
-def root_error(predicted: np.ndarray, true: np.ndarray, weights: np.ndarray) -> float:
-    """Compute the root of the mean squared error."""
-    return math.sqrt(weights @ (predicted - true) ** 2 / weights.sum())
+def _unexplained(predicted: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Give 1 - R2 of each target (targets), and without each image (images, targets).
+
+    NaN where the true numbers are all the same.
+    """
+    count = len(true)
+    errors, spread = (predicted - true) ** 2, (true - true.mean(0)) ** 2
+    whole, total = errors.sum(0), spread.sum(0)
+    if count < 2:
+        return np.full(len(whole), math.nan), np.full(errors.shape, math.nan)
+    rest = total - spread * count / (count - 1)
+    same, only = (true == true[0]).all(0), rest <= 1e-12 * total
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left_out = np.where(only, math.nan, np.maximum(whole - errors, 0.0) / rest)
+        return np.where(same, math.nan, whole / total), left_out
 
 
-def r2(predicted: np.ndarray, true: np.ndarray, weights: np.ndarray) -> float:
-    """Compute the coefficient of determination; NaN where the true numbers are all the same."""
-    spread = float(weights @ (true - weights @ true / weights.sum()) ** 2)
-    return 1 - float(weights @ (predicted - true) ** 2) / spread if spread > 0 else math.nan
+def _explained(unexplained: float, left_out: np.ndarray) -> Estimate:
+    """Turn 1 - R2 into R2, with an interval that is at most 1."""
+    if math.isnan(unexplained):
+        return Estimate(math.nan, math.nan, math.nan)
+    found = positive(float(unexplained), left_out)
+    return Estimate(1 - found.value, 1 - found.high, 1 - found.low)

@@ -9,6 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from vitrail.evaluation.metrics.intervals import (
+    Estimate,
+    clustered,
+    mean_of_classes,
+    wilson_ends,
+)
+
 
 class Confusion(NamedTuple):
     """How often a class was predicted as another; only pairs that occurred."""
@@ -51,51 +58,57 @@ def most_confused(cells: Sequence[Confusion]) -> list[Confusion]:
     return sorted(wrong, key=lambda each: -each.images)
 
 
-def average_precision(
-    scores: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None = None,
-    *,
-    order: np.ndarray | None = None,
-) -> np.ndarray:
+def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Give each class's average precision: the mean precision at each of its images, by rank.
 
     Both arrays are (images, classes); images of equal score share a rank. NaN for a class without
-    images. `weights` says how often each image counts, `order` is what `rank_images` gives.
+    images.
     """
     count, classes = scores.shape
-    weights = np.ones(count) if weights is None else weights
-    order = rank_images(scores) if order is None else order
     found = np.full(classes, np.nan)
-    for number, places in enumerate(order.T):
-        heavy = weights[places]
-        hits = np.cumsum(heavy * (labels[places, number] > 0))
+    for number, places in enumerate(np.argsort(-scores, axis=0, kind="stable").T):
+        hits = np.cumsum(labels[places, number] > 0)
         if hits[-1] == 0:
             continue
         last = np.append(np.flatnonzero(np.diff(scores[places, number])), count - 1)  # of equals
-        hits, seen = hits[last], np.cumsum(heavy)[last]
-        gained = np.diff(hits, prepend=0.0)
+        hits = hits[last]
+        gained = np.diff(hits, prepend=0)
         there = gained > 0
-        found[number] = (gained[there] * hits[there] / seen[there]).sum() / hits[-1]
+        found[number] = (gained[there] * hits[there] / (last[there] + 1)).sum() / hits[-1]
     return found
 
 
-def rank_images(scores: np.ndarray) -> np.ndarray:
-    """Sort images by each class's score, the best first: (images, classes) of their numbers."""
-    return np.argsort(-scores, axis=0, kind="stable")
-
-
-def f1(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Give each class's F1 of (images, classes) of booleans; NaN for a class without images.
-
-    `weights` says how often each image counts.
-    """
-    both = weights @ (predicted & labels)
-    either = weights @ predicted + weights @ labels
+def f1(predicted: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Give each class's F1 of (images, classes) of booleans; NaN for a class without images."""
+    both, total = (predicted & labels).sum(0), labels.sum(0)
     found = np.full(labels.shape[1], np.nan)
-    there = weights @ labels > 0
-    found[there] = 2 * both[there] / either[there]
+    there = total > 0
+    found[there] = 2 * both[there] / (predicted.sum(0) + total)[there]
     return found
+
+
+def estimate_macro(
+    total: np.ndarray, correct: np.ndarray, predicted: np.ndarray
+) -> tuple[Estimate, Estimate]:
+    """Estimate macro accuracy and macro F1, from counts as those of `macro_scores`."""
+    there = total > 0
+    total, correct, predicted = total[there], correct[there], predicted[there]
+    # A mistake is one of two classes: of that which the image has and of that which it has not.
+    return mean_of_classes(correct / total, total), _mean_f1(total, correct, predicted, shared=2.0)
+
+
+def _mean_f1(
+    total: np.ndarray, correct: np.ndarray, predicted: np.ndarray, **options: float
+) -> Estimate:
+    """Estimate a mean F1; of images with the label or the prediction, `correct` have both.
+
+    That share is a probability, and F1 rises with it: 2 share / (1 + share).
+    """
+    either = total + predicted - correct
+    share = correct / either
+    low, high = wilson_ends(share, either)
+    ends = 2 * low / (1 + low), 2 * high / (1 + high)
+    return mean_of_classes(2 * share / (1 + share), total, ends=ends, **options)
 
 
 class MacroScores(NamedTuple):
@@ -125,24 +138,45 @@ class LabelMetrics(NamedTuple):
 
 def score_labels(logits: np.ndarray, labels: np.ndarray, predicted: np.ndarray) -> LabelMetrics:
     """Compute the metrics of (images, classes) of logits, labels and what is predicted."""
-    once = np.ones(len(labels))
     return LabelMetrics(
         mean_of_known(average_precision(logits, labels)),
-        mean_of_known(f1(predicted, labels, once)),
-        micro_f1(predicted, labels, once),
+        mean_of_known(f1(predicted, labels)),
+        micro_f1(predicted, labels),
     )
 
 
-def micro_f1(predicted: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> float:
+def micro_f1(predicted: np.ndarray, labels: np.ndarray) -> float:
     """Give the F1 of all labels of all images together."""
-    flat = weights.repeat(labels.shape[1])
-    return float(f1(predicted.reshape(-1, 1), labels.reshape(-1, 1), flat)[0])
+    return float(f1(predicted.reshape(-1, 1), labels.reshape(-1, 1))[0])
 
 
 def mean_of_known(values: np.ndarray) -> float:
     """Average what is not NaN; NaN if all is."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else math.nan
+
+
+def estimate_labels(
+    logits: np.ndarray, labels: np.ndarray, predicted: np.ndarray
+) -> tuple[Estimate, Estimate, Estimate]:
+    """Estimate mean average precision, macro and micro F1, as `score_labels` computes them.
+
+    An average precision is taken for a share of the images that have the label (Boyd et al.,
+    2013: "Area under the precision-recall curve"); classes count for no more images than there are.
+    """
+    there = labels.any(0)
+    total, count = labels.sum(0)[there].astype(float), len(labels)
+    if not len(total):
+        unknown = Estimate(math.nan, 0.0, 1.0)
+        return unknown, unknown, unknown
+    precision = average_precision(logits, labels)[there]
+    both, chosen = (predicted & labels), predicted.sum(0)[there]
+    each = clustered(both.sum(1).astype(float), (predicted | labels).sum(1).astype(float))
+    return (
+        mean_of_classes(precision, total, most=count),
+        _mean_f1(total, both.sum(0)[there], chosen, shared=2.0, most=count),
+        Estimate(*(2 * share / (1 + share) for share in each)),
+    )
 
 
 def predict_labels(logits: np.ndarray, thresholds: Sequence[float] | None = None) -> np.ndarray:

@@ -17,7 +17,7 @@ from vitrail.evaluation.evaluation_result import Selected
 from vitrail.evaluation.features.compute import FeatureOptions, features_of
 from vitrail.evaluation.features.image_features import take_features
 from vitrail.evaluation.inputs import name_data, name_model, open_images
-from vitrail.evaluation.metrics.intervals import Estimate, student_t
+from vitrail.evaluation.metrics.intervals import Estimate, over_folds
 from vitrail.evaluation.probes.linear_probe import probe_lbfgs
 from vitrail.result import Result, ResultTable, to_plain
 from vitrail.weights.load import as_loaded
@@ -35,14 +35,17 @@ class CrossValidation(Result):
     """Groups that no fold tears apart; None without."""
     folds: tuple[float, ...]
     """Accuracy on each fold."""
+    sizes: tuple[int, ...]
+    """Images of each fold."""
     selected: Selected | None = None
     """How many images of how many these are, and why those."""
     notes: tuple[str, ...] = ()
 
     @property
     def top1(self) -> Estimate:
-        """The folds' mean with its 95 % interval, by Student's t."""
-        return student_t(np.array(self.folds))
+        """The accuracy on all images with its 95 % interval."""
+        sizes, grouped = np.array(self.sizes, float), self.groups is not None
+        return over_folds(np.array(self.folds), sizes, grouped=grouped)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data."""
@@ -50,12 +53,17 @@ class CrossValidation(Result):
         found = {"model": self.model, "data": self.data, "images": self.images}
         found |= {"selected": to_plain(self.selected), "notes": list(self.notes)}
         interval = {"top1": top1.value, "top1_interval": [top1.low, top1.high]}
-        return {**found, "groups": self.groups, **interval, "folds": list(self.folds)}
+        rows = {"folds": list(self.folds), "sizes": list(self.sizes)}
+        return {**found, "groups": self.groups, **interval, **rows}
 
     def summary(self) -> Iterator[ResultTable | str]:
         """Give each fold's accuracy, then the mean."""
         yield ResultTable(
-            ("fold", "accuracy"), [(str(n), f"{x:.2%}") for n, x in enumerate(self.folds, 1)]
+            ("fold", "images", "accuracy"),
+            [
+                (str(n), f"{count:,}", f"{share:.2%}")
+                for n, (share, count) in enumerate(zip(self.folds, self.sizes, strict=True), 1)
+            ],
         )
         top1, whole = self.top1, "" if self.groups is None else f" in {self.groups:,} groups"
         yield (
@@ -110,6 +118,7 @@ def cross_validate(
         images=len(features),
         groups=None if groups is None else len(set(groups.tolist())),
         folds=tuple(found),
+        sizes=tuple(np.bincount(fold_of, minlength=folds).tolist()),
         selected=opened.selected,
         notes=opened.notes,
     )

@@ -54,6 +54,13 @@ class Shots:
     """(l2, seeds), on training images that were not sampled; None if a class has none left."""
 
     @property
+    def stds(self) -> list[float | None]:
+        """The sample std (over n - 1) of the test accuracies, by l2; None of a single seed."""
+        if self.accuracy.shape[1] < 2:
+            return [None] * len(self.l2)
+        return self.accuracy.std(axis=1, ddof=1).tolist()
+
+    @property
     def best(self) -> int | None:
         """The l2 that is best on held-out images, the larger of equals; a single one needs none."""
         if len(self.l2) == 1:
@@ -76,13 +83,13 @@ class FewShotResult(EvaluatedFeatures):
         """Return plain data: mean and std over seeds of the chosen l2, and of each."""
         rows: dict[str, Any] = {}
         for each in self.shots:
-            means, stds, best = each.accuracy.mean(1), each.accuracy.std(1), each.best
+            means, stds, best = each.accuracy.mean(1), each.stds, each.best
             rows[str(each.shots)] = {
                 "mean": None if best is None else float(means[best]),
-                "std": None if best is None else float(stds[best]),
+                "std": None if best is None else stds[best],
                 "l2": None if best is None else each.l2[best],
                 "each": [
-                    {"l2": l2, "mean": float(mean), "std": float(std), "seeds": seeds.tolist()}
+                    {"l2": l2, "mean": float(mean), "std": std, "seeds": seeds.tolist()}
                     for l2, mean, std, seeds in zip(
                         each.l2, means, stds, each.accuracy, strict=True
                     )
@@ -94,9 +101,11 @@ class FewShotResult(EvaluatedFeatures):
         """Give one row per number of shots and l2, then the datasets."""
         rows = []
         for each in self.shots:
-            for place, (l2, seeds) in enumerate(zip(each.l2, each.accuracy, strict=True)):
+            columns = zip(each.l2, each.accuracy, each.stds, strict=True)
+            for place, (l2, seeds, std) in enumerate(columns):
                 chosen = "chosen" if len(each.l2) > 1 and place == each.best else ""
-                figures = f"{l2:g}", f"{seeds.mean():.2%}", f"{seeds.std():.2%}", chosen
+                spread = "" if std is None else f"{std:.2%}"
+                figures = f"{l2:g}", f"{seeds.mean():.2%}", spread, chosen
                 rows.append((f"{each.shots}", *figures))
         yield ResultTable(("shots", "l2", "accuracy", "std", ""), rows)
         yield from self.datasets(f"{self.seeds} samples of the shots")

@@ -52,11 +52,11 @@ class KNN:
 
     @property
     def best(self) -> int:
-        """The k that is best on held-out images, the smaller of equals."""
+        """The k that is best on held-out images, the larger of equals."""
         held = self.held_out
         if held is None:
             return 0
-        return max(range(len(self.k)), key=lambda place: (held[place], -self.k[place]))
+        return max(range(len(self.k)), key=lambda place: (held[place], self.k[place]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,6 +114,7 @@ def calibrate_head(
     logits = logits / plain.temperature
     found = fit_uncertainty(logits, labels, data=data, means=means, distances=distances)
     facts = replace(found.facts, temperature=1.0, ece_before=plain.facts.ece_before)
+    facts = replace(facts, why=plain.facts.why)
     return head.scaled(1 / plain.temperature), replace(found, facts=facts)
 
 

@@ -37,7 +37,7 @@ from vitrail.training.run_data import open_run_data, read_config
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel, as_checkpoint, as_model
 from vitrail.weights.model_folder import RECORD, check_replaceable, load_folder, save_folder
-from vitrail.weights.uncertainty_record import Uncertainty
+from vitrail.weights.uncertainty_record import Uncertainty, UncertaintyFacts
 
 BATCH = 64
 _PARTS = 5  # of images that are likened to each other
@@ -60,6 +60,8 @@ class CalibrationResult(Result):
     """Expected calibration error without the temperature."""
     ece_after: float
     """The same with it, cross-validated."""
+    why: str = ""
+    """Why the temperature is 1, where it is."""
     answered: dict[str, float | None]
     """For each error rate, the fraction of images that get an answer with --unsure; None where the
     images are too few to tell."""
@@ -81,10 +83,15 @@ class CalibrationResult(Result):
             for rate, part in self.answered.items()
         ]
         yield ResultTable(("error rate of answers", "images answered"), rows)
-        yield (
-            f"calibration error {self.ece_before:.2%} before, {self.ece_after:.2%} after "
-            f"temperature {self.temperature:.3f}, on {self.images:,} images of {self.data}"
-        )
+        on = f"on {self.images:,} images of {self.data}"
+        if self.why:
+            yield f"no temperature is applied: {self.why}"
+            yield f"calibration error {self.ece_before:.2%}, {on}"
+        else:
+            yield (
+                f"calibration error {self.ece_before:.2%} before, {self.ece_after:.2%} after "
+                f"temperature {self.temperature:.3f}, {on}"
+            )
         if self.selected is not None:
             yield f"calibrated on {self.selected}"
         yield from self.notes
@@ -157,10 +164,18 @@ def leave_calibration(folder: Path) -> None:
     except (InputError, OSError) as error:  # the data may be an object, or have moved
         log_line(f"the model is not calibrated: {error}")
         return
-    before, after = (f"{each:.1%}" for each in (found.facts.ece_before, found.facts.ece_after))
-    log_line(
-        f"calibrated on {found.facts.images:,} images of {found.facts.data}: temperature "
-        f"{found.temperature:.3f}, calibration error {before} before, {after} after"
+    log_line(_tell(found.facts))
+
+
+def _tell(facts: UncertaintyFacts) -> str:
+    """Say in one line what came of it."""
+    before, after = (f"{each:.1%}" for each in (facts.ece_before, facts.ece_after))
+    on = f"on {facts.images:,} images of {facts.data}"
+    if facts.why:
+        return f"no temperature is applied: {facts.why}; calibration error {before} {on}"
+    return (
+        f"calibrated {on}: temperature {facts.temperature:.3f}, calibration error {before} before, "
+        f"{after} after"
     )
 
 
@@ -291,6 +306,7 @@ def _result(
         temperature=facts.temperature,
         ece_before=facts.ece_before,
         ece_after=facts.ece_after,
+        why=facts.why,
         answered={f"{rate:.0%}": answered_fraction(found, rate) for rate in RATES},
         out=out,
         selected=selected,

@@ -8,10 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitrail.evaluation.metrics.calibration import measure_calibration
-from vitrail.evaluation.uncertainty.temperature import fit_temperature
+from vitrail.evaluation.uncertainty.temperature import fit_temperature, is_infinite
 from vitrail.weights.uncertainty_record import Uncertainty, UncertaintyFacts
 
 _FOLDS = 5
+UNHELPFUL = "no temperature helps images that it was not fitted to"
+CHANCE = "its answers are no better than chance"
 
 
 def fit_uncertainty(
@@ -24,20 +26,26 @@ def fit_uncertainty(
 ) -> Uncertainty:
     """Fit a temperature to held-out images' logits (n, classes), and note how sure they were.
 
-    A temperature that does not help images it was not fitted to, as of very few, is 1 instead.
+    The temperature is 1 where the fitted one helps no images that it was not fitted to, as of very
+    few, by cross-entropy or by calibration error; and where it is infinite, since the logits say
+    nothing about the labels.
     `means` are the training images' class means, `distances` (n) those of the held-out images.
     """
     logits = logits.double()
     confidence, predicted = logits.softmax(1).max(1)
     correct = predicted == labels
-    scaled = _cross_fitted(logits, labels)
-    helps = bool(F.cross_entropy(scaled, labels) < F.cross_entropy(logits, labels))
+    temperature, scaled = fit_temperature(logits, labels), _cross_fitted(logits, labels)
+    before, after = _ece(confidence, correct), _ece(scaled.softmax(1).amax(1), correct)
+    lower = bool(F.cross_entropy(scaled, labels) < F.cross_entropy(logits, labels))
+    why = "" if lower and after <= before else UNHELPFUL
+    why = CHANCE if is_infinite(temperature) else why
     facts = UncertaintyFacts(
-        temperature=fit_temperature(logits, labels) if helps else 1.0,
-        ece_before=_ece(confidence, correct),
-        ece_after=_ece((scaled if helps else logits).softmax(1).amax(1), correct),
+        temperature=1.0 if why else temperature,
+        ece_before=before,
+        ece_after=before if why else after,
         images=len(labels),
         data=data,
+        why=why,
     )
     nothing = torch.empty(0)
     return Uncertainty(
@@ -62,5 +70,5 @@ def _cross_fitted(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _ece(confidence: Tensor, correct: Tensor) -> float:
-    found = measure_calibration(confidence.numpy(), correct.numpy(), resamples=1)
+    found = measure_calibration(confidence.numpy(), correct.numpy())
     return found.ece.value

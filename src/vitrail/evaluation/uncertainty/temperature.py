@@ -10,6 +10,11 @@ _RANGE = (1e-3, 1e3)
 _HALVINGS = 60
 
 
+def is_infinite(temperature: float) -> bool:
+    """Tell whether a fitted temperature is at the end of the range: no finite one is best."""
+    return temperature > 0.99 * _RANGE[1]
+
+
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """Find the temperature whose softmax(logits / T) has the least cross-entropy.
 

@@ -16,6 +16,7 @@ from vitrail.config import InputError, suggest
 from vitrail.evaluation.metrics.intervals import student_t
 from vitrail.files import make_folder, write_whole
 from vitrail.result import Result, ResultTable, to_plain
+from vitrail.studies.claims import estimate_seeds, is_fraction
 from vitrail.studies.engine.jobs import CellJobs, Records
 from vitrail.studies.engine.stage_words import THEN
 from vitrail.text import to_json
@@ -144,6 +145,8 @@ class SweepResult(Result):
             pairs = [cells[key] - by_value[base][key] for key in cells if key in by_value[base]]
             if value != base and pairs:
                 mean, low, high = student_t(np.array(pairs))
+                if is_fraction(score):
+                    low, high = max(low, -1.0), min(high, 1.0)
                 shown = (low, high) if len(pairs) > 1 else (None, None)
                 found.append(Difference(axis, value, base, score, mean, *shown, len(pairs)))
         return found
@@ -247,7 +250,7 @@ def _interval(low: float | None, high: float | None) -> str:
 
 
 def _group(values: Mapping[str, Any], score: str, found: Sequence[float]) -> Group:
-    mean, low, high = student_t(np.array(found))
+    mean, low, high = estimate_seeds(found, score)
     if len(found) < 2:
         return Group(values, score, mean, None, None, None, 1)
     return Group(values, score, mean, stdev(found), low, high, len(found))

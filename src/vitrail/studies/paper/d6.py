@@ -65,6 +65,7 @@ STUDY = Study(
     },
     by=("attention", "length"),
     measures={MEASURE: "10-shot accuracy", "top1": "top-1", "steps": "steps", "flops": "FLOPs"},
+    numbers=("steps", "flops"),
     claims=(
         Claim(
             text="after equal steps the axial ViT is ahead",

@@ -137,6 +137,7 @@ STUDY = Study(
         "mflops": "MFLOPs per image",
         "batch": "largest batch",
     },
+    numbers=("images_per_second", "mflops", "batch"),
     claims=(
         Claim(
             text="ViT fits larger batches than BiT, at the smallest and the largest size",

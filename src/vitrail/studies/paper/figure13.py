@@ -76,6 +76,7 @@ STUDY = Study(
     },
     by=(MODEL,),
     measures={MEASURE: "10-shot accuracy", "top1": "top-1", "flops": "FLOPs"},
+    numbers=("flops",),
     claims=tuple(
         _ahead(f"axial ViT, {each}", f"ViT, {each}") for each in ("few patches", "many patches")
     ),

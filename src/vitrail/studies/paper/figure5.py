@@ -134,6 +134,7 @@ STUDY = Study(
     },
     by=(MODEL,),
     measures={MEASURE: "10-shot accuracy", "top1": "top-1", FLOPS: "FLOPs"},
+    numbers=(FLOPS,),
     claims=(
         _saves("ViT", "BiT", "2 to 4 times less"),
         _saves("hybrid", "BiT", "less: 84.90 % for 106 exaFLOPs, R152x2 84.97 % for 563"),

@@ -96,6 +96,7 @@ STUDY = Study(
     },
     by=("shape",),
     measures={MEASURE: "10-shot accuracy", "top1": "top-1", "parameters": "parameters"},
+    numbers=("parameters",),
     claims=(
         Claim(
             text="twice the depth helps",

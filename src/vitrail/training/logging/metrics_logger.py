@@ -122,9 +122,17 @@ class MetricsLogger:
         self._next_line = -math.inf
 
     def train(
-        self, step: int, values: Mapping[str, float | Tensor], *, images: int, waited: float
+        self,
+        step: int,
+        values: Mapping[str, float | Tensor],
+        *,
+        images: int,
+        waited: float,
+        ended: float | None = None,
     ) -> None:
         """Take a training step's values, number of images, and seconds spent waiting for them.
+
+        It ended at `ended`, unless just now.
 
         Every so many steps, at the first and at the last, the values of that step alone are
         written: a mean since the previous line would differ if a run is resumed in between. Tensors
@@ -132,7 +140,7 @@ class MetricsLogger:
         """
         if self._quiet:
             return
-        now = time.perf_counter()
+        now = time.perf_counter() if ended is None else ended
         self._pace.step(now, images, waited)
         if (loss := values.get("train/loss")) is not None:
             self._loss = self._loss[0] + loss, self._loss[1] + 1

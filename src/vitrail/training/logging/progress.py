@@ -43,7 +43,8 @@ def format_progress(figures: ProgressState, width: int | None = None) -> str:
         parts["lr"] = f"lr {figures.lr:.1e}"
     if figures.speed is not None:
         images = figures.speed.images
-        parts["images"] = f"{images:,.{0 if images >= 10 else 1}f} images/s"
+        rate = f"{images:,.{0 if images >= 10 else 1}f}" if images >= 1 else f"{images:.2g}"
+        parts["images"] = f"{rate} images/s"
         parts["data"] = f"data {100 * figures.speed.waiting:.0f} %"
     if figures.memory is not None:
         parts["memory"] = f"{figures.memory / 1e9:.1f} GB"
