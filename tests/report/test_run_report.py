@@ -88,6 +88,9 @@ def test_data_of_a_run_is_what_it_held_out(tmp_path: Path) -> None:
     train(override(replace(config, hold_out=0.1), "length", "1 steps"))
     inputs = open_inputs(config.out, data="digits", count=2)
     assert inputs.dataset is not None
+    assert inputs.dataset.name == "digits/test"  # the data's own split, as in every command
+    inputs = open_inputs(config.out, count=2)
+    assert inputs.dataset is not None
     assert inputs.dataset.name == "digits/train (held out)"
 
 

@@ -99,6 +99,7 @@ FREELY: dict[str, Any] = {
     "fewshot": FewShotConfig(data="digits", shots=(1, 2)),
     "more": steps(5),
     "more_from": 2,
+    "hold_out_of": "train",
 }
 
 
