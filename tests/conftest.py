@@ -23,10 +23,10 @@ hypothesis.settings.load_profile("untimed")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip tests that are marked slow (minutes), unless they are asked for."""
+    """Skip tests that are marked slow, unless they are asked for."""
     if "VITRAIL_SLOW" in os.environ or "slow" in (config.getoption("-m") or ""):
         return
-    skip = pytest.mark.skip(reason="takes minutes: VITRAIL_SLOW=1, or -m slow, runs it")
+    skip = pytest.mark.skip(reason="slow: make test-slow, VITRAIL_SLOW=1 or -m slow runs it")
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(skip)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.cases import slow
 from vitrail.models import build, parse
 from vitrail.models.cost.total import cost_of
 from vitrail.models.cost.training_cost import training_cost
@@ -81,7 +82,7 @@ def train(model: nn.Module, loss: Callable[[], Tensor]) -> tuple[int, int]:
     return counter.get_total_flops() // BATCH, kept
 
 
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["plain", "checkpointed"])
+@pytest.mark.parametrize("checkpointing", [False, slow(True)], ids=["plain", "checkpointed"])
 @pytest.mark.parametrize(("name", "tune"), TUNED)
 def test_classification(name: str, tune: str, checkpointing: bool) -> None:
     spec, config = parse(MODELS[name]), TUNES[tune]
