@@ -91,7 +91,8 @@ class TrainBatches:
         if not len(dataset):
             raise InputError(f"{dataset.name} has no images to train on")
         check_batch(batch, shard)
-        self.dataset, self.augment, self.preprocess = dataset, augment, preprocess
+        self.dataset, self.augment = dataset, augment
+        self.preprocess = preprocess.read_as(dataset)
         self.batch, self.seed, self.shard, self.repeats = batch, seed, shard, repeats
         self.mixed, self.together = mixed, together
         self._draws = (
@@ -192,7 +193,8 @@ class EvalBatches:
     ) -> None:
         if batch < 1:
             raise InputError(f"a batch has at least 1 image, got {batch}")
-        self.dataset, self.preprocess, self.batch, self.shard = dataset, preprocess, batch, shard
+        self.dataset, self.preprocess = dataset, preprocess.read_as(dataset)
+        self.batch, self.shard = batch, shard
 
     def __len__(self) -> int:
         return -(-len(self.dataset) // self.batch)

@@ -69,6 +69,8 @@ class _Cached(ImageDataset):
     def __init__(self, dataset: ImageDataset, store: np.ndarray, index: _Index) -> None:
         super().__init__(dataset.name, dataset.classes, dataset.labels, dataset.root)
         self._dataset, self._store, self._index = dataset, store, index
+        self.reading, self.reading_given = dataset.reading, dataset.reading_given
+        self.look = dataset.look
 
     def read(self, index: int) -> Content:
         """Return an image from the cache, or else read it."""
@@ -200,12 +202,17 @@ def _decode(
         if isinstance(content, np.ndarray):
             image = content
         elif short_side is None:
-            image = decode(content, channels=preprocess.channels)
+            image = decode(content, channels=preprocess.channels, reading=preprocess.reading)
         else:
             header = read_header(content)
             shrink = max(1.0, min(header.height, header.width) / short_side)
-            channels = preprocess.channels
-            image = decode(content, channels=channels, header=header, shrink=shrink)
+            image = decode(
+                content,
+                channels=preprocess.channels,
+                header=header,
+                shrink=shrink,
+                reading=preprocess.reading,
+            )
         height, width = image.shape[:2]
         if short_side is not None and min(height, width) > short_side:
             size = small_size(height, width, (short_side, short_side))
@@ -252,6 +259,8 @@ def _key(dataset: ImageDataset, preprocess: Preprocess, config: CacheConfig) -> 
     what = [_VERSION, dataset.stamp(), preprocess.channels, config.short_side, config.limit]
     if config.short_side is not None:
         what += [preprocess.interpolation, preprocess.antialias]
+    if preprocess.reading is not None:
+        what.append(str(preprocess.reading))
     return hashlib.sha256(json.dumps(what).encode()).hexdigest()[:24]
 
 

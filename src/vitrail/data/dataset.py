@@ -19,6 +19,7 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.data.datasets.mapped import Lookups, blocks, release_pages
 from vitrail.data.datasets.sparse_labels import SparseLabels, label_arrays, sparse
+from vitrail.data.decoding.reading import Reading
 
 _SIZES = 200_000  # images whose sizes a fingerprint counts
 _TOGETHER = 4096  # of them, so many at a time
@@ -47,6 +48,13 @@ class UnreadableImage:
 
 class ImageDataset(ABC):
     """Labeled images, each with its index."""
+
+    reading: Reading | None = None
+    """How its files become 8 bits, if that was found or said."""
+    reading_given = False
+    """Whether DATA said so."""
+    look: tuple[str, ...] = ()
+    """What a look at some of its files showed, one line each."""
 
     def __init__(
         self, name: str, classes: Sequence[str], labels: np.ndarray, root: Path | None = None
@@ -293,6 +301,8 @@ class Selection(ImageDataset):
         super().__init__(name or dataset.name, dataset.classes, labels, dataset.root)
         self.dataset = dataset
         self.known_again = dataset.known_again
+        self.reading, self.reading_given = dataset.reading, dataset.reading_given
+        self.look = dataset.look
         self.indices = indices
         self._lookups = Lookups(indices, *label_arrays(labels).values())
 
@@ -365,6 +375,11 @@ class StreamItem:
 
 class ImageStream(ABC):
     """Labeled images in shards that are read from front to back, without an index."""
+
+    reading: Reading | None = None
+    """How its files become 8 bits, if DATA says so."""
+    reading_given = False
+    """Whether DATA said so."""
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ def preprocess_image(image: ImageLike, preprocess: Preprocess) -> Tensor:
     """
     if isinstance(image, Tensor) and image.is_floating_point():
         return _check_input(image, preprocess.channels)
-    content = read_content(image, preprocess.channels)
+    content = read_content(image, preprocess)
     try:
         make = patches_image if preprocess.patches else eval_image
         return torch.from_numpy(make(content, preprocess))
@@ -81,7 +81,7 @@ def preprocess_image(image: ImageLike, preprocess: Preprocess) -> Tensor:
         raise ImageError(str(error), "wrong channels") from None
 
 
-def read_content(image: ImageLike, channels: int) -> Content:
+def read_content(image: ImageLike, preprocess: Preprocess) -> Content:
     """Read an image to an encoded file or pixels, as datasets give them."""
     if _is_encoded(image):
         return _read_encoded(image)
@@ -93,7 +93,7 @@ def read_content(image: ImageLike, channels: int) -> Content:
         except ValueError:  # a NUL in the name
             raise ImageError("not a valid file name", "unreadable") from None
     if isinstance(image, Image.Image):
-        return _from_pillow(image, channels)
+        return _from_pillow(image, preprocess)
     if isinstance(image, Tensor):
         if image.ndim == 3:
             image = image.permute(1, 2, 0)
@@ -119,14 +119,15 @@ def _read_encoded(image: Encoded) -> bytes:
     return content
 
 
-def _from_pillow(image: Image.Image, channels: int) -> np.ndarray:
+def _from_pillow(image: Image.Image, preprocess: Preprocess) -> np.ndarray:
     """Convert a Pillow image as its file would be: upright, 16-bit levels scaled."""
     LIMITS.check_pixels(image.height, image.width)
     orientation = (
         1 if image.format == "TIFF" else noted_orientation(image.info)
     )  # Pillow has turned it
     try:
-        return turn(to_array(image, channels), orientation)
+        levels = preprocess.reading and preprocess.reading.levels
+        return turn(to_array(image, preprocess.channels, levels), orientation)
     except OSError as error:  # an opened file that turns out to be truncated
         raise ImageError(" ".join(str(error).split())[:80], "truncated") from None
 

@@ -135,7 +135,8 @@ class StreamBatches:
         together: bool = False,
     ) -> None:
         check_batch(batch, shard)
-        self.stream, self.augment, self.preprocess = stream, augment, preprocess
+        self.stream, self.augment = stream, augment
+        self.preprocess = preprocess.read_as(stream)
         self.batch, self.seed, self.shard, self.repeats = batch, seed, shard, repeats
         self.lanes = count_lanes(batch, stream.shards)
         self._rows = batch // self.lanes  # of a batch, per lane

@@ -22,6 +22,7 @@ from vitrail.data.datasets.open import (
     subset_of,
     whole_data,
 )
+from vitrail.data.decoding.reading import split_reading
 from vitrail.data.split import HELD_OUT, NoSplitError, plain_name, spell, split_dataset
 from vitrail.data.subsets import split_subset
 from vitrail.data.trained_on import (
@@ -304,5 +305,5 @@ def same_data(trained: str, asked: Data) -> bool:
 
 
 def _place(text: str) -> Path | None:
-    path = expand(text.removeprefix("folder:"))
+    path = expand(split_reading(text)[0].removeprefix("folder:"))
     return path.resolve() if path.exists() else None

@@ -47,7 +47,8 @@ def overlay(
     pixels. The mask (rows, columns) is stretched first, so that few cells don't outshine the rest.
     """
     if isinstance(content, bytes):
-        content = decode(content, channels=3 if preprocess.channels == 1 else preprocess.channels)
+        channels = 3 if preprocess.channels == 1 else preprocess.channels
+        content = decode(content, channels=channels, reading=preprocess.reading)
     height, width = content.shape[:2]
     image = to_colors(content).astype(np.float32)
     heat = color_heat(place_mask(stretch(mask), height, width, preprocess))

@@ -293,7 +293,7 @@ class Predictor:
         """Blend `attention` as a heat map into the whole upright image: (height, width, 3)."""
         from vitrail.inspection.overlay import overlay
 
-        content = read_content(image, self.preprocess.channels)
+        content = read_content(image, self.preprocess)
         return overlay(content, self.attention(image, method=method), self.preprocess)
 
     @cached_property

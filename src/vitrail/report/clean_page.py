@@ -334,7 +334,7 @@ def _thumbnail_data(place: tuple[ImageDataset, int] | None, side: int) -> str:
     dataset, index = place
     try:
         content = dataset.read(index)
-        pixels = decode(content) if isinstance(content, bytes) else content
+        pixels = decode(content, reading=dataset.reading) if isinstance(content, bytes) else content
     except (ImageError, OSError):
         return ""
     small = Image.fromarray(shrink(np.ascontiguousarray(to_colors(pixels)), side))

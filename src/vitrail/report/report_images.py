@@ -46,7 +46,9 @@ def prepare_image(
 ) -> ReportImage:
     """Prepare an image; ImageError where it can't be used."""
     pixels = (
-        decode(content, channels=preprocess.channels) if isinstance(content, bytes) else content
+        decode(content, channels=preprocess.channels, reading=preprocess.reading)
+        if isinstance(content, bytes)
+        else content
     )
     return ReportImage(
         name=name,
@@ -65,7 +67,7 @@ def read_images(images: Iterable[ImageLike], preprocess: Preprocess) -> list[Rep
         if path is not None and os.path.isdir(path):
             raise InputError(f"{where} is a folder; give images, or --data {where}")
         try:
-            content = read_content(image, preprocess.channels)
+            content = read_content(image, preprocess)
             name = where if path is None else path.name
             found.append(prepare_image(content, preprocess, name))
         except ImageError as error:

@@ -138,6 +138,8 @@ def prepare_inputs(
         if isinstance(loaded.model, ViT):
             check_division(image, loaded.model.spec.stride)
         preprocess = replace(preprocess, size=image)
+    if dataset is not None:
+        preprocess = preprocess.read_as(dataset)
     given = read_images(images, preprocess)
     if dataset is None:
         return ReportInputs(loaded, preprocess, given, given)

@@ -74,7 +74,7 @@ class Task(ABC):
     device: torch.device
 
     def __init__(self, config: TrainConfig, dataset: ImageDataset | ImageStream) -> None:
-        self.config = config
+        self.config, self._data = config, dataset
         if config.augment.mixes and not self.mixes:
             name = type(self).__name__
             raise InputError(f"{name} can't learn from mixed images; leave mixup and cutmix 0")
@@ -103,7 +103,7 @@ class Task(ABC):
                 f"{why} can't use images of different sizes (a budget of {preprocess.patches} "
                 "patches); set preprocess.patches to 0"
             )
-        self.preprocess, self.device = preprocess, device
+        self.preprocess, self.device = preprocess.read_as(self._data, learn=True), device
 
     def fit_head(self, model: Model, dataset: ImageDataset) -> str | None:
         """Fit the head before the first step, where the settings ask for it; say what it is."""

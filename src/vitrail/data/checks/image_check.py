@@ -75,6 +75,7 @@ class ImageChecker:
                     limits=self._limits,
                     header=header,
                     shrink=shrink,
+                    reading=dataset.reading,
                 )
                 mode, shape = f"{header.format} {header.mode}", (header.height, header.width)
         except ImageError as error:

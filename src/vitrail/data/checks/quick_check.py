@@ -82,5 +82,7 @@ def _hash(dataset: ImageDataset, index: int) -> bytes:
     if header.width * header.height > _LARGEST:
         return b""
     shrink = max(min(header.height, header.width) / _SIDE, 1.0)
-    pixels = decode(content, channels=header.channels, header=header, shrink=shrink)
+    pixels = decode(
+        content, channels=header.channels, header=header, shrink=shrink, reading=dataset.reading
+    )
     return perceptual_hash(pixels)

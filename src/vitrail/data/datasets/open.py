@@ -18,6 +18,7 @@ split.py defines the splits.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -39,6 +40,7 @@ from vitrail.data.datasets.folder import FolderDataset, open_folder
 from vitrail.data.datasets.hub.hub_dataset import open_hub
 from vitrail.data.datasets.hub.parquet import open_parquet, read_parquet_column
 from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list, read_column
+from vitrail.data.datasets.look import look_at
 from vitrail.data.datasets.public.fetch import fetched
 from vitrail.data.datasets.public.layouts import recognize_layout
 from vitrail.data.datasets.public.official import open_imagenet
@@ -50,10 +52,12 @@ from vitrail.data.datasets.unreadable_list import (
     FilteredDataset,
     leave_out_unreadable,
 )
+from vitrail.data.decoding.reading import Reading, split_reading
 from vitrail.data.split import HELD_OUT, SPLITS, NoSplitError, choose_split, spell, split_indices
 from vitrail.data.subsets import SubsetOptions, split_subset
 from vitrail.text import expand, neighbors, show
 
+log = logging.getLogger("vitrail")
 Opener = Callable[[str, str, int, bool], ImageDataset | ImageStream]
 Data = str | os.PathLike[str] | ImageDataset | ImageStream | Dataset[Any] | Mapping[str, Any]
 """What a function takes as data: DATA as text, a dataset, or a dict of datasets by split."""
@@ -87,11 +91,13 @@ def open_data(
         return data
     if not isinstance(data, str | os.PathLike):
         return TorchDataset(data, labels=labels)
-    text, part = _split_data(os.fspath(data))
+    text, part, reading = _parse_data(os.fspath(data))
     dataset = _open(text, spell(split), seed, labels)
     if isinstance(dataset, ImageDataset):
         dataset = obey_decisions(leave_out_unreadable(dataset))
+        look_at(dataset, reading, lambda: _open_training(text, split, seed))
         return part.of(dataset) if part else dataset
+    dataset.reading, dataset.reading_given = reading, reading is not None
     if part is not None:
         raise InputError(f"{dataset.name} is a stream, of which no subset can be taken")
     return dataset
@@ -99,18 +105,37 @@ def open_data(
 
 def whole_data(data: Data) -> Data:
     """Return data without the subset that is asked for, as an evaluation beside training needs."""
-    return _split_data(os.fspath(data))[0] if isinstance(data, str | os.PathLike) else data
+    if not isinstance(data, str | os.PathLike):
+        return data
+    text, _, reading = _parse_data(os.fspath(data))
+    return f"{text}{reading or ''}"
 
 
 def subset_of(data: Data) -> SubsetOptions | None:
     """Return the subset that DATA asks for at its end, if it does."""
-    return _split_data(os.fspath(data))[1] if isinstance(data, str | os.PathLike) else None
+    return _parse_data(os.fspath(data))[1] if isinstance(data, str | os.PathLike) else None
 
 
-def _split_data(text: str) -> tuple[str, SubsetOptions | None]:
-    """Split DATA from its subset; a file or folder of the whole name is what it is."""
-    base, part = split_subset(text)
-    return (text, None) if part and _exists(expand(text)) else (base, part)
+def plain_data(text: str) -> str:
+    """Return DATA without the subset, and without how its files are read."""
+    return _parse_data(text)[0]
+
+
+def _parse_data(text: str) -> tuple[str, SubsetOptions | None, Reading | None]:
+    """Split DATA from its subset and reading; a file or folder of the whole name is what it is."""
+    plain, reading = split_reading(text)
+    base, part = split_subset(plain)
+    if (part or reading) and _exists(expand(text)):
+        return text, None, None
+    return (plain, None, reading) if part and _exists(expand(plain)) else (base, part, reading)
+
+
+def _open_training(text: str, split: str, seed: int) -> ImageDataset | None:
+    """Open the training split beside another one; None if it is that one, or isn't there."""
+    with suppress(InputError):
+        found = _open(text, "train", seed, labels=False) if spell(split) != "train" else None
+        return found if isinstance(found, ImageDataset) else None
+    return None
 
 
 def open_dataset(
@@ -137,14 +162,15 @@ def open_splits(data: Data) -> dict[str, ImageDataset]:
     if not isinstance(data, str | os.PathLike):
         names = map(spell, data) if isinstance(data, Mapping) else ("train",)
         return {name: open_dataset(data, split=name, labels=False) for name in names}
-    text = os.fspath(data)
-    if _split_data(text)[1]:
-        raise InputError(f"{text}: expected a whole dataset; leave take and per_class out")
+    text, part, reading = _parse_data(os.fspath(data))
+    if part:
+        raise InputError(f"{data}: expected a whole dataset; leave take and per_class out")
     for name in SPLITS:
         with suppress(NoSplitError):
             dataset = _open(text, name, 0, labels=False)
             if not isinstance(dataset, ImageDataset):
                 raise InputError(f"{dataset.name} is a stream, which only training can read")
+            look_at(dataset, reading, lambda: found.get("train"))
             found[name] = dataset
     # Without a validation split, the test split stands in for it.
     if {"val", "test"} <= set(found) and found["val"].name == found["test"].name:
@@ -163,7 +189,7 @@ def open_stand_in(data: Data) -> ImageDataset | ImageStream | None:
     if not isinstance(data, str | os.PathLike):
         return None
     try:
-        text = _split_data(os.fspath(data))[0]
+        text = plain_data(os.fspath(data))
         test, val = (_open(text, name, 0) for name in ("test", "val"))
     except InputError:  # such as a test split without labels, which not everybody needs
         return None
@@ -174,7 +200,7 @@ def is_divided(data: Data) -> bool:
     """Tell whether a dataset brings splits of its own, or only gets a tenth held out as `val`."""
     if not isinstance(data, str | os.PathLike):
         return True
-    text = _split_data(os.fspath(data))[0]
+    text = plain_data(os.fspath(data))
     try:
         whole, val = (_open(text, name, 0, labels=False) for name in ("all", "val"))
     except NoSplitError:
@@ -198,7 +224,7 @@ def names_targets(data: Data) -> bool:
         return any(map(names_targets, data.values()))
     if not isinstance(data, str | os.PathLike):
         return False
-    text = re.sub(r"^(csv|jsonl|parquet):", "", _split_data(os.fspath(data))[0])
+    text = re.sub(r"^(csv|jsonl|parquet):", "", plain_data(os.fspath(data)))
     return bool(parse_list(text)[1].targets)
 
 
@@ -206,7 +232,7 @@ def group_column(data: Data, name: str) -> dict[str, str] | None:
     """Read a column of the list that DATA names, by the images' names; None if there is none."""
     if not isinstance(data, str | os.PathLike):
         return None
-    text = re.sub(r"^(csv|jsonl|parquet):", "", _split_data(os.fspath(data))[0])
+    text = re.sub(r"^(csv|jsonl|parquet):", "", plain_data(os.fspath(data)))
     path, columns = parse_list(text)
     kind = _LISTS.get(path.suffix.lower())
     if kind is None or not path.is_file():
@@ -217,14 +243,33 @@ def group_column(data: Data, name: str) -> dict[str, str] | None:
 
 def notes(dataset: ImageDataset | ImageStream) -> tuple[str, ...]:
     """Return remarks on a dataset that was opened, one line each."""
+    found = _own_notes(dataset)
+    return (*found, *dataset.look) if isinstance(dataset, ImageDataset) else found
+
+
+def _own_notes(dataset: ImageDataset | ImageStream) -> tuple[str, ...]:
     if isinstance(dataset, DecidedDataset):
-        return (*notes(dataset.dataset), dataset.note())
+        return (*_own_notes(dataset.dataset), dataset.note())
     if isinstance(dataset, FilteredDataset):
         part = f"{dataset.skipped:,} of {len(dataset.dataset):,} images"
-        return (*notes(dataset.dataset), f"{dataset.name}: {UNREADABLE_LIST} leaves out {part}")
+        return (
+            *_own_notes(dataset.dataset),
+            f"{dataset.name}: {UNREADABLE_LIST} leaves out {part}",
+        )
     if isinstance(dataset, Selection):
-        return notes(dataset.dataset)
+        return _own_notes(dataset.dataset)
     return dataset.notes if isinstance(dataset, FolderDataset) else ()
+
+
+_said: set[str] = set()
+
+
+def say_notes(*datasets: ImageDataset) -> None:
+    """Log the remarks on datasets, each once in a program."""
+    for note in dict.fromkeys(note for dataset in datasets for note in notes(dataset)):
+        if note not in _said:
+            _said.add(note)
+            log.warning("%s", note)
 
 
 def _open(text: str, split: str, seed: int, labels: bool = True) -> ImageDataset | ImageStream:

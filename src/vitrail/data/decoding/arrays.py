@@ -15,7 +15,7 @@ from numpy.lib import format as npy
 from PIL import Image
 
 from vitrail.data.decoding.faults import ImageError, explained
-from vitrail.data.decoding.modes import known_range
+from vitrail.data.decoding.modes import known_range, scale
 
 _HEADER = 2**14  # largest header in bytes; NumPy itself refuses more than 10,000
 
@@ -49,26 +49,26 @@ def read_npy_header(data: bytes) -> Array:
     return array
 
 
-def decode_npy(data: bytes, channels: int) -> np.ndarray:
-    """Decode a NumPy file to uint8 (height, width, channels)."""
+def read_npy(data: bytes) -> np.ndarray:
+    """Read a NumPy file's values (height, width, channels)."""
     array = read_npy_header(data)
     values = np.frombuffer(data, array.dtype, math.prod(array.shape), array.offset)
     values = values.reshape(array.shape, order=array.order)
-    if values.ndim == 2:
-        values = values[..., None]
-    return fit_channels(to_bytes(values), channels)
+    return values[..., None] if values.ndim == 2 else values
 
 
-def to_bytes(values: np.ndarray) -> np.ndarray:
-    """Scale levels to uint8: 16 bits by 1/257, floats by the range that all of them show."""
-    if values.dtype.kind == "f":
+def to_bytes(values: np.ndarray, levels: tuple[float, float] | None = None) -> np.ndarray:
+    """Scale deep values to uint8, by `levels` of black and white if they are known.
+
+    Otherwise 16 bits are scaled by 1/257, floats by the range that all of them show.
+    """
+    if levels is not None and values.dtype != np.uint8:
+        values = scale(values, *levels)
+    elif values.dtype.kind == "f":
         finite = values[np.isfinite(values)]
         ends = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
         low, high = known_range(*ends, (1, 255))
-        with np.errstate(all="ignore"):  # NaN becomes black
-            values = np.subtract(values, low, dtype=np.float32)
-            values *= 255 / ((high - low) or 1)
-        values = np.clip(np.rint(np.nan_to_num(values, copy=False)), 0, 255)
+        values = scale(values, low, high)
     elif values.dtype.itemsize == 2:
         values = np.rint(values / np.float32(257))
     return values.astype(np.uint8, order="C")

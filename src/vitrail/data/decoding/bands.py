@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
@@ -31,6 +32,7 @@ _LEVELS = (1, 2)  # photometric interpretations: gray with black as 0, and RGB
 # Most bytes that one unpacks to: stored, LZW, and deflate by its two numbers.
 _DENSEST = {1: 1, 5: 2560, 8: 1032, 32946: 1032}
 _DTYPES = ("uint8", "uint16", "float16", "float32", "float64")
+_MOST_PAGES = 10_000
 _SEGMENTS = 200_000  # strips or tiles; tifffile spends about 20 us on each
 
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # else it writes to the terminal
@@ -64,8 +66,15 @@ def read_bands_header(data: bytes, limits: Limits) -> tuple[int, int, str]:
         return height, width, str(page.dtype)
 
 
-def decode_bands(data: bytes, channels: int, limits: Limits) -> np.ndarray:
+def decode_bands(
+    data: bytes, channels: int, limits: Limits, levels: tuple[float, float] | None = None
+) -> np.ndarray:
     """Decode a TIFF's first page to uint8 (height, width, channels), its bands in their order."""
+    return fit_channels(to_bytes(read_bands(data, limits), levels), channels)
+
+
+def read_bands(data: bytes, limits: Limits) -> np.ndarray:
+    """Read the values of a TIFF's first page, upright (height, width, bands)."""
     with _first_page(data, limits) as page:
         values = np.zeros(page.shaped, page.dtype)  # (planes, 1, height, width, bands of a plane)
         segments = zip(page.dataoffsets, page.databytecounts, strict=True)
@@ -74,8 +83,7 @@ def decode_bands(data: bytes, channels: int, limits: Limits) -> np.ndarray:
             assert part is not None
             place = values[plane, 0, top : top + part.shape[1], left : left + part.shape[2]]
             place[:] = part[0, : place.shape[0], : place.shape[1]]
-        pixels = to_bytes(np.concatenate(values[:, 0], axis=2))
-        return turn(fit_channels(pixels, channels), _orientation(page))
+        return turn(np.concatenate(values[:, 0], axis=2), _orientation(page))
 
 
 @contextmanager
@@ -122,3 +130,22 @@ def _check(page: TiffPage, length: int, limits: Limits) -> None:
 def _orientation(page: TiffPage) -> int:
     found = page.tags.valueof(_ORIENTATION)
     return found if found in range(1, 9) else 1
+
+
+def count_pages(data: bytes) -> int:
+    """Count the pages of a TIFF by the chain of its directories, at most `_MOST_PAGES`."""
+    order = "<" if data[:2] == b"II" else ">"
+    big = is_big(data)
+    entries, size, last, at = ("Q", 20, "Q", 8) if big else ("H", 12, "I", 4)
+    seen: set[int] = set()
+    while len(seen) < _MOST_PAGES:
+        try:
+            (at,) = struct.unpack_from(order + last, data, at)
+            if not at or at in seen:
+                break
+            (count,) = struct.unpack_from(order + entries, data, at)
+        except struct.error:  # the chain leads out of the file
+            break
+        seen.add(at)
+        at += struct.calcsize(entries) + count * size
+    return max(1, len(seen))

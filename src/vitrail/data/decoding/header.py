@@ -31,11 +31,13 @@ from vitrail.data.decoding.bands import (
     MULTISPECTRAL,
     count_bands,
     count_bands_of_file,
+    count_pages,
     is_big,
     read_bands_header,
 )
 from vitrail.data.decoding.faults import LIMITS, ImageError, Limits, explained
 from vitrail.data.decoding.formats import recognize
+from vitrail.data.decoding.modes import DEEP, has_deep_colors
 from vitrail.data.decoding.orientation import exif_orientation, noted_orientation, xmp_orientation
 
 # Pillow warns of broken metadata and of images above its own limit of pixels. Many threads read
@@ -91,6 +93,10 @@ class Header:
     """The EXIF orientation, 1 to 8, that the decoded pixels still need."""
     bands: int = 0
     """Channels of a NumPy file or TIFF; of a TIFF, Pillow may see fewer."""
+    deep: bool = False
+    """Whether it has more than 8 bits per channel."""
+    pages: int = 1
+    """Pages of a TIFF."""
 
     @property
     def channels(self) -> int:
@@ -146,7 +152,14 @@ def read_header(data: bytes, limits: Limits = LIMITS) -> Header:
 def _read_npy(data: bytes) -> Header:
     array = read_npy_header(data)
     height, width, *bands = array.shape
-    return Header("NPY", height, width, str(array.dtype), bands=bands[0] if bands else 1)
+    return Header(
+        "NPY",
+        height,
+        width,
+        str(array.dtype),
+        bands=bands[0] if bands else 1,
+        deep=array.dtype.itemsize > 1,
+    )
 
 
 def _read_tiff(data: bytes, limits: Limits) -> Header:
@@ -161,7 +174,15 @@ def _read_tiff(data: bytes, limits: Limits) -> Header:
                 deep = bands > 0 and seen > 1 and max(image.tag_v2.get(_BITS, (8,))) > 8
                 lost = bands > seen and image.info["compression"] == "raw"
                 if not planar or not (deep or lost):
-                    return Header("TIFF", image.height, image.width, image.mode, bands=bands)
+                    return Header(
+                        "TIFF",
+                        image.height,
+                        image.width,
+                        image.mode,
+                        bands=bands,
+                        deep=image.mode in DEEP or max(image.tag_v2.get(_BITS, (8,))) > 8,
+                        pages=count_pages(data),
+                    )
             except SyntaxError as error:
                 if str(error) not in _UNKNOWN:
                     raise
@@ -170,7 +191,9 @@ def _read_tiff(data: bytes, limits: Limits) -> Header:
         name = "BigTIFF" if is_big(data) else "this kind of TIFF"
         text = f"{name} is not supported; convert it to JPEG or PNG"
         raise ImageError(text, "unsupported format")
-    return Header(MULTISPECTRAL, *read_bands_header(data, limits), bands=bands)
+    height, width, dtype = read_bands_header(data, limits)
+    deep, pages = dtype != "uint8", count_pages(data)
+    return Header(MULTISPECTRAL, height, width, dtype, bands=bands, deep=deep, pages=pages)
 
 
 def _read_other(data: bytes, name: str) -> Header:
@@ -181,7 +204,8 @@ def _read_other(data: bytes, name: str) -> Header:
             late = _png_orientation(data) if name == "PNG" else None
             orientation = late or noted_orientation(image.info)
     width, height = image.size if orientation < 5 else image.size[::-1]
-    return Header(name, height, width, image.mode, orientation)
+    deep = image.mode in DEEP or has_deep_colors(image)
+    return Header(name, height, width, image.mode, orientation, deep=deep)
 
 
 def _png_orientation(data: bytes) -> int | None:

@@ -63,7 +63,7 @@ def turn(pixels: np.ndarray, orientation: int) -> np.ndarray:
         pixels = pixels[:, ::-1]
     if orientation >= 5:
         pixels = pixels.transpose(1, 0, 2)
-    turned = np.empty(pixels.shape, np.uint8)
+    turned = np.empty(pixels.shape, pixels.dtype)
     for channel in range(pixels.shape[2]):  # one by one, NumPy copies them 3 times as fast
         turned[..., channel] = pixels[..., channel]
     return turned

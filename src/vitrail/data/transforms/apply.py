@@ -49,7 +49,7 @@ def eval_image(content: Content, preprocess: Preprocess) -> np.ndarray:
     A JPEG is decoded in full, so that inputs equal timm's and Hugging Face's to the bit.
     """
     if isinstance(content, bytes):
-        image = decode(content, channels=preprocess.channels)
+        image = decode(content, channels=preprocess.channels, reading=preprocess.reading)
     else:
         image = with_channels(content, preprocess.channels)
     height, width = image.shape[:2]
@@ -60,7 +60,7 @@ def eval_image(content: Content, preprocess: Preprocess) -> np.ndarray:
 def patches_image(content: Content, preprocess: Preprocess) -> np.ndarray:
     """Preprocess an image within the patch budget, whole and at about its own aspect ratio."""
     if isinstance(content, bytes):
-        image = decode(content, channels=preprocess.channels)
+        image = decode(content, channels=preprocess.channels, reading=preprocess.reading)
     else:
         image = with_channels(content, preprocess.channels)
     height, width = image.shape[:2]
@@ -249,7 +249,11 @@ def _resized_part(
         averages = preprocess.antialias and preprocess.interpolation != "nearest"
         shrink = min(box.height / size[0], box.width / size[1]) if averages else 1.0
         image = decode(
-            content, channels=preprocess.channels, header=header, shrink=max(1.0, shrink)
+            content,
+            channels=preprocess.channels,
+            header=header,
+            shrink=max(1.0, shrink),
+            reading=preprocess.reading,
         )
         part = _shrink(box, (header.height, header.width), image.shape[:2]).cut(image)
     else:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from vitrail.config import InputError
+from vitrail.data.decoding.reading import Reading
+
+if TYPE_CHECKING:
+    from vitrail.data.dataset import ImageDataset, ImageStream
 
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "area"]
 Fit = Literal["stretch", "crop", "small"]
@@ -46,6 +50,9 @@ class Preprocess:
     for images of one size. Where one size is needed, as in exported models, it is `size`."""
     patch_size: int = 16
     """Side of these patches, in pixels."""
+    reading: Reading | None = None
+    """Black and white of deep images, and the page of TIFFs, as in the data that it was trained on;
+    without it, images are read as their dataset says."""
 
     def __post_init__(self) -> None:
         if self.patches < 0 or self.patches > LARGEST_SIDE:
@@ -68,6 +75,16 @@ class Preprocess:
     def channels(self) -> int:
         """Count the channels of the model's input."""
         return len(self.mean)
+
+    def read_as(self, dataset: ImageDataset | ImageStream, *, learn: bool = False) -> Preprocess:
+        """Read a dataset's files as it says, where DATA says so or the model does not.
+
+        To `learn` from it, the dataset is always obeyed.
+        """
+        reading = dataset.reading
+        if reading is None or (self.reading and not (learn or dataset.reading_given)):
+            return self
+        return replace(self, reading=reading)
 
 
 def _brief(value: object) -> str:

@@ -65,6 +65,7 @@ def take_samples(
         dataset = open_dataset(data or GENERATED, split=split)
     else:
         dataset = open_images(data, None if split == "val" else split, (model,)).dataset
+    preprocess = preprocess.read_as(dataset)
     contents: list[Content] = []
     labels: list[int] = []
     for index in _spread(len(dataset)):

@@ -44,6 +44,7 @@ class SimilarityIndex:
                 f"{path} was made by another model, {index.facts['model']}; make it with: {made}"
             )
         self._dataset = _open(path, index)
+        predictor.preprocess = predictor.preprocess.read_as(self._dataset)  # as when it was made
         self._rows = _find_rows(index, self._dataset)
         # Without labels all images are of one class, whose name says nothing.
         self._labels = index.labels if is_labeled(self._dataset) else ("",) * len(index.labels)
@@ -77,9 +78,9 @@ class SimilarityIndex:
             raise ImageError("this image is gone", "unreadable") from None
         if isinstance(content, bytes):
             header = read_header(content)
-            content = decode(
-                content, header=header, shrink=max(1, min(header.height, header.width) / SIDE)
-            )
+            shrink = max(1, min(header.height, header.width) / SIDE)
+            reading = self._dataset.reading
+            content = decode(content, header=header, shrink=shrink, reading=reading)
         image = Image.fromarray(np.ascontiguousarray(to_colors(content)))
         image.thumbnail((SIDE, SIDE))
         stream = io.BytesIO()

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypedDict, Unpack
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import Data, open_dataset, subset_of, whole_data
+from vitrail.data.datasets.open import Data, open_dataset, say_notes, subset_of, whole_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.split import NoSplitError
 from vitrail.distributed import process_group
@@ -115,6 +115,7 @@ def features_of(
 ) -> list[Features]:
     """Run a model over datasets, or take their features from the cache."""
     loaded = as_loaded(loaded, patches=patches)
+    say_notes(*datasets)
     kind = parse_feature_kind(features)
     found: list[Features] = []
     elsewhere: Engine | None = None

@@ -91,7 +91,10 @@ def extract(
     if cache is None:
         parts = _complete(CacheEntry(None), work, engine, report)
     else:
-        facts = [_VERSION, str(kind), batch, device.type, to_dict(preprocess)]
+        images = to_dict(batches.preprocess)
+        if images["reading"] is None:
+            del images["reading"]
+        facts = [_VERSION, str(kind), batch, device.type, images]
         facts += [spec_to_dict(model.spec), hash_weights(model)]
         parts = _extract_cached(cache, facts, work, engine, report)
     unreadable = UnreadableImages(dataset.name, len(dataset), allowed=1.0)
@@ -108,6 +111,7 @@ def extract(
         labels=_join(labels, dataset.labels),
         names=_join(names, np.empty(0, np.str_)),
         bad=tuple(unreadable.bad.values()),
+        reading=batches.preprocess.reading,
     )
 
 

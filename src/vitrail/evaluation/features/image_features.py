@@ -9,6 +9,7 @@ import torch
 
 from vitrail.config import InputError
 from vitrail.data.batches import UnreadableImage
+from vitrail.data.decoding.reading import Reading
 from vitrail.evaluation.features.mapped_rows import split_rows, take_rows
 from vitrail.text import quoted
 
@@ -28,6 +29,8 @@ class Features:
     """(n) each image's name, text."""
     bad: tuple[UnreadableImage, ...] = ()
     """Images that could not be read and have no row here."""
+    reading: Reading | None = None
+    """How their files became 8 bits."""
 
     def __len__(self) -> int:
         return len(self.values)

@@ -147,7 +147,7 @@ def write_probe(
             spec=replace(spec, classes=classes),
             tensors=tensors,
             classes=train.classes,
-            preprocess=preprocess_of(loaded),
+            preprocess=replace(preprocess_of(loaded), reading=train.reading),
             activation="softmax",
             thresholds=None,
             uncertainty=uncertainty,

@@ -135,7 +135,8 @@ def calibrate(
     options = {"batch": batch, "device": device, "workers": workers}
     known = held if known is held else _sample(known)
     found = measure_uncertainty(loaded, held, known, **options)
-    kept = replace(as_checkpoint(loaded), preprocess=preprocess_of(loaded), uncertainty=found)
+    preprocess = preprocess_of(loaded).read_as(held)
+    kept = replace(as_checkpoint(loaded), preprocess=preprocess, uncertainty=found)
     save_folder(kept, folder)
     named = name_model(model) if out is None else str(out)
     shown = {"model": named, "data": name_data(data), "out": folder}
