@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cache
@@ -28,9 +29,15 @@ _SPELLINGS = {
     "training": "train",
     "valid": "val",
     "validation": "val",
+    "validating": "val",
     "dev": "val",
+    "eval": "val",
+    "evaluation": "val",
     "testing": "test",
 }
+_FILLERS = "set|sets|data|dataset|datasets|image|images|img|imgs|photos|files|split|folder"
+_NOTHING = re.compile(rf"{_FILLERS}|seg|(19|20)\d\d")
+_WORD = re.compile(rf"({'|'.join((*SPLITS, *_SPELLINGS))})({_FILLERS})?((?:19|20)\d\d)?")
 
 
 class NoSplitError(InputError):
@@ -38,9 +45,19 @@ class NoSplitError(InputError):
 
 
 def spell(word: str) -> str:
-    """Return the usual name of a split (`training` is `train`); other words unchanged."""
-    lower = word.lower()
-    return lower if lower in SPLITS else _SPELLINGS.get(lower, word)
+    """Return the usual name of a split (`training_set` is `train`); other words unchanged."""
+    found, rest = split_word(word)
+    return found if found and not rest else word
+
+
+def split_word(word: str) -> tuple[str | None, str]:
+    """Find the split that a name speaks of, if any, and the rest of the name: `cats_train`."""
+    parts = [part for part in re.split(r"[\W_]+", word.lower()) if part]
+    spoken = [match for match in map(_WORD.fullmatch, parts) if match]
+    if len(spoken) != 1:
+        return None, word
+    rest = [part for part in parts if not _WORD.fullmatch(part) and not _NOTHING.fullmatch(part)]
+    return _SPELLINGS.get(spoken[0][1], spoken[0][1]), " ".join(rest)
 
 
 def choose_split(asked: str, there: Sequence[str], name: str) -> str:

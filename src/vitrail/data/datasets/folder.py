@@ -11,7 +11,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +31,7 @@ from vitrail.data.datasets.mapped import release_pages
 from vitrail.data.datasets.unreadable_list import UNREADABLE_LIST
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.name_hashes import name_hashes
-from vitrail.data.split import SPLITS, choose_split, spell, split_indices
+from vitrail.data.split import SPLITS, choose_split, split_indices, split_word
 from vitrail.text import neighbors, printable, quoted, show
 
 # Without blocking, because reading a pipe among the images would never end.
@@ -261,11 +261,19 @@ def _is_folder(entry: os.DirEntry[bytes]) -> bool:
 def _splits(root: Path, top: _Listing) -> dict[str, bytes]:
     """Find the folder of each split; empty if the folders are classes.
 
-    A class may be called `train`: it has no subfolders, and other classes beside it.
+    A class may be called `train`: it has no subfolders, and other classes beside it. `seg_train`
+    and `seg_test` are splits because the rest of their names is the same.
     """
-    found = {word: [f for f in top.folders if spell(os.fsdecode(f)) == word] for word in SPLITS}
+    spoken = {folder: split_word(os.fsdecode(folder)) for folder in top.folders}
+    rests = {rest for _, rest in spoken.values()}
+    alike = len(spoken) > 1 and len(rests) == 1 and all(word for word, _ in spoken.values())
+    found: dict[str, list[bytes]] = {word: [] for word in SPLITS}
+    for folder, (word, rest) in spoken.items():
+        if word and (alike or not rest):
+            found[word].append(folder)
     only_splits = sum(map(len, found.values())) == len(top.folders)
     if not only_splits and not any(_list(root, folder).folders for folder in found["train"]):
+        _ask_for_splits(root, spoken)
         return {}
     for folders in found.values():
         if len(folders) > 1:
@@ -388,6 +396,18 @@ def _walk(
         files += listing.files
         stack += [(inner, (*above, listing.identity)) for inner in listing.folders]
     return sorted(files), read
+
+
+def _ask_for_splits(root: Path, spoken: Mapping[bytes, tuple[str | None, str]]) -> None:
+    """Refuse folders that speak of splits without saying plainly which is which."""
+    words = [word for word, _ in spoken.values()]
+    if len(words) < 2 or None in words or len(set(words)) < 2:
+        return
+    names = quoted([os.fsdecode(folder) for folder in spoken])
+    if all(_list(root, folder).folders for folder in spoken):
+        raise InputError(
+            f"{show(root)}: {names} look like splits, not classes; rename them train, val and test"
+        )
 
 
 def _place(root: Path, folder: bytes) -> str:

@@ -39,7 +39,7 @@ from vitrail.data.datasets.decisions import DecidedDataset, obey_decisions
 from vitrail.data.datasets.folder import FolderDataset, open_folder
 from vitrail.data.datasets.hub.hub_dataset import open_hub
 from vitrail.data.datasets.hub.parquet import open_parquet, read_parquet_column
-from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list, read_column
+from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list, propose_list, read_column
 from vitrail.data.datasets.look import look_at
 from vitrail.data.datasets.public.fetch import fetched
 from vitrail.data.datasets.public.layouts import recognize_layout
@@ -53,9 +53,17 @@ from vitrail.data.datasets.unreadable_list import (
     leave_out_unreadable,
 )
 from vitrail.data.decoding.reading import Reading, split_reading
-from vitrail.data.split import HELD_OUT, SPLITS, NoSplitError, choose_split, spell, split_indices
+from vitrail.data.split import (
+    HELD_OUT,
+    SPLITS,
+    NoSplitError,
+    choose_split,
+    spell,
+    split_indices,
+    split_word,
+)
 from vitrail.data.subsets import SubsetOptions, split_subset
-from vitrail.text import expand, neighbors, show
+from vitrail.text import expand, neighbors, quoted, show
 
 log = logging.getLogger("vitrail")
 Opener = Callable[[str, str, int, bool], ImageDataset | ImageStream]
@@ -293,7 +301,7 @@ def _open(text: str, split: str, seed: int, labels: bool = True) -> ImageDataset
     if there and path.is_dir():
         if published := recognize_layout(path):
             raise InputError(published)
-        return open_folder(path, split, seed=seed, labels=labels)
+        return _open_path(path, split, seed, labels)
     if listed.suffix.lower() in _LISTS and _exists(listed):
         return _SCHEMES[_LISTS[listed.suffix.lower()]][1](text, split, seed, labels)
     raise _no_data(path) if there else _unknown(text)
@@ -343,7 +351,34 @@ def _unknown(text: str) -> InputError:
 
 
 def _folder(rest: str, split: str, seed: int, labels: bool) -> ImageDataset:
-    return open_folder(expand(rest), split, seed=seed, labels=labels)
+    return _open_path(expand(rest), split, seed, labels)
+
+
+def _open_path(path: Path, split: str, seed: int, labels: bool) -> ImageDataset:
+    """Open a folder; name the list of labels that lies in one without class folders."""
+    try:
+        found = open_folder(path, split, seed=seed, labels=labels)
+    except NoSplitError:
+        raise
+    except InputError as error:
+        if labels and (hint := _propose(path)):
+            raise InputError(f"{error}; {hint}") from None
+        raise
+    if labels and len(found.classes) == 1 and (hint := _propose(path)):
+        raise InputError(f"{show(path)} has only the class {quoted(found.classes)}; {hint}")
+    return found
+
+
+def _propose(path: Path) -> str | None:
+    """Name the DATA of a list of labels in a folder, or in its splits' folders."""
+    if data := propose_list(path):
+        return f"labels are in a list: write {data}"
+    with suppress(OSError):
+        for folder in sorted(each for each in path.iterdir() if each.is_dir()):
+            word = split_word(folder.name)[0]
+            if word == "train" and (data := propose_list(folder)):
+                return f"labels are in lists: write {data}, and likewise --val-data"
+    return None
 
 
 def _list(opener: Callable[..., ImageDataset]) -> Opener:

@@ -127,6 +127,8 @@ def open_parquet(
 ) -> ImageDataset:
     """Open a split of a Parquet file."""
     columns = columns or Columns()
+    if columns.onehot:
+        raise InputError(f"{show(path)}: onehot is for CSV files; name the label's column")
     with _opened(path) as file:
         schema, metadata = file.schema_arrow, file.metadata
         image, label, part = columns.find(schema.names, path)
@@ -148,7 +150,7 @@ def open_parquet(
     rows = [Row(n, *row, unit="row") for n, row in enumerate(zip(*cells, strict=True), 1)]
     names = _class_names(schema.metadata, label) if label else None
     if not held:
-        return open_rows(path, rows, split, seed, names, columns.targets)
+        return open_rows(path, rows, split, seed, names, columns=columns)
     classes, numbers, splits = read_rows(path, rows, names, columns.targets)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     sizes = [(group.num_rows, group.total_byte_size) for group in groups]
@@ -170,10 +172,9 @@ def read_parquet_column(path: Path, columns: Columns, name: str) -> dict[str, st
         texts = ("" if cell is None else str(cell) for cell in cells)
         return {_name_row(path, number): text for number, text in enumerate(texts, 1)}
     paths = _paths(table[image]).to_pylist()
-    rows = (
-        Row(n, *row, None, unit="row") for n, row in enumerate(zip(paths, cells, strict=True), 1)
-    )
-    return label_by_name(path, rows)
+    pairs = enumerate(zip(paths, cells, strict=True), 1)
+    rows = [Row(number, *pair, None, unit="row") for number, pair in pairs]
+    return label_by_name(path, rows, columns)
 
 
 def _name_row(path: Path, number: int) -> str:
