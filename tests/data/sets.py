@@ -1,7 +1,9 @@
 """Small sets of images for tests: encoded, with labels, some of them unreadable."""
 
 import io
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -19,6 +21,24 @@ def encode(pixels: np.ndarray, kind: str = "PNG") -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, kind)
     return file.getvalue()
+
+
+def make(root: Path, *names: str | bytes) -> Path:
+    """Make files that contain their own names; a name that ends in / is a folder."""
+    for name in map(os.fsencode, names):
+        path = os.path.join(os.fsencode(root), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if not name.endswith(b"/"):
+            with open(path, "wb") as file:
+                file.write(name)
+    return root
+
+
+def listed(dataset: ImageDataset) -> list[tuple[str, str]]:
+    """Name each image and its class."""
+    return [
+        (dataset.where(index), dataset.classes[label]) for index, label in enumerate(dataset.labels)
+    ]
 
 
 def photo(seed: int, height: int = 20, width: int = 24) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from vitrail.cli.options import Data, Json, Workers, optional
+from vitrail.config import InputError
 from vitrail.console import print_json, print_line
 from vitrail.result import print_result, print_rows
 
@@ -36,6 +37,8 @@ def data_check(
 
     found = check_data(data, fix=fix, out=out, max_pixels=max_pixels, workers=workers)
     print_result(found, json=json)
+    if not any(found.splits.values()):
+        raise InputError(f"{data}: none of {found.images:,} files can be read as an image")
 
 
 def data_fetch(

@@ -214,6 +214,7 @@ def _installed() -> str:
 def _parse(name: str, arguments: list[str]) -> Callable[[], None]:
     """Read a command's arguments to a call that is still to be made."""
     command, more = COMMANDS[name], {}
+    arguments = [_plain_name(argument) for argument in arguments]
     for flag, value in itertools.pairwise([*arguments, None]):
         if flag == "--out=" or (flag == "--out" and value == ""):
             raise InputError("--out is empty; name a folder, or . for this one")
@@ -238,6 +239,12 @@ def _parse(name: str, arguments: list[str]) -> Callable[[], None]:
         if open_ended:
             print_line(MORE_OF_SWEEPS if command is sweep else MORE)
         raise
+
+
+def _plain_name(argument: str) -> str:
+    """Take a dash for the beginning of a name, not of an option, where something is called so."""
+    dashed = re.match("-[^-]", argument) and argument != "-h"
+    return f"./{argument}" if dashed and os.path.lexists(argument.partition(",")[0]) else argument
 
 
 def _split_settings(

@@ -75,6 +75,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("batch_size", "per_device_train_batch_size", "train_batch_size"), "--batch"),
     **dict.fromkeys(("num_epochs", "num_train_epochs", "max_epochs", "n_epochs"), "--epochs"),
     **dict.fromkeys(("max_steps", "num_steps", "max_train_steps"), "--steps"),
+    **dict.fromkeys(("arch", "architecture", "model_name", "backbone"), "--model"),
     **dict.fromkeys(("bf16", "amp"), "--precision bfloat16"),
     **dict.fromkeys(("fp16", "half"), "--precision float16"),
     **dict.fromkeys(("img_size", "imgsz", "image_size", "input_size"), "--image"),

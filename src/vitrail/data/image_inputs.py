@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -58,7 +59,7 @@ class InputTransform:
         """
         if isinstance(image, Tensor) and image.is_floating_point():
             return _check_input(image, self.preprocess.channels)
-        content = read_content(image, self.preprocess.channels)
+        content = read_content(image, self.preprocess)
         pixels = torch.from_numpy(eval_input(content, self.preprocess))
         return normalize(pixels[None], self.preprocess)[0]
 
@@ -153,16 +154,18 @@ def _check_input(tensor: Tensor, channels: int) -> Tensor:
 
 
 def find_images(paths: Sequence[str | Path]) -> list[str]:
-    """List files; a folder stands for all files in and below it that are not hidden."""
+    """List files; a folder stands for all images in and below it, a glob for what it matches."""
     found: list[str] = []
     for path in map(Path, paths):
         if path.is_dir():
             inside = find_files(path)
             if not inside:
-                raise InputError(f"the folder {show(path)} has no files")
+                raise InputError(f"the folder {show(path)} has no images")
             found += [os.path.join(path, os.fsdecode(file)) for file in inside]
         elif os.path.lexists(path):
             found.append(str(path))
+        elif matches := sorted(glob(str(path), recursive=True)):  # where no shell expanded it
+            found += find_images(matches)
         else:
             raise InputError(f"no file or folder {show(path)}{neighbors(path)}")
     return found

@@ -298,12 +298,12 @@ def same_data(trained: str, asked: Data) -> bool:
     """Tell whether a run's data is what was asked for, however the two are written."""
     if not isinstance(asked, str | os.PathLike):
         return False
-    here, there = (split_subset(os.fspath(each))[0] for each in (asked, trained))
+    here, there = (split_subset(split_reading(os.fspath(each))[0])[0] for each in (asked, trained))
     if here == there:
         return True
     return _place(here) == _place(there) is not None
 
 
 def _place(text: str) -> Path | None:
-    path = expand(split_reading(text)[0].removeprefix("folder:"))
+    path = expand(text.removeprefix("folder:"))
     return path.resolve() if path.exists() else None

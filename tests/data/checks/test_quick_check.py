@@ -3,10 +3,16 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
-from tests.data.sets import rich_photo
+import vitrail
+from tests.commands import run
+from tests.data.sets import make, rich_photo
+from vitrail.config import InputError
+from vitrail.data.checks.dataset_check import check_data
 from vitrail.data.checks.quick_check import quick_check
+from vitrail.data.dataset import select
 from vitrail.data.datasets.open import open_dataset
 
 
@@ -59,3 +65,44 @@ def test_images_of_other_numbers_of_channels_are_readable(tmp_path: Path) -> Non
     assert found is not None
     assert found.unreadable == ()
     assert found.leaks == (("val/a/0.npy", "train/a/0.npy"),)
+
+
+def test_images_of_one_color_are_named(tmp_path: Path) -> None:
+    for name in ("a/1", "b/2"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        rich_photo(len(name)).save(tmp_path / f"{name}.png")
+    Image.new("RGB", (40, 40)).save(tmp_path / "a/black.png")
+    dataset = open_dataset(tmp_path, split="all")
+    found = quick_check(dataset, select(dataset, np.empty(0, np.int64)))
+    assert found is not None
+    assert found.constant == ("a/black.png",)
+    assert "1 image is of one color" in " ".join(found.notes())
+    assert check_data(tmp_path, workers=1).constant == ["train: a/black.png"]
+
+
+def test_a_dataset_that_can_not_be_read_is_refused_before_it_is_trained_on(tmp_path: Path) -> None:
+    rows = "".join(f"x/{number},{number % 2}\n" for number in range(80))
+    (tmp_path / "l.csv").write_text(f"path,label\n{rows}")
+    with pytest.raises(InputError, match=r"80 of 80 images can't be read, .* root=FOLDER"):
+        vitrail.train(
+            f"{tmp_path}/l.csv",
+            model="ViT/4@16,depth=1,width=16,heads=2,mlp=16",
+            steps=1,
+            batch=4,
+            out=str(tmp_path / "run"),
+        )
+    train, val = (open_dataset(f"{tmp_path}/l.csv", split=split) for split in ("train", "val"))
+    found = quick_check(train, val, most=10)  # of a large dataset a few files show it
+    assert found is not None
+    with pytest.raises(InputError, match="64 of 64"):
+        found.refuse(0.1)
+
+
+def test_a_check_without_a_good_image_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path, "a/1.jpg", "b/2.jpg")
+    code, said, error = run(capsys, "data", "check", str(tmp_path))
+    assert code == 2
+    assert "2 files: 0 good" in said
+    assert "none of 2 files can be read as an image" in error

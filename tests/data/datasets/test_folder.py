@@ -8,27 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.data.sets import listed, make
 from vitrail.config import InputError
-from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.folder import FolderDataset, open_folder
 from vitrail.data.datasets.unreadable_list import UNREADABLE_LIST
-
-
-def make(root: Path, *names: str | bytes) -> Path:
-    """Make files that contain their own names; a name that ends in / is a folder."""
-    for name in map(os.fsencode, names):
-        path = os.path.join(os.fsencode(root), name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        if not name.endswith(b"/"):
-            with open(path, "wb") as file:
-                file.write(name)
-    return root
-
-
-def listed(dataset: ImageDataset) -> list[tuple[str, str]]:
-    return [
-        (dataset.where(index), dataset.classes[label]) for index, label in enumerate(dataset.labels)
-    ]
 
 
 def refused(path: Path, split: str = "train") -> str:
@@ -39,11 +22,11 @@ def refused(path: Path, split: str = "train") -> str:
 
 
 def test_a_folder_of_classes(tmp_path: Path) -> None:
-    make(tmp_path, "dogs/2.jpg", "dogs/1.png", "cats/b/deep/er/4.jpg", "cats/a", "cats/b.txt")
+    make(tmp_path, "dogs/2.jpg", "dogs/1.png", "cats/b/deep/er/4.jpg", "cats/a", "cats/b.bin")
     dataset = open_folder(tmp_path, "all")
     assert dataset.classes == ("cats", "dogs")
     assert listed(dataset) == [
-        ("cats/a", "cats"), ("cats/b.txt", "cats"), ("cats/b/deep/er/4.jpg", "cats"),
+        ("cats/a", "cats"), ("cats/b.bin", "cats"), ("cats/b/deep/er/4.jpg", "cats"),
         ("dogs/1.png", "dogs"), ("dogs/2.jpg", "dogs"),
     ]  # fmt: skip
     assert dataset.labels.dtype == np.int64
@@ -52,6 +35,14 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
     ]
     assert (dataset.root, dataset.notes) == (tmp_path, ())
     assert dataset.name == f"{tmp_path} (all)"
+
+
+def test_what_is_no_image_by_its_ending_is_left_out_and_noted(tmp_path: Path) -> None:
+    """A phone's folder: Live Photos have a video, edited ones a side file."""
+    make(tmp_path, "a/1.HEIC", "a/1.MOV", "a/1.AAE", "b/2.jpg", "b/2.mov", "b/notes.txt")
+    dataset = open_folder(tmp_path, "all")
+    assert listed(dataset) == [("a/1.HEIC", "a"), ("b/2.jpg", "b")]
+    assert dataset.notes == (f"{tmp_path}: 4 files are not images: 2 .mov, 1 .aae, 1 .txt",)
 
 
 def test_without_splits_a_tenth_is_held_out(tmp_path: Path) -> None:

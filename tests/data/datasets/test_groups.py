@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.data.sets import encode, photo
 from vitrail.config import InputError
-from vitrail.data.datasets.groups import group_by_pattern, group_images
+from vitrail.data.datasets.groups import group_by_pattern, group_images, suggest_group
 from vitrail.data.datasets.open import group_column, is_divided, open_dataset
 
 
@@ -71,3 +72,26 @@ def test_splits_of_its_own_are_told_from_held_out_images(tmp_path: Path) -> None
     assert not is_divided(str(write_list(tmp_path / "plain")))
     assert is_divided(str(write_list(tmp_path / "split", split=True)))
     assert is_divided("digits")
+
+
+@pytest.mark.parametrize(
+    ("names", "group"),
+    [
+        ([f"{c}/patient{c}{n}_{k}.jpg" for c in "12" for n in range(9) for k in "xy"], "patient10"),
+        ([f"{c}/{c}{n}/{k}.jpg" for c in "ab" for n in range(9) for k in "xy"], "a0"),
+        ([f"{c}/{c}7{n}-left_{k}.jpg" for c in "ab" for n in range(9) for k in "xy"], "a70-left"),
+        ([f"{c}/IMG_{n:04}.jpg" for c in "ab" for n in range(20)], None),
+        ([f"{c}/{c}_{n}.jpg" for c in "ab" for n in range(20)], None),  # the class's own name
+        ([f"{c}/{c}{n}/1.jpg" for c in "ab" for n in range(20)], None),  # one image of each
+        ([f"{c}/n0{c}_{n}.jpg" for c in "12" for n in range(20)], None),  # classes as numbers
+    ],
+)
+def test_names_of_several_images_of_each_patient(names: list[str], group: str | None) -> None:
+    labels = np.array([name[0] == names[-1][0] for name in names], np.int64)
+    pattern = suggest_group(names, labels)
+    if group is None:
+        assert pattern is None
+    else:
+        assert pattern is not None
+        found = group_by_pattern(names, pattern)
+        assert (found[0], len(set(found))) == (group, 18)

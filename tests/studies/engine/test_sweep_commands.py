@@ -39,6 +39,33 @@ def test_the_shells_values_are_read_as_what_they_are() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("model.position", "none"),
+        ("model.rotary", "none"),
+        ("then.balance", "none"),
+        ("balance", "none"),
+        ("augment", "none"),
+        ("hold_out", None),
+        ("optim.clip", None),
+    ],
+)
+def test_none_is_a_value_where_a_setting_has_it(word: str, value: str | None) -> None:
+    assert read_axes([f"{word}=none"]) == {word: [value]}
+
+
+def test_a_study_without_position_embeddings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Table 8 of the paper begins with it."""
+    vary = ("--vary", "model.position=none,learned-1d", "--vary", "balance=none,weights")
+    where = ("--steps", "2", "--dry-run", "--out", str(tmp_path / "s"))
+    code, said, error = run(capsys, "sweep", *WORDS, *vary, *where)
+    assert code == 0, error
+    assert "none" in said
+
+
 def test_a_plan_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(

@@ -15,6 +15,7 @@ from vitrail.data.checks.image_check import ImageChecker, ImageInfo, check_each_
 from vitrail.data.checks.near_duplicates import SMALLEST
 from vitrail.data.checks.same_images import CheckedImage, group_same_images
 from vitrail.data.dataset import ImageDataset, select
+from vitrail.data.datasets.groups import say_groups
 from vitrail.data.datasets.labels import UNLABELED
 from vitrail.data.datasets.open import Data, notes, open_splits
 from vitrail.data.datasets.unreadable_list import (
@@ -58,6 +59,8 @@ class DatasetCheck(Result):
     """Such groups in several splits."""
     tiny: list[str]
     """Images below 32 pixels and half the median, as `split: path`."""
+    constant: list[str]
+    """Images of one color, such as all black, as `split: path`."""
     empty: list[str]
     """Classes without a good image, as `split: class`."""
     imbalance: float
@@ -99,6 +102,9 @@ class DatasetCheck(Result):
                 yield f"{what}: {len(groups):,}, such as {shown}{rest}"
         if self.tiny:
             yield f"tiny images: {len(self.tiny):,}, such as {'; '.join(self.tiny[:3])}"
+        if self.constant:
+            some = "; ".join(self.constant[:3])
+            yield f"images of one color: {len(self.constant):,}, such as {some}"
         yield from (f"no good image: {name}" for name in self.empty[:10])
         yield from (f"unreadable: {bad['path']}: {bad['reason']}" for bad in self.bad[:10])
         if len(self.bad) > 10:
@@ -121,6 +127,9 @@ class DatasetCheck(Result):
         """Yield split, path, reason and kind of each file that is unreadable or there twice."""
         for bad in self.bad:
             yield bad["split"], bad["path"], bad["reason"], bad["kind"]
+        for name in self.constant:
+            split, _, path = name.partition(": ")
+            yield split, path, "nothing can be learned from it", "one color"
         for what, groups in self.same_images().items():
             for first, *others in groups:
                 for other in others:
@@ -169,6 +178,8 @@ def check_data(
         bad_here = {bad["path"]: bad["reason"] for bad in found.bad if _is_to_list(bad)}
         written = write_unreadable_list(root, list_others(root, splits.values()) | bad_here)
     told = dict.fromkeys(note for dataset in splits.values() for note in notes(dataset))
+    if said := say_groups(splits):
+        told[said] = None
     if all(dataset.classes == (UNLABELED,) for dataset in splits.values()):
         told["no labels were found; a classifier needs them, such as one folder per class"] = None
     return replace(found, list=str(written) if written else None, notes=tuple(told))
@@ -253,6 +264,12 @@ def _summarize(
         near_duplicates=same.near_within,
         near_leaks=same.near_across,
         tiny=_find_tiny(splits, looks, good),
+        constant=[
+            f"{split}: {splits[split].where(i)}"
+            for split, indices in good.items()
+            for i in indices
+            if looks[split][i].constant
+        ],
         empty=[
             f"{split}: {encodable(name)}"
             for split, each in counts.items()

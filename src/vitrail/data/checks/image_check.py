@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.data.checks.near_duplicates import SMALLEST, perceptual_hash
+from vitrail.data.checks.quick_check import is_constant
 from vitrail.data.dataset import ImageDataset, UnreadableImage
 from vitrail.data.decoding.decode import ImageError, Limits, decode, read_header
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
@@ -39,6 +40,8 @@ class ImageInfo(NamedTuple):
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None
     """Mean of the pixels (0 to 1) and of their squares per channel, if measured."""
     bad: UnreadableImage | None = None
+    constant: bool = False
+    """Whether it has one color."""
 
 
 class ImageChecker:
@@ -84,7 +87,8 @@ class ImageChecker:
             reason = error.strerror or str(error)
             return _failed(UnreadableImage(dataset.where(index), reason, "unreadable"))
         moments = _moments(pixels) if measure else None
-        return ImageInfo(digest, perceptual_hash(pixels), shape, mode, moments)
+        look = perceptual_hash(pixels)
+        return ImageInfo(digest, look, shape, mode, moments, constant=is_constant(pixels))
 
     def crashed(self, split: str, index: int) -> ImageInfo:
         """Say of an image that it ended its worker."""

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from vitrail.config import InputError
 from vitrail.data.checks.near_duplicates import SMALLEST, near_duplicates, perceptual_hash
-from vitrail.data.dataset import ImageDataset
+from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.decoding.decode import ImageError, decode, read_header
 
 MOST = 10_000
 """Images that are looked at; `vitrail data check` takes any number."""
 _SIDE = 4 * SMALLEST  # of the reduced image that a JPEG is decoded to
+_FEW = 64  # images of a larger dataset that are looked at
 _LARGEST = 20_000_000  # pixels of an image that is compared
 
 
@@ -26,6 +28,25 @@ class QuickCheck:
     val_images: int
     lacking: str = ""
     """What some of the unreadable files need, if it is not installed."""
+    constant: tuple[str, ...] = ()
+    """Images of one color."""
+    images: int = 0
+    """Images that were looked at."""
+    first: str = ""
+    """Why the first unreadable file can't be read."""
+
+    def refuse(self, allowed: float) -> None:
+        """Raise InputError if more of the images can't be read than a run allows."""
+        if self.unreadable and len(self.unreadable) > allowed * self.images:
+            advice = self.lacking or (
+                "'vitrail data check --fix' lists them so that they are left out; if they are "
+                "elsewhere, root=FOLDER in a list's DATA says where"
+            )
+            raise InputError(
+                f"{len(self.unreadable):,} of {self.images:,} images can't be read, more than the "
+                f"{allowed:.0%} that are allowed (max_unreadable), such as {self.unreadable[0]}: "
+                f"{self.first}; {advice}"
+            )
 
     def notes(self) -> tuple[str, ...]:
         """Say it, one line each."""
@@ -39,6 +60,11 @@ class QuickCheck:
                 else f"{len(self.unreadable):,} files can't be read and are"
             )
             found.append(f"{files} skipped: {some}" + (self.lacking and f"; {self.lacking}"))
+        if self.constant:
+            some = ", ".join(self.constant[:3])
+            one = len(self.constant) == 1
+            images = "1 image is" if one else f"{len(self.constant):,} images are"
+            found.append(f"{images} of one color, and nothing can be learned from it: {some}")
         if self.leaks:
             found.append(
                 f"{len(self.leaks):,} of {self.val_images:,} validation images look like training "
@@ -49,40 +75,64 @@ class QuickCheck:
 
 
 def quick_check(train: ImageDataset, val: ImageDataset, most: int = MOST) -> QuickCheck | None:
-    """Look at all images of a run, decoded small; None where there are more than `most`."""
+    """Look at all images of a run, decoded small; at a few where there are more than `most`.
+
+    None if there are too many and a few show nothing.
+    """
     if len(train) + len(val) > most:
-        return None
+        few = np.linspace(0, len(train) - 1, min(len(train), _FEW)).round().astype(int)
+        found = quick_check(select(train, few), select(val, few[:0]), _FEW)
+        return found if found is not None and len(found.unreadable) == len(few) else None
     hashes: list[bytes] = []
     unreadable: list[str] = []
-    lacking = ""
+    constant: list[str] = []
+    lacking = first = ""
     for dataset in (train, val):
         for index in range(len(dataset)):
             hashes.append(b"")
             try:
-                hashes[-1] = _hash(dataset, index)
+                pixels = _pixels(dataset, index)
             except (ImageError, OSError) as error:
                 unreadable.append(dataset.where(index))
+                first = first or getattr(error, "strerror", None) or str(error)
                 if isinstance(error, ImageError) and error.kind == "missing package":
                     lacking = str(error)
+                continue
+            if pixels is not None:
+                hashes[-1] = perceptual_hash(pixels)
+                if is_constant(pixels):
+                    constant.append(dataset.where(index))
     leaks: list[tuple[str, str]] = []
     for group in near_duplicates(hashes):
         seen = [index for index in group if index < len(train)]
         if seen:
             where = train.where(seen[0])
             leaks += [(val.where(i - len(train)), where) for i in group if i >= len(train)]
-    return QuickCheck(tuple(unreadable), tuple(leaks), len(val), lacking)
+    return QuickCheck(
+        tuple(unreadable),
+        tuple(leaks),
+        len(val),
+        lacking,
+        tuple(constant),
+        len(train) + len(val),
+        first,
+    )
 
 
-def _hash(dataset: ImageDataset, index: int) -> bytes:
-    """Hash what an image looks like; empty for one that has no hash."""
+def is_constant(pixels: np.ndarray) -> bool:
+    """Tell whether all pixels (height, width, channels) have one color."""
+    return bool((pixels == pixels[0, 0]).all())
+
+
+def _pixels(dataset: ImageDataset, index: int) -> np.ndarray | None:
+    """Decode an image small; None for one that is not compared."""
     content = dataset.read(index)
     if isinstance(content, np.ndarray):
-        return b""
+        return None
     header = read_header(content)
     if header.width * header.height > _LARGEST:
-        return b""
+        return None
     shrink = max(min(header.height, header.width) / _SIDE, 1.0)
-    pixels = decode(
+    return decode(
         content, channels=header.channels, header=header, shrink=shrink, reading=dataset.reading
     )
-    return perceptual_hash(pixels)

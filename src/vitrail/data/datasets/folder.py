@@ -1,7 +1,8 @@
 """Images in a folder: ROOT/CLASS/…, or ROOT/{train,val,test}/CLASS/….
 
 The first folder below ROOT or a split is the class; images may be in deeper folders. Every file
-that is not hidden counts as an image, whatever its suffix, so that unreadable files are reported.
+that is not hidden counts as an image, so that unreadable files are reported, unless its ending says
+that it is something else: a video, a side file, a text.
 Classes and files are sorted by their bytes, the same on every machine.
 """
 
@@ -11,6 +12,7 @@ import errno
 import hashlib
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from itertools import pairwise
@@ -42,6 +44,11 @@ _LARGEST = 1 << 30  # bytes of an image file: 100 megapixels of 8 bytes, and som
 _HIDDEN = {b"thumbs.db", b"ehthumbs.db", b"desktop.ini", b"icon\r", b"$recycle.bin", b"__macosx"}
 _HIDDEN |= {b"@eadir", b"lost+found", b"system volume information", os.fsencode(UNREADABLE_LIST)}
 _HIDDEN |= {os.fsencode(DECISIONS), os.fsencode(BACKUP)}
+# What lies among photos and is none: videos, phones' and editors' side files, texts, tables.
+_OTHERS = frozenset(
+    b"aae mov mp4 m4v avi mkv webm 3gp thm xmp lrv txt md rst csv tsv json jsonl ndjson xml yaml "
+    b"yml html htm log ini toml py ipynb pdf doc docx xls xlsx ods odt rtf ppt pptx mat".split()
+)
 
 
 class FolderDataset(ImageDataset):
@@ -173,7 +180,7 @@ def open_folder(
     top = _list(path, b"")
     splits = _splits(path, top)
     first = next(iter(splits.values()), b"")
-    others = [os.fsdecode(each) for each in top.folders + top.files if each not in splits.values()]
+    others = [os.fsdecode(each) for each in _all(top) if each not in splits.values()]
     beside = f"{name}: {quoted(others)} left out, not in the folder of a split"
     notes = [beside] if splits and others else []
     flat = not labels and not _list(path, first).folders
@@ -227,6 +234,8 @@ class _Listing(NamedTuple):
 
     folders: list[bytes]
     files: list[bytes]
+    others: list[bytes]
+    """Files that are not images by their names' endings."""
     identity: tuple[int, int]
     read: tuple[str, int]
     """Its path and when it was last changed, as of before it was read."""
@@ -234,7 +243,7 @@ class _Listing(NamedTuple):
 
 def _list(root: Path, folder: bytes) -> _Listing:
     """List one folder; only links cost an extra look at the disk."""
-    folders, files = [], []
+    folders, files, others = [], [], []
     prefix = folder + b"/" if folder else b""
     path = os.path.join(os.fsencode(root), folder)
     try:
@@ -243,12 +252,21 @@ def _list(root: Path, folder: bytes) -> _Listing:
             for entry in entries:
                 name = entry.name
                 if not name.startswith(b".") and name.lower() not in _HIDDEN:
-                    (folders if _is_folder(entry) else files).append(prefix + name)
+                    if _is_folder(entry):
+                        folders.append(prefix + name)
+                    elif name.rpartition(b".")[2].lower() in _OTHERS:
+                        others.append(prefix + name)
+                    else:
+                        files.append(prefix + name)
     except OSError as error:
         place = _place(root, folder)
         raise InputError(f"cannot read the folder {place}: {error.strerror}") from None
     identity, read = (status.st_dev, status.st_ino), (os.fsdecode(path), status.st_mtime_ns)
-    return _Listing(sorted(folders), sorted(files), identity, read)
+    return _Listing(sorted(folders), sorted(files), sorted(others), identity, read)
+
+
+def _all(listing: _Listing) -> list[bytes]:
+    return listing.folders + sorted(listing.files + listing.others)
 
 
 def _is_folder(entry: os.DirEntry[bytes]) -> bool:
@@ -292,21 +310,24 @@ def _index_classes(root: Path, parts: Sequence[bytes], first: bytes, name: str) 
     notes = _alike(classes)
     names: list[Names] = []
     labels: list[np.ndarray] = []
+    left_out = Counter[str]()
     top = _list(root, b"")
     read = [top.read, defining.read]
     for part in parts:
         listing, place = _list_classes(root, part), _place(root, part)
         read.append(listing.read)
         _check_known([_last(folder) for folder in listing.folders], classes, place)
-        if listing.files:
-            beside = quoted([os.fsdecode(_last(file)) for file in listing.files])
+        if aside := sorted(listing.files + listing.others):
+            beside = quoted([os.fsdecode(_last(file)) for file in aside])
             notes.append(f"{place}: {beside} left out, not in the folder of a class")
         above = (top.identity, listing.identity)
         walked = _walk_all(root, listing.folders, above)
-        for folder, (files, folders) in zip(listing.folders, walked, strict=True):
+        for folder, (files, folders, others) in zip(listing.folders, walked, strict=True):
             read += folders
+            left_out.update(others)
             names.append(Names(files))
             labels.append(np.full(len(files), classes[_last(folder)], np.int64))
+    notes += _say_others(name, left_out)
     shown = tuple(os.fsdecode(each) for each in classes)
     joined = Names.join(names)
     if not len(joined):
@@ -318,7 +339,7 @@ def _index_classes(root: Path, parts: Sequence[bytes], first: bytes, name: str) 
 
 def _walk_all(
     root: Path, folders: Sequence[bytes], above: tuple[tuple[int, int], ...]
-) -> Iterator[tuple[list[bytes], list[tuple[str, int]]]]:
+) -> Iterator[tuple[list[bytes], list[tuple[str, int]], Counter[str]]]:
     """Find the files of many folders side by side, with progress; disks answer late, not slowly."""
     many = len(folders) >= _MANY
     config = LoaderConfig(workers=_WALKERS if many else 0)
@@ -332,11 +353,23 @@ def _walk_all(
 def _index_flat(root: Path, parts: Sequence[bytes], first: bytes, name: str) -> DatasetIndex:
     """Find images without labels: all files of some splits' folders, as one class."""
     walked = [_walk(root, part, ()) for part in parts]
-    files = [file for found, _ in walked for file in found]
-    read = tuple(folder for _, folders in walked for folder in folders)
+    files = [file for found, _, _ in walked for file in found]
+    read = tuple(folder for _, folders, _ in walked for folder in folders)
+    others = sum((each for _, _, each in walked), Counter[str]())
     if not files:
         raise InputError(f"{name} is empty; expected images")
-    return DatasetIndex((UNLABELED,), np.zeros(len(files), np.int64), Names(files), read)
+    labels = np.zeros(len(files), np.int64)
+    notes = tuple(_say_others(name, others))
+    return DatasetIndex((UNLABELED,), labels, Names(files), read, notes=notes)
+
+
+def _say_others(name: str, others: Counter[str]) -> list[str]:
+    """Note files that are not images by their endings."""
+    if not others:
+        return []
+    kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common())
+    one = others.total() == 1
+    return [f"{name}: {others.total():,} file{' is' if one else 's are'} not images: {kinds}"]
 
 
 def _last(folder: bytes) -> bytes:
@@ -346,8 +379,8 @@ def _last(folder: bytes) -> bytes:
 def _list_classes(root: Path, part: bytes) -> _Listing:
     """List the class folders of a split; raise InputError if there are none."""
     listing, place = _list(root, part), _place(root, part)
-    if not listing.folders and listing.files:
-        files = quoted([os.fsdecode(_last(file)) for file in listing.files])
+    if not listing.folders and (listing.files or listing.others):
+        files = quoted([os.fsdecode(_last(file)) for file in listing.files or listing.others])
         hint = "put the images into one folder per class"
         raise InputError(f"{place} has no folders, only files: {files}; {hint}")
     if not listing.folders:
@@ -383,9 +416,12 @@ def _plain(name: str) -> str:
 
 def _walk(
     root: Path, top: bytes, above: tuple[tuple[int, int], ...]
-) -> tuple[list[bytes], list[tuple[str, int]]]:
-    """Find all files below a folder, and the folders read; stop where a link leads back up."""
-    files, read = list[bytes](), list[tuple[str, int]]()
+) -> tuple[list[bytes], list[tuple[str, int]], Counter[str]]:
+    """Find all images below a folder, the folders read, and how many other files there are.
+
+    It stops where a link leads back up.
+    """
+    files, read, others = list[bytes](), list[tuple[str, int]](), Counter[str]()
     stack = [(top, above)]
     while stack:
         folder, above = stack.pop()
@@ -394,8 +430,9 @@ def _walk(
             continue
         read.append(listing.read)
         files += listing.files
+        others.update(f".{os.fsdecode(each).rpartition('.')[2].lower()}" for each in listing.others)
         stack += [(inner, (*above, listing.identity)) for inner in listing.folders]
-    return sorted(files), read
+    return sorted(files), read, others
 
 
 def _ask_for_splits(root: Path, spoken: Mapping[bytes, tuple[str | None, str]]) -> None:

@@ -23,7 +23,7 @@ from vitrail.files import lock_folder
 
 WORTH_KEEPING = 100_000
 """Images from which on an index is kept: fewer are found within a second."""
-_VERSION = 2
+_VERSION = 3
 _SETTLED = 2_000_000_000  # ns: later changes of a folder have another time, on any file system
 
 

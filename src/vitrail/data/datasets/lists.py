@@ -222,7 +222,7 @@ def label_by_name(
     path: Path, rows: Sequence[Row], columns: Columns | None = None
 ) -> dict[str, str]:
     """Give the label's cell of each row by the name of its image."""
-    locate = find_images(path, rows, columns or Columns())
+    locate = locate_images(path, rows, columns or Columns())
     cells = {printable(os.fsdecode(locate(row))): row.label for row in rows}
     return {key: "" if cell is None else str(cell) for key, cell in cells.items()}
 
@@ -376,7 +376,7 @@ def open_rows(
     kept: dict[bytes, Row] = {}
     repeated, columns = 0, columns or Columns()
     rows, recoded = _recode(rows)
-    locate = find_images(path, rows, columns)
+    locate = locate_images(path, rows, columns)
     targets = columns.targets
     for row in rows:
         first = kept.setdefault(locate(row), row)
@@ -480,7 +480,7 @@ def read_cp1252(text: str) -> str:
         return raw.decode("latin-1")
 
 
-def find_images(path: Path, rows: Sequence[Row], columns: Columns) -> Callable[[Row], bytes]:
+def locate_images(path: Path, rows: Sequence[Row], columns: Columns) -> Callable[[Row], bytes]:
     """Find out how a list's paths become files, and refuse a list whose files lie elsewhere.
 
     With `root`, as many leading folders are dropped as the first image that is found needs: those
@@ -516,6 +516,7 @@ def find_images(path: Path, rows: Sequence[Row], columns: Columns) -> Callable[[
 _TRIED = 32  # rows whose images are looked for
 _SUFFIXES = ("", ".jpg", ".jpeg", ".png", ".JPG", ".JPEG", ".tif", ".tiff", ".webp", ".bmp")
 _FOLDERS = 200  # that are searched for images
+_BESIDE = ("images", "image", "imgs", "img", "photos", "data", "jpg", "JPEGImages", "train")
 
 
 class _Place(NamedTuple):
@@ -530,7 +531,7 @@ class _Place(NamedTuple):
         """Return an image's file, relative to the list's folder or absolute."""
         if self.root:
             parts = _parts(cell)[self.dropped :] or _parts(cell)[-1:]
-            cell = os.path.join(os.fspath(expand(self.root)), *parts)
+            cell = str(Path(expand(self.root), *parts))
         elif "\\" in cell and os.sep == "/" and not os.path.lexists(os.path.join(folder, cell)):
             cell = cell.replace("\\", "/")
         name = os.fsencode(f"{cell}{self.suffix}")
@@ -572,7 +573,7 @@ def _propose(path: Path, tried: Sequence[str], columns: Columns) -> _Place | Non
             roots += sorted(f"{name}/{entry.name}" for entry in below if entry.is_dir())[:_FOLDERS]
         roots += [
             "..",
-            *sorted(f"../{e.name}" for e in os.scandir(path.parent.parent) if e.is_dir()),
+            *(f"../{name}" for name in _BESIDE if (path.parent.parent / name).is_dir()),
         ]
     suffixes = (columns.suffix,) if columns.suffix else _SUFFIXES
     for suffix in suffixes:

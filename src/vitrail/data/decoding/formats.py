@@ -9,13 +9,12 @@ from vitrail.data.decoding.faults import ImageError, Kind
 _KNOWN = re.compile(
     rb"(?P<JPEG>\xff\xd8\xff)|(?P<PNG>\x89PNG\r\n\x1a\n)|(?P<GIF>GIF8[79]a)|(?P<BMP>BM)"
     rb"|(?P<WEBP>RIFF....WEBP)|(?P<TIFF>II[*+]\0|MM\0[*+])|(?P<PPM>P[4-6f]\s)|(?P<NPY>\x93NUMPY)"
-    rb"|(?P<AVIF>....ftyp(?:....){0,8}?avi[fs])",
+    rb"|(?P<AVIF>....ftyp(?:....){0,8}?avi[fs])|(?P<HEIC>....ftyp(?:he[iv]|m[is]f1))",
     re.DOTALL,
 )
 
 _REFUSED: tuple[tuple[Kind, str, bytes], ...] = (
     ("not an image", "an empty file", rb"\Z"),
-    ("unsupported format", "HEIC (HEIF)", rb"....ftyp(he[iv]|m[is]f1)"),
     ("unsupported format", "JPEG 2000", rb"\0\0\0\x0cjP|\xff\x4f\xff\x51"),
     ("unsupported format", "JPEG XL", rb"\0\0\0\x0cJXL|\xff\x0a"),
     ("unsupported format", "SVG", rb"(\s|<\?xml.*?>|<!--.*?-->|<!DOCTYPE svg.*?>)*<svg"),

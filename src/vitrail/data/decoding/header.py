@@ -129,7 +129,18 @@ def open_image(data: bytes, name: str) -> ImageFile.ImageFile:
 
     Image.open would warn of many pixels, and take a JPEG with a second image for another format.
     """
-    return _READERS[name](_Reader(data))
+    reader = _heic_reader() if name == "HEIC" else _READERS[name]
+    return reader(_Reader(data))
+
+
+def _heic_reader() -> type[ImageFile.ImageFile]:
+    """Return Pillow's reader of phones' photos, which comes with a package of its own."""
+    try:
+        from pillow_heif import HeifImageFile
+    except ImportError:
+        text = "HEIC, as phones save photos, needs another package: pip install 'vitrail[heic]'"
+        raise ImageError(text, "missing package") from None
+    return HeifImageFile
 
 
 def read_header(data: bytes, limits: Limits = LIMITS) -> Header:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from vitrail.config import InputError, read_file, suggest
+from vitrail.studies.engine.stage_words import takes_none
 from vitrail.studies.engine.sweep_plan import Measure, Sweep, Values
 
 _KEYS = ("base", "vary", "seeds", "best", "measures")
@@ -40,7 +41,7 @@ def make_plan(
     words, chosen = dict(base), dict(best or {})
     for name, value in base.items():
         if isinstance(value, str) and (found := _BEST.fullmatch(value.strip())):
-            chosen[name] = split_values(found[1])
+            chosen[name] = split_values(found[1], name)
             del words[name]
     numbers = range(seeds) if isinstance(seeds, int) else seeds
     return Sweep(words, vary or {}, tuple(numbers), chosen, measures)
@@ -68,8 +69,8 @@ def read_plan(path: str | Path) -> dict[str, Any]:
 def read_words(settings: Iterable[tuple[str, str]]) -> dict[str, Any]:
     """Read the shell's words, numbers as numbers."""
     return {
-        name.replace("-", "_"): text if _BEST.fullmatch(text.strip()) else read_value(text)
-        for name, text in settings
+        name: text if _BEST.fullmatch(text.strip()) else read_value(text, name)
+        for name, text in ((name.replace("-", "_"), text) for name, text in settings)
     }
 
 
@@ -80,7 +81,8 @@ def read_axes(texts: Iterable[str]) -> dict[str, list[Any]]:
         name, equals, values = text.partition("=")
         if not equals:
             raise InputError(f"--vary {text}: expected NAME=VALUE,VALUE,…, such as lr=1e-3,3e-3")
-        axes.setdefault(name.strip().replace("-", "_"), []).extend(split_values(values))
+        name = name.strip().replace("-", "_")
+        axes.setdefault(name, []).extend(split_values(values, name))
     return axes
 
 
@@ -94,19 +96,21 @@ def read_seeds(text: str) -> int | list[int]:
     return values[0] if len(values) == 1 else values
 
 
-def split_values(text: str) -> list[Any]:
-    """Split values at commas, but not before an option: `ViT-S/16,pool=gap` is one name."""
+def split_values(text: str, name: str = "") -> list[Any]:
+    """Split a word's values at commas, but not before an option: `ViT-S/16,pool=gap` is one."""
     pieces: list[str] = []
     for piece in text.split(","):
         if pieces and re.match(r"\s*\w+=", piece):
             pieces[-1] += f",{piece}"
         elif piece.strip():
             pieces.append(piece.strip())
-    return [read_value(piece) for piece in pieces]
+    return [read_value(piece, name) for piece in pieces]
 
 
-def read_value(text: str) -> Any:
-    """Read a number, true, false or none; anything else stays text."""
+def read_value(text: str, name: str = "") -> Any:
+    """Read a number, true, false or none; anything else stays text, and `none` where it is one."""
+    if text.lower() == "none" and name and takes_none(name):
+        return "none"
     words = {"true": True, "false": False, "none": None, "null": None}
     if text.lower() in words:
         return words[text.lower()]

@@ -12,9 +12,9 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vitrail.config import InputError, flatten, suggest, to_dict
 from vitrail.data.datasets.open import open_data
@@ -55,6 +55,24 @@ def check_word(name: str) -> None:
     if word in known or (unlisted and not any(each.startswith(f"{section}.") for each in known)):
         return
     raise InputError(f"{name!r} is not a setting{suggest(word, known) or ' (see docs/sweeps.md)'}")
+
+
+@functools.cache
+def takes_none(name: str) -> bool:
+    """Tell whether `none` is a value of a word's own, such as `model.position`, and not nothing."""
+    word = name.removeprefix(THEN)
+    if word.startswith("model.") or word in _SHORTHANDS:
+        return True
+    kind: Any = TrainConfig
+    for part in word.split("."):
+        configs = [each for each in (kind, *get_args(kind)) if is_dataclass(each)]
+        kind = get_type_hints(configs[0]).get(part) if configs else None
+    return "none" in _literals(kind)
+
+
+def _literals(kind: Any) -> set[Any]:
+    inner = [_literals(each) for each in get_args(kind)] if get_origin(kind) is not Literal else []
+    return set(get_args(kind)) if get_origin(kind) is Literal else set().union(*inner)
 
 
 @functools.cache

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from vitrail.data.checks.quick_check import quick_check
 from vitrail.data.class_balance import imbalance
-from vitrail.data.dataset import ImageDataset, ImageStream
+from vitrail.data.dataset import ImageDataset, ImageStream, select
+from vitrail.data.datasets.groups import say_groups
 from vitrail.data.datasets.open import notes
 from vitrail.distributed import Processes
 from vitrail.models.model import Model
@@ -45,7 +47,7 @@ def describe_run(run: OpenedRun, start: int, deadline: Deadline | None = None) -
         *(*notes(run.opened), *run.data_notes, *run.parts.notes(config)),
     ]
     if not start and run.processes.is_main and run.parts.need_labels(config):
-        found += check_images(run.opened, run.val_set)
+        found += check_images(run.opened, run.val_set, config)
     if start:
         again = "; the schedule restarts" if start == config.more_from else ""
         found.append(f"resuming {show(config.out)} at step {start:,} of {total:,}{again}")
@@ -111,9 +113,21 @@ def describe_data(
     return f"data     {said}; evaluated on {len(val):,} others ({val.name})"
 
 
-def check_images(train: ImageDataset | ImageStream, val: ImageDataset | None) -> tuple[str, ...]:
-    """Say which files can't be read, and warn of validation images that training sees."""
-    if val is None or not isinstance(train, ImageDataset):
+def check_images(
+    train: ImageDataset | ImageStream, val: ImageDataset | None, config: TrainConfig
+) -> tuple[str, ...]:
+    """Say which files can't be read, and warn of validation images that training sees.
+
+    InputError if too many can't be read.
+    """
+    if not isinstance(train, ImageDataset):
         return ()
-    found = quick_check(train, val)
-    return () if found is None else found.notes()
+    found = quick_check(train, select(train, np.empty(0, np.int64)) if val is None else val)
+    told: list[str] = []
+    if found is not None:
+        found.refuse(config.max_unreadable)
+        told += found.notes()
+    if config.group is None and val is not None:
+        said = say_groups({"train": train, "val": val})
+        told += [said] if said else []
+    return tuple(told)
