@@ -148,7 +148,7 @@ def test_classes_that_look_the_same_are_kept_and_noted(tmp_path: Path) -> None:
     make(tmp_path, "Cats/1", "cats/1", "caf\u00e9/1", "cafe\u0301/1", "dogs/1")
     dataset = open_folder(tmp_path, "all")
     assert len(dataset.classes) == 5
-    same = "differ only by case or Unicode form, and are kept apart"
+    same = "differ only by case, spaces or Unicode form, and are kept apart"
     assert dataset.notes == (
         f"classes 'Cats', 'cats' {same}", f"classes 'cafe\u0301', 'caf\u00e9' {same}"
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """Folders and lists as people bring them: read right, or refused with the DATA that reads them."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -153,3 +154,114 @@ def test_a_list_that_says_nothing_of_where_its_images_are_opens(tmp_path: Path) 
     """Its images may come later; training refuses it."""
     write(tmp_path / "l.csv", "path,label\nx/1.jpg,a\nx/2.jpg,b\n")
     assert len(open_dataset(f"{tmp_path}/l.csv", split="all")) == 2
+
+
+def test_nested_classes_are_named_and_can_be_chosen(tmp_path: Path) -> None:
+    root = make(tmp_path, "cats/siamese/1", "cats/persian/2", "dogs/pug/3", "dogs/boxer/4")
+    (note,) = notes(open_dataset(str(root), split="all"))
+    assert "the classes are 'cats', 'dogs', not the folders in them, 'persian', 'siamese'" in note
+    option = note.partition("write ")[2].partition(" if")[0]
+    assert list(opened(option).values()) == [
+        "cats/persian", "cats/siamese", "dogs/boxer", "dogs/pug"
+    ]  # fmt: skip
+    split = make(tmp_path / "s", "train/a/x/1", "train/b/2", "test/a/x/3")
+    assert opened(f"{split},nested=true", "test") == {"test/a/x/3": "a/x"}
+    assert open_dataset(f"{split},nested=true", split="test").classes == ("a/x", "b")
+
+
+def test_labels_that_look_like_several_or_the_same_are_noted(tmp_path: Path) -> None:
+    make(tmp_path, "1", "2", "3")
+    write(tmp_path / "l.jsonl", "".join(
+        f'{{"path": "{n}", "label": "{label}"}}\n'
+        for n, label in [(1, "Mops, indoor"), (2, "Boxer, indoor"), (3, "mops, indoor")]
+    ))  # fmt: skip
+    found = " ".join(notes(open_dataset(f"{tmp_path}/l.jsonl", split="all")))
+    assert "count as one class each; several are written a|b" in found
+    assert "classes 'Mops, indoor', 'mops, indoor' differ only by case" in found
+    root = make(tmp_path / "f", "cat/1", "cat /2")
+    assert any(
+        "'cat', 'cat ' differ only by case, spaces" in n for n in notes(open_data(str(root)))
+    )
+
+
+def test_coco_with_one_class_an_image_is_read(tmp_path: Path) -> None:
+    make(tmp_path, "images/1.jpg", "images/2.jpg")
+    data: dict[str, list[dict[str, object]]] = {
+        "images": [{"id": 7, "file_name": "1.jpg"}, {"id": 8, "file_name": "2.jpg"}],
+        "categories": [{"id": 3, "name": "cat"}, {"id": 5, "name": "dog"}],
+        "annotations": [
+            {"image_id": 7, "category_id": 3},
+            {"image_id": 8, "category_id": 5},
+            {"image_id": 8, "category_id": 5},
+        ],
+    }
+    write(tmp_path / "c.json", json.dumps(data))
+    assert listed(mended(f"{tmp_path}/c.json")) == [
+        ("images/1.jpg", "cat"),
+        ("images/2.jpg", "dog"),
+    ]
+    data["annotations"].append({"image_id": 7, "category_id": 5})
+    write(tmp_path / "c.json", json.dumps(data))
+    with pytest.raises(InputError, match="is a COCO export: of 2 images 1 show several classes"):
+        open_data(f"json:{tmp_path}/c.json")
+
+
+def test_label_studios_choices_are_read(tmp_path: Path) -> None:
+    make(tmp_path, "media/1.jpg", "media/2.jpg")
+    choice = {"type": "choices", "value": {"choices": ["cat"]}}
+    tasks = [
+        {"data": {"image": "/data/upload/4/1.jpg"}, "annotations": [{"result": [choice]}]},
+        {"image": "/data/local-files/?d=media/2.jpg", "choice": "dog"},
+    ]
+    write(tmp_path / "tasks.json", json.dumps(tasks))
+    found = opened(f"json:{tmp_path}/tasks.json,root=media")
+    assert found == {"media/1.jpg": "cat", "media/2.jpg": "dog"}
+    boxes = [
+        {"type": "rectanglelabels", "value": {"x": 1, "rectanglelabels": [name]}} for name in "ab"
+    ]
+    tasks[0]["annotations"] = [{"result": boxes}]
+    write(tmp_path / "tasks.json", json.dumps(tasks))
+    with pytest.raises(InputError, match="Label Studio export: of 2 images 1 show several"):
+        open_data(f"{tmp_path}/tasks.json")
+
+
+@pytest.mark.parametrize("outer", ["images/{}", "{}/images"])
+def test_a_yolo_export_with_one_class_an_image_is_read(tmp_path: Path, outer: str) -> None:
+    train, val = outer.format("train"), outer.format("val")
+    files = [f"{train}/1.jpg", f"{train}/2.jpg", f"{val}/3.jpg"]
+    make(tmp_path, *files)
+    for file, text in zip(
+        files, ["0 .5 .5 1 1\n", "1 .5 .5 1 1\n1 .2 .2 1 1\n", "1 0 0 1 1"], strict=True
+    ):
+        write(tmp_path / file.replace("images", "labels").replace(".jpg", ".txt"), text)
+    write(tmp_path / "data.yaml", "names: [cat, dog]\n")
+    assert opened(str(tmp_path), "train") == {files[0]: "cat", files[1]: "dog"}
+    assert opened(str(tmp_path), "val") == {files[2]: "dog"}
+    write(tmp_path / train.replace("images", "labels") / "1.txt", "0 1 1 1 1\n1 1 1 1 1\n")
+    with pytest.raises(InputError, match="is a YOLO export: of 3 images 1 show several classes"):
+        open_data(str(tmp_path))
+
+
+def test_tiny_imagenet_is_read(tmp_path: Path) -> None:
+    one, two = "n01443537", "n01629819"
+    make(
+        tmp_path,
+        f"train/{one}/images/{one}_0.JPEG",
+        f"train/{two}/images/{two}_0.JPEG",
+        "val/images/val_0.JPEG",
+        "val/images/val_1.JPEG",
+        "test/images/test_0.JPEG",
+    )
+    write(tmp_path / "wnids.txt", f"{two}\n{one}\n")
+    write(tmp_path / f"train/{one}/{one}_boxes.txt", "")
+    write(tmp_path / "val/val_annotations.txt", f"val_0.JPEG\t{two}\t0\nval_1.JPEG\t{one}\t0\n")
+    assert list(opened(str(tmp_path), "train").values()) == [one, two]
+    assert opened(str(tmp_path), "val") == {
+        "val/images/val_0.JPEG": two,
+        "val/images/val_1.JPEG": one,
+    }
+
+
+def test_imagenet_may_be_one_folder_deeper(tmp_path: Path) -> None:
+    make(tmp_path, "imagenet/train/n01443537/1.JPEG", "imagenet/val/n01443537/2.JPEG")
+    assert opened(f"imagenet:{tmp_path}", "train") == {"train/n01443537/1.JPEG": "n01443537"}

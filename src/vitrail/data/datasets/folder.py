@@ -15,6 +15,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -168,12 +169,13 @@ def is_among_images(root: Path, place: Path) -> bool:
 
 
 def open_folder(
-    path: Path, split: str = "train", *, seed: int = 0, labels: bool = True
+    path: Path, split: str = "train", *, seed: int = 0, labels: bool = True, nested: bool = False
 ) -> FolderDataset:
     """Open a split of a folder; `seed` samples the images to hold out if it has no splits.
 
     The classes are those of the training split; other splits may not have more. Without `labels`, a
-    folder of images without class folders is one class, `image`.
+    folder of images without class folders is one class, `image`. `nested` classes are the innermost
+    folders, by their whole path.
     """
     name = show(path)
     _check_folder(path)
@@ -186,10 +188,11 @@ def open_folder(
     flat = not labels and not _list(path, first).folders
 
     def key(parts: list[bytes], *more: object) -> str:
-        return repr(("folder", os.path.abspath(path), parts, first, flat, *more))
+        what = [*more, "nested"] if nested else more
+        return repr(("folder", os.path.abspath(path), parts, first, flat, *what))
 
     def scan(parts: list[bytes], name: str) -> DatasetIndex:
-        make = _index_flat if flat else _index_classes
+        make = _index_flat if flat else partial(_index_classes, nested=nested)
         return keep_index(
             path,
             key(parts),
@@ -300,14 +303,21 @@ def _splits(root: Path, top: _Listing) -> dict[str, bytes]:
     return {word: folders[0] for word, folders in found.items() if folders}
 
 
-def _index_classes(root: Path, parts: Sequence[bytes], first: bytes, name: str) -> DatasetIndex:
+def _index_classes(
+    root: Path, parts: Sequence[bytes], first: bytes, name: str, *, nested: bool
+) -> DatasetIndex:
     """Find the images of some splits' folders; the folder `first` defines the classes.
 
     Without splits both are the root itself, an empty path.
     """
     defining = _list_classes(root, first)
-    classes = {_last(folder): n for n, folder in enumerate(defining.folders)}
-    notes = _alike(classes)
+    defined = list(map(_last, defining.folders))
+    if nested:
+        defined = sorted({_inner(file, first) for file in _walk(root, first, ())[0]} - {b""})
+    classes = {each: number for number, each in enumerate(defined)}
+    notes = note_alike(map(os.fsdecode, classes))
+    outer: list[str] = []
+    inner: list[str] = []
     names: list[Names] = []
     labels: list[np.ndarray] = []
     left_out = Counter[str]()
@@ -316,7 +326,8 @@ def _index_classes(root: Path, parts: Sequence[bytes], first: bytes, name: str) 
     for part in parts:
         listing, place = _list_classes(root, part), _place(root, part)
         read.append(listing.read)
-        _check_known([_last(folder) for folder in listing.folders], classes, place)
+        if not nested:
+            _check_known([_last(folder) for folder in listing.folders], classes, place)
         if aside := sorted(listing.files + listing.others):
             beside = quoted([os.fsdecode(_last(file)) for file in aside])
             notes.append(f"{place}: {beside} left out, not in the folder of a class")
@@ -326,7 +337,16 @@ def _index_classes(root: Path, parts: Sequence[bytes], first: bytes, name: str) 
             read += folders
             left_out.update(others)
             names.append(Names(files))
+            if nested:
+                own = [_inner(file, part) for file in files]
+                _check_known(list(dict.fromkeys(own)), classes, place)
+                labels.append(np.array([classes[each] for each in own], np.int64))
+                continue
             labels.append(np.full(len(files), classes[_last(folder)], np.int64))
+            if len(folders) > 2 and not any(os.path.dirname(file) == folder for file in files):
+                outer.append(os.fsdecode(_last(folder)))
+                inner += sorted(os.path.basename(path) for path, _ in folders[1:])
+    notes += _note_nested(name, outer, inner)
     notes += _say_others(name, left_out)
     shown = tuple(os.fsdecode(each) for each in classes)
     joined = Names.join(names)
@@ -401,17 +421,35 @@ def _check_known(found: list[bytes], classes: Iterable[bytes], place: str) -> No
     raise InputError(f"{place}: class {which} is not in the training split{hint}")
 
 
-def _alike(classes: Iterable[bytes]) -> list[str]:
+NESTED = ",nested=true"
+"""DATA's option for classes that are the innermost folders."""
+
+
+def _inner(file: bytes, part: bytes) -> bytes:
+    return os.path.dirname(file)[len(part) + 1 if part else 0 :]
+
+
+def _note_nested(name: str, outer: Sequence[str], inner: Sequence[str]) -> list[str]:
+    """Note classes whose images are all in folders of their own: classes in them, or patients."""
+    if not outer:
+        return []
+    return [
+        f"{name}: the classes are {quoted(outer)}, not the folders in them, {quoted(inner)}; write "
+        f"{name}{NESTED} if these are the classes, or --group '([^/]+)/[^/]+$' if they are patients"
+    ]
+
+
+def note_alike(classes: Iterable[str]) -> list[str]:
     """Note classes that look the same to a person."""
     groups: dict[str, list[str]] = {}
-    for name in map(os.fsdecode, classes):
+    for name in classes:
         groups.setdefault(_plain(name), []).append(name)
-    same = "differ only by case or Unicode form, and are kept apart"
+    same = "differ only by case, spaces or Unicode form, and are kept apart"
     return [f"classes {quoted(group)} {same}" for group in groups.values() if len(group) > 1]
 
 
 def _plain(name: str) -> str:
-    return normalize("NFC", normalize("NFC", name).casefold())
+    return normalize("NFC", normalize("NFC", " ".join(name.split())).casefold())
 
 
 def _walk(

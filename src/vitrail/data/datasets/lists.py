@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from vitrail.config import InputError, suggest
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.class_index import number_labels
 from vitrail.data.datasets.filenames import Names
-from vitrail.data.datasets.folder import FolderDataset
+from vitrail.data.datasets.folder import FolderDataset, note_alike
 from vitrail.data.datasets.labels import UNLABELED, Labels, name_labels, read_label
 from vitrail.data.split import SPLITS, choose_split, spell, split_indices
 from vitrail.text import expand, neighbors, printable, quoted, show
@@ -106,7 +107,7 @@ class MendableError(InputError):
 
 def _scheme(file: Path) -> str:
     suffix = file.suffix.lower()
-    known = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+    known = {".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
     return known.get(suffix, "csv")
 
 
@@ -387,6 +388,8 @@ def open_rows(
                 raise bad_row(path, row, f"{quoted([row.path])} appears twice, {other}")
     classes, labels, splits = read_rows(path, list(kept.values()), names, targets)
     notes = [f"{show(path)}: {repeated:,} repeated rows left out"] if repeated else []
+    if not targets:
+        notes += note_alike(map(str, classes)) + _note_joined(classes)
     if recoded:
         notes.append(
             f"{show(path)} is not UTF-8; its labels are read as Windows-1252 (cp1252): "
@@ -458,6 +461,15 @@ def choose_rows(
         return split_indices(whole, asked, seed), asked
     chosen = choose_split(asked, there, whole.name)
     return np.flatnonzero([chosen in ("all", word) for word in splits]), chosen
+
+
+def _note_joined(classes: Sequence[str]) -> list[str]:
+    """Note labels that look like several, joined by commas: a part of one is in another, too."""
+    parts = Counter(part for name in classes for part in set(name.split(", ")))
+    joined = [name for name in classes if any(parts[part] > 1 for part in name.split(", ")[1:])]
+    if not joined:
+        return []
+    return [f"labels such as {quoted(joined)} count as one class each; several are written a|b"]
 
 
 def _recode(rows: Iterable[Row]) -> tuple[list[Row], list[str]]:

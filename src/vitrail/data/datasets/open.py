@@ -1,6 +1,8 @@
 """Open a dataset from DATA, as it is written on the command line.
 
 PATH, folder:PATH                        a folder: PATH/CLASS/…, or PATH/{train,val,test}/CLASS/…
+PATH,nested=true                         a folder whose innermost folders are the classes
+json:FILE                                a COCO or Label Studio export with one label per image
 csv:FILE, jsonl:FILE, parquet:FILE       a list; FILE,path=COLUMN,label=COLUMN,split=COLUMN; or
                                          FILE,targets=COLUMN+COLUMN: numbers to predict
 cifar10:DIR, cifar100:DIR, mnist:DIR, fashion-mnist:DIR, pets:DIR, flowers102:DIR, caltech101:DIR,
@@ -12,6 +14,7 @@ wds:PATTERN                              tar files of images, on this machine or
 py:package.module:function               a function of your own, from a split's name to a dataset
 DATA,take=5000  DATA,take=10%,seed=1     a random part of any of these
 DATA,per_class=10                        so many images of each class
+DATA,levels=0-4095  DATA,page=max        how deep images and stacks are read (decoding/reading.py)
 
 split.py defines the splits.
 """
@@ -36,14 +39,19 @@ from vitrail.data.datasets.builtin.characters import open_characters
 from vitrail.data.datasets.builtin.digits import open_digits
 from vitrail.data.datasets.builtin.shapes import open_shapes
 from vitrail.data.datasets.decisions import DecidedDataset, obey_decisions
-from vitrail.data.datasets.folder import FolderDataset, open_folder
+from vitrail.data.datasets.exports import is_yolo, open_json, open_yolo
+from vitrail.data.datasets.folder import NESTED, FolderDataset, open_folder
 from vitrail.data.datasets.hub.hub_dataset import open_hub
 from vitrail.data.datasets.hub.parquet import open_parquet, read_parquet_column
 from vitrail.data.datasets.lists import open_csv, open_jsonl, parse_list, propose_list, read_column
 from vitrail.data.datasets.look import look_at
 from vitrail.data.datasets.public.fetch import fetched
 from vitrail.data.datasets.public.layouts import recognize_layout
-from vitrail.data.datasets.public.official import open_imagenet
+from vitrail.data.datasets.public.official import (
+    is_tiny_imagenet,
+    open_imagenet,
+    open_tiny_imagenet,
+)
 from vitrail.data.datasets.public.public_registry import PUBLIC
 from vitrail.data.datasets.shards.open_shards import open_shards
 from vitrail.data.datasets.torch_dataset import TorchDataset
@@ -73,7 +81,8 @@ Data = str | os.PathLike[str] | ImageDataset | ImageStream | Dataset[Any] | Mapp
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".npy")
 _ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 _LISTS = {
-    ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"
+    ".csv": "csv", ".tsv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet",
+    ".json": "json",
 }  # fmt: skip
 
 
@@ -232,7 +241,7 @@ def names_targets(data: Data) -> bool:
         return any(map(names_targets, data.values()))
     if not isinstance(data, str | os.PathLike):
         return False
-    text = re.sub(r"^(csv|jsonl|parquet):", "", plain_data(os.fspath(data)))
+    text = re.sub(r"^(csv|jsonl|parquet|json):", "", plain_data(os.fspath(data)))
     return bool(parse_list(text)[1].targets)
 
 
@@ -240,7 +249,7 @@ def group_column(data: Data, name: str) -> dict[str, str] | None:
     """Read a column of the list that DATA names, by the images' names; None if there is none."""
     if not isinstance(data, str | os.PathLike):
         return None
-    text = re.sub(r"^(csv|jsonl|parquet):", "", plain_data(os.fspath(data)))
+    text = re.sub(r"^(csv|jsonl|parquet|json):", "", plain_data(os.fspath(data)))
     path, columns = parse_list(text)
     kind = _LISTS.get(path.suffix.lower())
     if kind is None or not path.is_file():
@@ -298,9 +307,16 @@ def _open(text: str, split: str, seed: int, labels: bool = True) -> ImageDataset
             which = f"write {text}: for the dataset, ./{text} for what is here"
             raise InputError(f"{text!r} is a dataset, and also the name of something here; {which}")
         return _SCHEMES[text][1]("", split, seed, labels)
+    outer = text.removesuffix(NESTED)
+    if not there and outer != text:
+        return open_folder(expand(outer), split, seed=seed, labels=labels, nested=True)
     if there and path.is_dir():
         if published := recognize_layout(path):
             raise InputError(published)
+        if is_tiny_imagenet(path):
+            return open_tiny_imagenet(path, split)
+        if labels and is_yolo(path):
+            return open_yolo(path, split, seed=seed)
         return _open_path(path, split, seed, labels)
     if listed.suffix.lower() in _LISTS and _exists(listed):
         return _SCHEMES[_LISTS[listed.suffix.lower()]][1](text, split, seed, labels)
@@ -351,6 +367,9 @@ def _unknown(text: str) -> InputError:
 
 
 def _folder(rest: str, split: str, seed: int, labels: bool) -> ImageDataset:
+    if rest.endswith(NESTED):
+        outer = expand(rest.removesuffix(NESTED))
+        return open_folder(outer, split, seed=seed, labels=labels, nested=True)
     return _open_path(expand(rest), split, seed, labels)
 
 
@@ -436,6 +455,7 @@ _SCHEMES: dict[str, tuple[str, Opener]] = {
     "csv": ("FILE", _list(open_csv)),
     "jsonl": ("FILE", _list(open_jsonl)),
     "parquet": ("FILE", _list(open_parquet)),
+    "json": ("FILE", _list(open_json)),
     **{name: ("", _public(name)) for name in PUBLIC},
     "imagenet": ("DIR", _imagenet),
     "digits": ("", _digits),

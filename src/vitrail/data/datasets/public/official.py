@@ -134,7 +134,9 @@ def open_imagenet(path: Path, split: str) -> ImageDataset:
     folder, with their classes in a list of one nXXXXXXXX per line (`ILSVRC2012_val_labels.txt`,
     `synset_labels.txt`) or in Kaggle's `LOC_val_solution.csv`.
     """
-    places = (path, path / "Data" / "CLS-LOC", path / "ILSVRC" / "Data" / "CLS-LOC")
+    within = (path, *(each for each in _folders(path) if each.name not in ("train", "val", "test")))
+    inner = (Path(), Path("Data", "CLS-LOC"), Path("ILSVRC", "Data", "CLS-LOC"))
+    places = [folder / below for folder in within for below in inner]
     root = next((p for p in places if (p / "train").is_dir() or (p / "val").is_dir()), None)
     if root is None:
         layout = "train/nXXXXXXXX/*.JPEG and val/nXXXXXXXX/*.JPEG"
@@ -157,6 +159,47 @@ def open_imagenet(path: Path, split: str) -> ImageDataset:
     if not files:
         raise InputError(f"{root / part}: found no images; unpack each class's archive there")
     return _open(f"imagenet/{part}", root, classes, files, labels)
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return sorted(each for each in path.iterdir() if each.is_dir())
+    except OSError:
+        return []
+
+
+_TINY_VAL = Path("val", "val_annotations.txt")
+
+
+def is_tiny_imagenet(path: Path) -> bool:
+    """Tell whether a folder is Tiny-ImageNet as published."""
+    return (path / "wnids.txt").is_file() and (path / _TINY_VAL).is_file()
+
+
+def open_tiny_imagenet(path: Path, split: str) -> ImageDataset:
+    """Open Tiny-ImageNet: `train/nXXXXXXXX/images`, and `val/images` with a list of their classes.
+
+    The images of `test` were published without labels.
+    """
+    part = choose_split(split, ("train", "val"), "Tiny-ImageNet")
+    classes = [line.strip() for line in _read_lines(path / "wnids.txt") if line.strip()]
+    number = {wnid: label for label, wnid in enumerate(sorted(classes))}
+    files, labels = [], []
+    if part in ("train", "all"):
+        for wnid in number:
+            images = _images(path, f"train/{wnid}/images")
+            files += images
+            labels += [number[wnid]] * len(images)
+    if part in ("val", "all"):
+        for place, line in enumerate(_read_lines(path / _TINY_VAL), 1):
+            name, wnid, *_ = [*line.split("\t"), "", ""]
+            if wnid not in number:
+                raise InputError(f"{path / _TINY_VAL}, line {place}: expected NAME, tab, nXXXXXXXX")
+            files.append(f"val/images/{name}")
+            labels.append(number[wnid])
+    if not files:
+        raise InputError(f"{path / part}: found no images")
+    return _open(f"tiny-imagenet/{part}", path, list(number), files, labels)
 
 
 def _class_folders(folder: Path) -> list[str]:
