@@ -82,7 +82,7 @@ class TrainingImages:
             here = keys(start, stop)
             for table, status in tables:
                 if self.filtered and status == TRAINED:
-                    hit = _in_filter(table, here, self.images)
+                    hit = in_filter(table, here, self.images)
                 else:
                     hit = _in_table(table, here)
                 found[start:stop][hit] = status
@@ -93,7 +93,7 @@ class TrainingImages:
         found = np.zeros(len(keys), np.uint8)
         known = (keys & _CONTENT) != 0
         if self.filtered:
-            found[_in_filter(self.trained, keys & _CONTENT, self.images) & known] = TRAINED
+            found[in_filter(self.trained, keys & _CONTENT, self.images) & known] = TRAINED
             return found, 0
         tables = ((self.held, HELD), (self.trained, TRAINED))
         same = _in_table(np.concatenate([self.trained, self.held]) & _NAME, keys & _NAME)
@@ -294,7 +294,8 @@ def _places(words: np.ndarray, bits: int, images: int) -> Iterator[np.ndarray]:
         yield ((first + np.uint64(number) * second) % np.uint64(_BITS)) % np.uint64(bits)
 
 
-def _in_filter(packed: np.ndarray, words: np.ndarray, images: int) -> np.ndarray:
+def in_filter(packed: np.ndarray, words: np.ndarray, images: int) -> np.ndarray:
+    """Mark the words that a filter of so many images may hold: all that it does, and some more."""
     bits = np.unpackbits(packed).view(bool)
     found = np.ones(len(words), bool)
     for places in _places(words, len(bits), images):
