@@ -43,6 +43,7 @@ def pages_of(nav: Any) -> set[str]:
     )
 
 
+@pytest.mark.slow  # `make docs` builds it, too
 def test_the_site_builds_without_a_warning_and_shows_every_page(
     site: ModuleType, tmp_path: Path
 ) -> None:

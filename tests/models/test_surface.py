@@ -288,6 +288,7 @@ def test_intermediates_compile_to_one_graph_and_stop_early(name: str) -> None:
         assert len(ran) == 1
 
 
+@pytest.mark.slow
 def test_compile_with_checkpointing_and_another_size() -> None:
     torch._dynamo.reset()
     model, x = make(FAMILIES["token"])
