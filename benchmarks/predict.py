@@ -32,6 +32,7 @@ from peers import mend_torchvision, versions
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from vitrail.predictor.images import find_images
 
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.deploy.backends.selection import select_backend, select_precision
@@ -39,7 +40,6 @@ from vitrail.machine import keep_freed_memory
 from vitrail.models import build, parse
 from vitrail.predictor import Predictor
 from vitrail.predictor.fused import InferencePrecision
-from vitrail.predictor.images import find_images
 from vitrail.weights.checkpoint import Checkpoint
 from vitrail.weights.conversion.convert import convert
 from vitrail.weights.model_folder import save_folder

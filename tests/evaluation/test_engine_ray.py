@@ -57,9 +57,9 @@ def test_rays_predictions_are_those_of_one_process(tmp_path: Path) -> None:
 
 def opened(model: Path, data: Path) -> tuple[LoadedModel, EvalBatches, ClassMatching]:
     loaded = load(str(model))
-    dataset, matching, _ = open_matched(loaded, str(data), split="all")
+    images, matching, _ = open_matched(loaded, str(data), split="all")
     assert loaded.preprocess
-    return loaded, EvalBatches(dataset, loaded.preprocess, batch=4), matching
+    return loaded, EvalBatches(images.dataset, loaded.preprocess, batch=4), matching
 
 
 def test_no_workers_and_numbered_devices_are_refused(tmp_path: Path) -> None:

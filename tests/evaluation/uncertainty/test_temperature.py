@@ -1,6 +1,7 @@
 """The temperature against its closed form and scipy's minimum."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def test_the_loss_has_its_minimum_there() -> None:
         scaled = logits / math.exp(log_t)
         return torch.nn.functional.cross_entropy(scaled, labels).item()
 
-    found = minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-9})
+    found: Any = minimize_scalar(loss, bounds=(-5, 5), method="bounded", options={"xatol": 1e-9})
     assert math.log(fit_temperature(logits, labels)) == pytest.approx(found.x, abs=1e-6)
 
 

@@ -170,7 +170,7 @@ def _refuse_unknown(request: Request) -> None:
 
 
 def _add_operations(app: FastAPI, service: Service) -> None:
-    known = {"dependencies": [Depends(_refuse_unknown)]}
+    known: dict[str, Any] = {"dependencies": [Depends(_refuse_unknown)]}
     shared: dict[str, Any] = {"responses": ERRORS, "openapi_extra": BODY, **known}
 
     @app.post("/predict", response_model=PredictResponse, summary="Classify images", **shared)
