@@ -277,7 +277,7 @@ def test_bad_images_are_named_with_the_reason(predictor: Predictor, tmp_path: Pa
     with pytest.raises(ImageError, match="expected uint8"):
         predictor.predict(np.zeros((4, 4, 3)))
     assert (
-        "an image must be a path, bytes, a Pillow image, an array or a tensor, got int"
+        "an image must be a path, bytes, an open file, a Pillow image, an array or a tensor"
         in refusal(predictor.predict, [3])
     )
     assert "no images" in refusal(predictor.predict, [])
@@ -411,16 +411,24 @@ def test_batching_follows_the_model() -> None:
 
 
 def test_images_of_folders_are_found(tmp_path: Path) -> None:
-    for name in ("b/2.jpg", "b/1.png", "a.webp", ".hidden.jpg", "b/.DS_Store", "notes.txt"):
+    for name in (
+        "b/2.jpg",
+        "b/1.png",
+        "a.webp",
+        ".hidden.jpg",
+        "b/.DS_Store",
+        "b/left.txt",
+        "notes.bin",
+    ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "loop").symlink_to(tmp_path)
     found = [Path(path).relative_to(tmp_path).as_posix() for path in find_images([tmp_path])]
-    assert found == ["a.webp", "b/1.png", "b/2.jpg", "notes.txt"]
+    assert found == ["a.webp", "b/1.png", "b/2.jpg", "notes.bin"]
     assert find_images([tmp_path / "a.webp"] * 2) == [str(tmp_path / "a.webp")] * 2
     assert "did you mean 'a.webp'" in refusal(find_images, [tmp_path / "a.web"])
     (tmp_path / "empty").mkdir()
-    assert "has no files" in refusal(find_images, [tmp_path / "empty"])
+    assert "has no images" in refusal(find_images, [tmp_path / "empty"])
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL", "ignore::PIL.Image.DecompressionBombWarning")
@@ -467,7 +475,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "images").mkdir()
     for name, content in (("a.png", photo(40, 60)), ("b.png", photo(60, 40))):
         (tmp_path / "images" / name).write_bytes(encode(content, "PNG"))
-    (tmp_path / "images" / "notes.txt").write_text("hello")
+    (tmp_path / "images" / "notes.bin").write_text("hello")
     return tmp_path
 
 
@@ -476,7 +484,7 @@ def test_command_prints_one_line_per_image(
 ) -> None:
     main(["predict", str(folder / "model"), str(folder / "images"), "--top", "2", "--json"])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [Path(row["path"]).name for row in rows] == ["a.png", "b.png", "notes.txt"]
+    assert [Path(row["path"]).name for row in rows] == ["a.png", "b.png", "notes.bin"]
     expected = Predictor.load(folder / "model").predict(photo(40, 60), top=2)
     for found, score in zip(rows[0]["top"], expected.top, strict=True):
         assert found == {
@@ -491,7 +499,7 @@ def test_command_prints_a_table(folder: Path, capsys: pytest.CaptureFixture[str]
     out = capsys.readouterr().out
     assert out.count("%") == 14
     assert out.count("[red]cat") == 2  # a name is no markup
-    assert "notes.txt: not an image but text" in out
+    assert "notes.bin: not an image but text" in out
 
 
 def test_command_writes_tables(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -542,7 +550,7 @@ def test_command_gives_the_labels_of_a_multi_label_model(
     [
         (["MODEL"], "no images given"),
         (["MODEL", "none"], "no file or folder none"),
-        (["MODEL", "IMAGES/notes.txt"], "no image could be read"),
+        (["MODEL", "IMAGES/notes.bin"], "no image could be read"),
         (["MODEL", "IMAGES", "--top", "0"], "--top 0: expected at least 1"),
         (["MODEL", "IMAGES", "--csv", "a", "--parquet", "a"], "are both a; give two names"),
         (["MODEL", "IMAGES", "--device", "warp"], "unknown device 'warp'"),
