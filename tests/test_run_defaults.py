@@ -10,9 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
 
 import vitrail
 from tests.commands import run
+from tests.shelf import refusal
 from vitrail.config import Duration, InputError, read_file
 from vitrail.recipes import fit_batch
 from vitrail.run_settings import configure, configure_finetuning
@@ -23,9 +25,12 @@ from vitrail.training.optimization.optim import OptimConfig
 from vitrail.training.optimization.time_plan import Afterwards, count_passes, fit_steps
 from vitrail.training.train_config import TrainConfig
 from vitrail.training.trainer_setup import plan_intervals
+from vitrail.weights import load
 from vitrail.weights.published import default_weights
 from vitrail.weights.published.catalog import find
 from vitrail.weights.published.default_weights import choose_default_weights
+from vitrail.weights.sources import remote_sources
+from vitrail.weights.sources.resolve import resolve
 
 TINY = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"
 CONFIG = TrainConfig(data="digits", model=TINY, out=Path("unused"))
@@ -261,3 +266,54 @@ def test_a_run_says_what_its_data_is(
     first = caplog.messages[0]
     assert first.startswith("data     1,442 training images of 10 classes, 140 to 147 each (1.1 to")
     assert first.endswith("; evaluated on 355 others (digits/test)")
+
+
+@pytest.mark.parametrize("weights", [None, "timm:vit_tiny_patch16_224.augreg_in21k"])
+@pytest.mark.parametrize(
+    ("data", "words", "said"),
+    [
+        ("digits", {"recipe": "fintune:pets"}, "unknown recipe 'fintune:pets'; did you mean"),
+        ("digits", {"settings": {"optim.lrr": "1"}}, "unknown key 'optim.lrr'; did you mean"),
+        ("digits", {"settings": {"optm.lr": "1"}}, "unknown option --optm.lr"),
+        ("digits", {"tune": "lats"}, "tune.mode: expected 'all', 'head', 'last' or"),
+        ("digits", {"batch": 0}, "batch must be in"),
+        ("digts", {}, "no folder or dataset 'digts'; did you mean 'digits'"),
+        ("photos", {}, "photos (train): each of 2 classes has one image, so none can be held out"),
+        ("photos", {"out": "photos/run"}, "photos/run is in the folder of the images"),
+    ],
+)
+def test_what_is_misspelled_is_said_before_weights_are_looked_for(
+    data: str,
+    words: dict[str, Any],
+    said: str,
+    weights: str | None,
+    tmp_path: Path,
+    monkeypatch: Patch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("cat", "dog"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / "photos" / name / "1.png")
+    asked = list[str]()
+
+    def count(source: str, **_: Any) -> None:
+        asked.append(source)
+        raise InputError("no network")
+
+    monkeypatch.setattr(default_weights, "resolve", count)
+    monkeypatch.setattr(load, "resolve", count)
+    monkeypatch.setattr(default_weights, "weights_at_hand", list)
+    assert said in refusal(configure_finetuning, data, weights=weights, **words)
+    assert asked == []
+    assert "no network" in refusal(configure_finetuning, "digits", weights=weights)
+    assert len(asked) == 1
+
+
+def test_a_source_that_is_not_reached_may_be_misspelled(monkeypatch: Patch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise InputError("cannot reach the hub")
+
+    monkeypatch.setattr(remote_sources, "fetch_from_hub", refuse)
+    near = refusal(resolve, "timm:vit_tinny_patch16_224.augreg_in21k")
+    assert near.startswith("cannot reach the hub; did you mean 'timm:vit_tiny_patch16_224.augreg")
+    assert refusal(resolve, "timm:vit_tiny_patch16_224.augreg_in21k") == "cannot reach the hub"

@@ -150,6 +150,7 @@ def finetune(
             model=model,
             tune=tune,
             task=kind,
+            own_task=own_task is not None,
             protocol=protocol,
             rates=rates,
             **words,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -18,6 +19,8 @@ from vitrail.config import (
     suggest,
     to_dict,
 )
+from vitrail.data.checks.output_place import check_output_place
+from vitrail.data.dataset import ImageDataset, ImageStream
 from vitrail.data.datasets.open import Data, names_targets, open_data
 from vitrail.data.transforms.augment import parse_augment
 from vitrail.distributed import choose_device
@@ -28,6 +31,7 @@ from vitrail.training.checkpoints.default_folder import choose_out
 from vitrail.training.checkpoints.run_folder import CONFIG
 from vitrail.training.logging.loggers import check_loggers
 from vitrail.training.parts import Parts, gather_parts, split_model, split_task, split_weights
+from vitrail.training.run_data import check_can_hold_out
 from vitrail.training.task import TaskFactory
 from vitrail.training.train_config import TrainConfig
 from vitrail.training.train_iterator import count_images
@@ -46,6 +50,8 @@ OWN_PARTS = {
     "model",
 }
 """Arguments of `train` and `finetune` that take objects of one's own."""
+_ANY_MODEL, _ANY_WEIGHTS = "ViT-Ti/16", "file:weights"
+"""What settings are tried with before weights are looked for."""
 
 
 class RunWords(TypedDict, total=False):
@@ -111,9 +117,16 @@ def resolve_settings(
     model: str | None = None,
     task: str | None = None,
     weights: str | None = None,
+    choose_weights: Callable[[int | None, str | None], str] | None = None,
+    own_task: bool = False,
     **words: Unpack[RunWords],
 ) -> Configured:
-    """Gather settings as `configure` does."""
+    """Gather settings as `configure` does.
+
+    `choose_weights`, from the number of training images and a model's name, is asked where nobody
+    names any. Settings, data and folder are checked before weights are looked for, which may take a
+    download; what a task of one's own needs of data, nobody knows yet.
+    """
     words = continue_settings(words)
     if task is None and names_targets(data):
         task = "regression"
@@ -127,23 +140,43 @@ def resolve_settings(
     data, weights = data or said.data, weights or said.weights
     if not data:
         raise InputError("no data; give DATA, such as a folder of images, or a --config with data")
-    text = data_text(data)
-    name = _name_model(model or said.model, weights, words.get("image"))
-    config = TrainConfig(data=text, model=name, out=out, weights=weights)
+    text, model = data_text(data), model or said.model or None
     recipe = words.get("recipe") or (task if task in ("masked-patches", "mae") else None)
-    if recipe is not None:
-        if task == "regression":
-            config = replace(config, task="regression")
-        config = apply_recipe(config, recipe, file, *given)
-    planned = config.schedule.warmup
-    file |= {"data": text, "model": config.model, "out": str(out), "weights": weights}
-    config = merge(config, file, *given)
-    if any("loggers" in each for each in (file, *given)):
-        check_loggers(config.loggers)
+
+    @cache
+    def opened() -> ImageDataset | ImageStream:
+        return open_data(data, split="train", labels=False)
+
+    def count() -> int | None:
+        return count_images(opened())
+
+    def gather(model: str, weights: str | None) -> tuple[TrainConfig, Duration]:
+        """Apply recipe, file and words to a model's defaults; also say what warm-up is planned."""
+        config = TrainConfig(data=text, model=model, out=out, weights=weights)
+        if recipe is not None:
+            if task == "regression":
+                config = replace(config, task="regression")
+            config = apply_recipe(config, recipe, file, *given)
+        named = {"data": text, "model": config.model, "out": str(out), "weights": weights}
+        found = merge(config, file | named, *given)
+        if any("loggers" in each for each in (file, *given)):
+            check_loggers(found.loggers)
+        return found, config.schedule.warmup
+
+    if weights is not None or choose_weights is not None:
+        size = as_size(words.get("image"))
+        tried = at_size(model or _ANY_MODEL, size) if size else model or _ANY_MODEL
+        config = gather(tried, weights or _ANY_WEIGHTS)[0]
+        check_output_place(out, data)
+        if not own_task:
+            check_can_hold_out(config, data, opened())
+    if weights is None and choose_weights is not None:
+        weights = choose_weights(count(), model)
+    config, planned = gather(_name_model(model, weights, words.get("image")), weights)
     if recipe is not None and not any("batch" in each for each in (file, *given)):
-        config = _fit_batch(config, data, scale_lr=words.get("lr") is None)
+        config = _fit_batch(config, count, scale_lr=words.get("lr") is None)
     if config.schedule.warmup == planned:
-        config = _fit_warmup(config, data)
+        config = _fit_warmup(config, count)
     if given_out is None:
         config = replace(config, out=choose_out(config))
     return Configured(config)
@@ -169,6 +202,7 @@ def configure_finetuning(
     model: str | None = None,
     tune: str | None = None,
     task: str | None = None,
+    own_task: bool = False,
     protocol: str | None = None,
     rates: Sequence[float] = (),
     **words: Unpack[RunWords],
@@ -186,14 +220,13 @@ def configure_finetuning(
         settings = {"tune.mode": tune, **settings}
     words["recipe"] = recipe or (f"finetune:{row}" if row else "finetune-default")
     words["settings"] = settings
-    path = words.get("config_file")
-    named = read_file(path) if path else {}
-    if weights is None and not named.get("weights") and (data or named.get("data")):
+
+    def choose(images: int | None, model: str | None) -> str:
         device = choose_device(settings.get("device")).type
-        images = count_images(open_data(data, split="train", labels=False)) if data else None
-        weights = choose_default_weights(images, device, words.get("minutes"), model)
-    found = resolve_settings(data, model=model, task=task, weights=weights, **words)
-    return replace(found, row=row)
+        return choose_default_weights(images, device, words.get("minutes"), model)
+
+    given: Any = {"model": model, "task": task, "own_task": own_task, "weights": weights, **words}
+    return replace(resolve_settings(data, choose_weights=choose, **given), row=row)
 
 
 def prepare_run(
@@ -221,7 +254,8 @@ def prepare_run(
         config = merge(config, {name: text for name, text in noted.items() if text is not None})
     else:
         data = config if data is None else data
-        found = resolve_settings(data, model=named, task=kind, weights=source, **words)
+        own: Any = {"own_task": own_task is not None}
+        found = resolve_settings(data, model=named, task=kind, weights=source, **own, **words)
         config = found.config
     return gather_parts(
         config, data=data, checkpoint=checkpoint, task=own_task, model=change, **given
@@ -243,7 +277,7 @@ def _check_file(config: TrainConfig, file: dict[str, Any], path: str | Path | No
         raise InputError(f"{path}: {error}") from None
 
 
-def _name_model(model: str, weights: str | None, image: str | int | None) -> str:
+def _name_model(model: str | None, weights: str | None, image: str | int | None) -> str:
     """Say which model is trained at which resolution."""
     if not model:
         if weights is None:
@@ -305,9 +339,11 @@ def check_setting(name: str, flags: Iterable[str] = (), *, typed: bool = True) -
     raise InputError(f"unknown option --{name}{_in_sections(path) or f'{near} (see --help)'}")
 
 
-def _fit_batch(config: TrainConfig, data: Data, *, scale_lr: bool) -> TrainConfig:
+def _fit_batch(
+    config: TrainConfig, count: Callable[[], int | None], *, scale_lr: bool
+) -> TrainConfig:
     """Cut a recipe's batch where it is larger than the whole training split."""
-    images = count_images(open_data(data, split="train", labels=False))
+    images = count()
     return config if images is None else fit_batch(config, images=images, scale_lr=scale_lr)
 
 
@@ -319,11 +355,11 @@ def _in_sections(name: str, form: str = "") -> str:
     return f"; did you mean {' or '.join(flags)}?" if flags else ""
 
 
-def _fit_warmup(config: TrainConfig, data: Data) -> TrainConfig:
+def _fit_warmup(config: TrainConfig, count: Callable[[], int | None]) -> TrainConfig:
     """Shorten a recipe's warm-up where the run is far shorter than the recipe's."""
     images: int | None = 0
     if config.schedule.warmup.unit == "%":
         return config
     if "epochs" in (config.length.unit, config.schedule.warmup.unit):
-        images = count_images(open_data(data, split="train", labels=False))
+        images = count()
     return config if images is None else shorten_warmup(config, images=images)

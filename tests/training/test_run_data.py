@@ -1,7 +1,8 @@
 """A run's data: its report and its evaluation get exactly the images that training used."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -83,3 +84,34 @@ def test_only_one_setting_says_what_is_evaluated_on(tmp_path: Path) -> None:
     both = {"hold_out": 0.1, "val_data": "b"}
     text = refusal(TrainConfig, data="a", model="ViT-Ti/16", out=tmp_path, **both)
     assert text == "hold_out and val_data both say what is evaluated on; give one"
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags"),
+    [
+        ({}, "--val-split ''"),
+        ({"hold_out": 0.5}, "--hold-out 0 --val-split ''"),
+        ({"folds": 2, "keep": "best"}, "--folds 0 --keep last --val-split ''"),
+    ],
+)
+def test_one_image_a_class_can_only_be_trained_on(
+    tmp_path: Path, settings: dict[str, Any], flags: str
+) -> None:
+    data = save_folder(tmp_path / "images", each=1)
+    config = TrainConfig(data=data, model="ViT-Ti/16", out=tmp_path / "run", **settings)
+    said = refusal(open_datasets, config)
+    assert "each of 2 classes has one image, so none can be held out; expected two or more" in said
+    assert said.endswith(f"train on all of them without measuring: {flags}")
+    changed: dict[str, Any] = {"val_split": "", "hold_out": 0, "folds": 0, "keep": "last"}
+    train, val = open_datasets(replace(config, **changed))
+    assert (len(paths(cast(ImageDataset, train))), val) == (2, None)
+
+
+def test_a_class_of_one_image_beside_larger_ones_goes_on(tmp_path: Path) -> None:
+    data = save_folder(tmp_path / "images", each=3)
+    for number in (1, 2):
+        (tmp_path / "images" / "cat" / f"{number}.png").unlink()
+    train, val = open_datasets(TrainConfig(data=data, model="ViT-Ti/16", out=tmp_path / "run"))
+    assert isinstance(train, ImageDataset)
+    assert val is not None
+    assert (train.class_counts().tolist(), val.class_counts().tolist()) == ([1, 2], [0, 1])

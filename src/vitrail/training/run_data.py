@@ -92,11 +92,50 @@ def open_datasets(
     _check_evaluated(config)
     data = config.data if data is None else data
     if (divided := _divide_training(config, data, labels=labels)) is not None:
+        if labels:
+            _check_held_out(config, *divided)
         return divided
     train_set = open_data(data, split="train", labels=labels)
     if isinstance(train_set, ImageStream):
         _check_stream(train_set, config)
-    return train_set, _open_val(config, data, labels=labels)
+    val_set = _open_val(config, data, labels=labels)
+    if labels and config.val_data is None and val_set is not None:
+        _check_held_out(config, train_set, val_set)
+    return train_set, val_set
+
+
+def check_can_hold_out(config: TrainConfig, data: Data, train: ImageDataset | ImageStream) -> None:
+    """Refuse data of one image a class where some are to be held out; quick for any other."""
+    if not isinstance(train, ImageDataset) or train.labels.ndim != 1 or not len(train):
+        return
+    if train.class_counts().max() == 1 and config.task == "classification":
+        open_datasets(config, data)
+
+
+def _check_held_out(
+    config: TrainConfig, train: ImageDataset | ImageStream, val: ImageDataset
+) -> None:
+    """Refuse classes of one image each, of which none can be held out."""
+    if len(val) or not isinstance(train, ImageDataset) or not len(train):
+        return
+    if train.labels.ndim == 1 and train.class_counts().max() > 1:  # as a split without images is
+        return
+    raise _single_images(config, train)
+
+
+def _single_images(config: TrainConfig, dataset: ImageDataset) -> InputError:
+    """Say that nothing can be held out where each class has one image, and what can be done."""
+    classes = np.count_nonzero(dataset.class_counts())
+    what = f"each of {classes:,} classes has one image" if classes > 1 else "there is one image"
+    changed = {"hold-out": config.hold_out, "folds": config.folds}
+    without = [f"--{name} 0" for name, asked in changed.items() if asked]
+    without += ["--keep last"] * (config.keep == "best")
+    without += ["--patience 0"] * (config.patience > 0)
+    flags = " ".join((*without, "--val-split ''"))
+    return InputError(
+        f"{dataset.name}: {what}, so none can be held out; expected two or more images a class "
+        f"(ten are better): add images, or train on all of them without measuring: {flags}"
+    )
 
 
 def _divide_training(
@@ -154,6 +193,8 @@ def _check_folds(config: TrainConfig, dataset: ImageDataset, folds: np.ndarray) 
         return
     counts = np.zeros((len(dataset.classes), config.folds), np.int64)
     np.add.at(counts, (dataset.labels, folds), 1)
+    if counts.sum(1).max() == 1:
+        raise _single_images(config, dataset)
     left = counts.sum(1, keepdims=True) - counts
     for number, fold in np.argwhere((left == 0) & (counts > 0)).tolist():
         there = f"{counts[number, fold]:,} images" if counts[number, fold] > 1 else "1 image"

@@ -20,7 +20,7 @@ def hold_out_features(train: Features, seed: int) -> tuple[Tensor, Tensor]:
     if too_few := [train.classes[number] for number, each in enumerate(orders) if len(each) < 2]:
         raise InputError(
             f"class {quoted(too_few)} of {train.name} has fewer than 2 usable images: one to "
-            "learn from and one to choose with"
+            "learn from and one to choose with; add images, or remove the class"
         )
     counts = [max(1, len(order) // _FOLDS) for order in orders]
     held = np.concatenate([each[:count] for each, count in zip(orders, counts, strict=True)])

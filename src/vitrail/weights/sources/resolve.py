@@ -48,9 +48,11 @@ def resolve(source: str, *, cache: Path | None = None) -> Resolved:
             return _SCHEMES[prefix](rest, cache)
         if find_path(source):
             return resolve_file(source, cache)
-    except MissingError as error:
-        near = suggest(source, (record.source for record in CATALOG))
-        raise InputError(f"{error}{near}") from None
+    except InputError as error:
+        known = [record.source for record in CATALOG]
+        if source in known or not (prefix == "timm" or isinstance(error, MissingError)):
+            raise
+        raise InputError(f"{error}{suggest(source, known)}") from None
     except OSError as error:
         raise InputError(f"cannot read {source}: {error.strerror}") from None
     raise _unreadable(source)
