@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Unpack
 
@@ -16,6 +17,7 @@ from vitrail.config import Duration, InputError, to_dict
 from vitrail.data.checks.output_place import check_output_place
 from vitrail.data.datasets.open import Data
 from vitrail.distributed import Processes, process_group
+from vitrail.evaluation.final_score import check_test, leave_test_score
 from vitrail.evaluation.uncertainty.calibrate import leave_calibration
 from vitrail.models import BiT, ViT
 from vitrail.recipes import paper_protocol
@@ -93,7 +95,7 @@ def train(
         callbacks=callbacks,
         loggers=loggers,
     )
-    after = Afterwards(report, calibrate)
+    after = Afterwards(report, calibrate, check_test(config, parts, restart=restart))
     if config.minutes is not None:
         config, after = plan_training(config, parts, TrainingRun, started, after, restart=restart)
     return _train(config, parts, started, after, restart=restart)
@@ -158,6 +160,10 @@ def finetune(
 
     with show_log():
         found = settle(tune, words)
+        if found.config.test_data is not None:
+            if protocol is not None:
+                raise InputError("--protocol paper ends in scores of its own; leave --test out")
+            after = replace(after, tested=check_test(*gather(found.config), restart=restart))
         if found.config.minutes is not None:
             if protocol is not None:
                 raise InputError("--protocol paper has steps of its own; leave --minutes out")
@@ -181,7 +187,7 @@ def finetune(
 def _train(
     config: TrainConfig, parts: Parts, started: float, after: Afterwards, *, restart: bool
 ) -> Run:
-    """Train in all processes; calibrate the model, and leave the report in the folder."""
+    """Train in all processes; calibrate the model, score it on its test set, leave the report."""
     if config.folds and not config.fold:
         return run_folds(
             config, lambda each: _train(each, parts, time.monotonic(), after, restart=restart)
@@ -190,6 +196,8 @@ def _train(
         run = train_among(processes, config, parts, restart=restart, started=started, after=after)
         if after.calibrate and processes.is_main:
             leave_calibration(run.folder)
+        if processes.is_main:
+            run = leave_test_score(run, config)
         if after.report and processes.is_main:
             leave_report(run.folder)
     return run

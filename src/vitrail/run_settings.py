@@ -63,6 +63,8 @@ class RunWords(TypedDict, total=False):
     """Settings to begin with, such as small-data or finetune:pets."""
     steps: int | None
     epochs: float | None
+    test: str | None
+    """Images that the kept model is scored on once, at the end."""
     minutes: float | None
     """Length as a time; a few real steps plan how many there are."""
     more: str | Duration | None
@@ -299,6 +301,7 @@ def _daily_settings(task: str | None, words: RunWords) -> dict[str, Any]:
         "task": task,
         "group": words.get("group"),
         "folds": words.get("folds"),
+        "test_data": words.get("test"),
         "batch": words.get("batch"),
         "seed": words.get("seed"),
         "length": length if epochs is None else f"{epochs} epochs",

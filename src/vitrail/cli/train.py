@@ -41,6 +41,8 @@ class CommonFlags:
     """Length as a time: a few real steps plan epochs, and for finetune image size and --tune."""
     more: Annotated[str | None, optional("TIME")] = None
     """Continue the finished run in --out for so long, such as '5 epochs'; the schedule restarts."""
+    test: Annotated[str | None, optional("DATA")] = None
+    """Images that the kept model is scored on once, at the end; they choose nothing."""
     group: Annotated[str | None, optional("NAME")] = None
     """Hold out whole groups: a column of a CSV file, or a pattern of the images' names."""
     folds: Annotated[int | None, optional("N")] = None
@@ -163,7 +165,7 @@ def _words(flags: CommonFlags, settings: Sequence[tuple[str, str]]) -> dict[str,
     for typed, _ in settings:
         check_setting(typed, (field.name for field in fields(CommonFlags)))
     names = ("out", "recipe", "steps", "epochs", "minutes", "more", "group", "folds", "batch")
-    names += ("lr", "seed", "image")
+    names += ("lr", "seed", "image", "test")
     words = {name: getattr(flags, name) for name in names}
     paths = {typed.replace("-", "_"): text for typed, text in settings}
     return {**words, "config_file": flags.config, "settings": paths}

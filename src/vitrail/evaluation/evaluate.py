@@ -94,7 +94,16 @@ def evaluate(
         real_labels = read_reassessed(Path(real), dataset) if real is not None else None
         if processes.count > 1:
             processes.check_same({"images": len(dataset), "hash": dataset.fingerprint()})
-        predictions = _predict(loaded, dataset, matching, processes, batch, engine, device, workers)
+        predictions = predict_matched(
+            loaded,
+            dataset,
+            matching,
+            processes,
+            batch,
+            engine=engine,
+            device=device,
+            workers=workers,
+        )
         thresholds = map_thresholds(loaded, matching, dataset)
         result = score_predictions(predictions, dataset, real=real_labels, thresholds=thresholds)
         result = replace(
@@ -195,15 +204,16 @@ def map_thresholds(
     return [loaded.thresholds[output] for output in matching.outputs(len(dataset.classes))]
 
 
-def _predict(
+def predict_matched(
     loaded: LoadedModel,
     dataset: ImageDataset,
     matching: ClassMatching,
     processes: Processes,
     batch: int,
-    engine: Engine,
-    device: str | None,
-    workers: int | None,
+    *,
+    engine: Engine = "local",
+    device: str | None = None,
+    workers: int | None = None,
 ) -> Predictions:
     """Run the model over the dataset in all processes, or on Ray's workers."""
     batches = EvalBatches(dataset, preprocess_of(loaded), batch=batch, shard=processes.shard)

@@ -173,6 +173,23 @@ def open_unseen(dataset: ImageDataset, data: Data, models: Sequence[AnyModel]) -
     return OpenedImages(select(dataset, unseen, name), selected, known.notes)
 
 
+def open_test_images(data: Data, split: str | None, model: AnyModel, *, held: bool) -> OpenedImages:
+    """Take the images of a test set that a model was not trained on; `held`: also held-out ones."""
+    divided = split is not None or is_divided(data)
+    dataset = open_dataset(data, split=(split or "val") if divided else "all")
+    known = _Known.of((model,), data, dataset)
+    trained, chose = known.statuses == TRAINED, known.statuses == HELD
+    left = np.flatnonzero(~trained if held else ~(trained | chose))
+    if not len(left):
+        what = "trained on" if held else "trained on or chosen by"
+        raise TrainedOnError(f"all {len(dataset):,} images of {dataset.name} were {what}")
+    why = known.why(dataset.name)
+    if not held and chose.any():
+        why = f"of {dataset.name} that were neither trained on nor chosen by"
+    found = dataset if len(left) == len(dataset) else select(dataset, left)
+    return OpenedImages(found, Selected(len(left), len(dataset), why), known.notes)
+
+
 def note_trained(dataset: ImageDataset, data: Data, model: AnyModel) -> str | None:
     """Note how many of a dataset's images a model was trained on; None where it was on none."""
     count = int((_Known.of((model,), data, dataset).statuses == TRAINED).sum())

@@ -79,8 +79,25 @@ def show_run(
     if run.result is not None:
         curves = read_curves(run.folder)
         yield show_verdict(run.result, mistakes, curves)
+        if (test := run.result.get("test")) is not None:
+            yield _show_test(test)
         training.cards.append(_result_card(run, run.result, inputs))
     yield from (mistakes, training)
+
+
+def _show_test(test: dict[str, Any]) -> ReportSection:
+    """Show what the model reached on images that chose nothing."""
+    form = ".3f" if test["metric"] == "R2" else ".2%"
+    value, low, high = (format(each, form) for each in (test["value"], *test["interval"]))
+    rows = {
+        test["metric"]: f"{value} (95 % interval {low} to {high})",
+        "images": f"{test['images']:,} of {test['of']:,}, {test['why']}",
+        "data": test["data"],
+    }
+    rows |= {"note" if n == 1 else f"note {n}": said for n, said in enumerate(test["notes"], 1)}
+    section = ReportSection("Test set", data=dict(test), narrow=True)
+    section.cards.append(table_card("Scored once, at the end", rows))
+    return section
 
 
 def _result_card(run: RunSummary, result: dict[str, Any], inputs: ReportInputs) -> str:

@@ -24,6 +24,34 @@ Ending = Literal["finished", "converged", "paused"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class FinalScore:
+    """What the kept model reached on a test set, which chose nothing."""
+
+    data: str
+    """What was asked for."""
+    images: int
+    """Images that were evaluated."""
+    of: int
+    """Images of the test set; those that were trained on are left out."""
+    why: str
+    metric: str
+    """What `value` is: top-1, mAP or R2."""
+    value: float
+    interval: tuple[float, float]
+    """95 % interval of it."""
+    top1: float | None = None
+    notes: tuple[str, ...] = ()
+    """What a person should know before believing the number, one line each."""
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        form = ".3f" if self.metric == "R2" else ".2%"
+        value, low, high = (format(each, form) for each in (self.value, *self.interval))
+        on = f"{self.images:,} of {self.of:,} images {self.why}"
+        return f"test     {self.metric} {value} (95 % interval {low} to {high}) on {on}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run(Result):
     """What a run reached."""
 
@@ -60,6 +88,8 @@ class Run(Result):
     several labels, where any did."""
     fewshot: Mapping[str, float] | None = None
     """Few-shot accuracy of the last weights by the number of shots, where it was measured."""
+    test: FinalScore | None = None
+    """On `test_data`, where it was given."""
     seed: int | None = None
     settings: str | None = None
     """Hash of all settings that decide what a run computes."""
@@ -113,6 +143,8 @@ class Run(Result):
         if self.worst_classes:
             worst = (f"{name} ({right} of {count})" for name, count, right in self.worst_classes)
             yield f"worst    {', '.join(worst)}"
+        if self.test is not None:
+            yield str(self.test)
         yield f"model    {show(self.folder)}"
         if (page := self.folder / REPORT).exists():
             yield f"report   {show(page)}"
@@ -145,6 +177,10 @@ class Run(Result):
         for name in ("top1_interval", "r2_interval"):
             if (interval := values.get(name)) is not None:
                 values[name] = interval[0], interval[1]
+        if (test := values.get("test")) is not None:
+            low, high = test["interval"]
+            test = {**test, "interval": (low, high), "notes": tuple(test["notes"])}
+            values["test"] = FinalScore(**test)
         found = {"folder": folder, "machine": machine, "worst_classes": worst}
         return cls(**{**values, **found})
 

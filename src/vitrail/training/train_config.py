@@ -42,7 +42,7 @@ FREE = (
     ),
     *("more", "more_from", "hold_out_of"),  # a resumed run compares its images themselves
     *("cache.folder", "max_unreadable", "eval_every", "save_every", "log_every", "loggers"),
-    "fewshot",
+    *("fewshot", "test_data"),
 )
 """Settings that do not change what a run computes, so a resumed run may change them."""
 
@@ -137,6 +137,9 @@ class TrainConfig:
     """Split to evaluate on while training; empty for none."""
     val_data: str | None = None
     """The dataset that this split belongs to, if not `data`."""
+    test_data: Annotated[str | None, UsedIf("task", "classification", "regression")] = None
+    """Images that the kept model is scored on once, at the end: their `test` split, or by the rule
+    of docs/data.md."""
     hold_out: Annotated[float, Range("[0, 1)")] = 0.0
     """Fraction of the training images to hold out, stratified by class, and evaluate on instead;
     of data without splits, of all its images."""
@@ -246,6 +249,8 @@ class TrainConfig:
             raise InputError(
                 "folds is not used with hold_out, val_data and minutes; leave them out"
             )
+        if self.folds and self.test_data is not None:
+            raise InputError("folds have a model each: test_data is for one; leave one of them out")
         if self.tune.head != "replace" and self.weights is None:
             raise InputError("tune.head is only used with weights, whose head is replaced")
         check_mim(self.mim, self.task)

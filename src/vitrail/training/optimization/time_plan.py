@@ -52,6 +52,8 @@ class Afterwards:
 
     report: bool = False
     calibrate: bool = False
+    tested: int = 0
+    """Images of a test set that the model is scored on."""
 
     @property
     def seconds(self) -> float:
@@ -73,7 +75,7 @@ class Afterwards:
     def passes(self, run: ProbedRun) -> float:
         """Count the images that the model is run on, as parts of images that are trained on."""
         val_images = len(run.val_set) if run.val_set else 0
-        images = self.report * min(val_images, _REPORTED)
+        images = self.tested + self.report * min(val_images, _REPORTED)
         if self.calibrate and val_images and run.config.task == "classification":
             images += min(val_images, _CALIBRATED) + min(run.images or 0, _CALIBRATED)
         slower = 1.0 if run.trainer.autocast is None else _FLOAT32
