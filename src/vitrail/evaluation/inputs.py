@@ -15,10 +15,12 @@ import numpy as np
 
 from vitrail.config import InputError, from_dict, read_file
 from vitrail.data.dataset import ImageDataset, Selection, select
+from vitrail.data.datasets.look import refuse_unreadable
 from vitrail.data.datasets.open import (
     Data,
     is_divided,
     open_dataset,
+    say_notes,
     subset_of,
     whole_data,
 )
@@ -86,6 +88,14 @@ class OpenedImages:
     """Whether these are all images of data without splits."""
 
 
+def look_over(*datasets: ImageDataset | None) -> None:
+    """Refuse images most of which can't be read, and say what is odd, before work is done."""
+    for dataset in datasets:
+        if dataset is not None:
+            refuse_unreadable(dataset)
+            say_notes(dataset)
+
+
 def open_images(
     data: Data,
     split: str | None,
@@ -99,8 +109,22 @@ def open_images(
 
     `labels=False` also takes images without labels, and all of them by default where nothing was
     held out. Where something `learns` from the other images, some are left to it. `default` is the
-    split of data that brings some along.
+    split of data that brings some along. InputError if most of them can't be read.
     """
+    opened = _open_images(data, split, models, labels=labels, learns=learns, default=default)
+    look_over(opened.dataset, opened.rest if learns else None)
+    return opened
+
+
+def _open_images(
+    data: Data,
+    split: str | None,
+    models: Sequence[AnyModel],
+    *,
+    labels: bool,
+    learns: bool,
+    default: str,
+) -> OpenedImages:
     if not isinstance(data, str | os.PathLike) or is_divided(data):
         return _open_split(data, split, models, labels=labels, default=default)
     whole = open_dataset(whole_data(data), split="all", labels=labels)
@@ -168,6 +192,7 @@ def open_unseen(dataset: ImageDataset, data: Data, models: Sequence[AnyModel]) -
     unseen = np.flatnonzero(known.statuses != TRAINED)
     if not len(unseen):
         raise TrainedOnError(known.refuse(dataset.name))
+    look_over(dataset)
     name = dataset.name if len(unseen) == len(dataset) else f"{dataset.name} (unseen)"
     selected = Selected(len(unseen), len(dataset), known.why(dataset.name))
     return OpenedImages(select(dataset, unseen, name), selected, known.notes)

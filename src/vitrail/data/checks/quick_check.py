@@ -9,6 +9,7 @@ import numpy as np
 from vitrail.config import InputError
 from vitrail.data.checks.near_duplicates import SMALLEST, near_duplicates, perceptual_hash
 from vitrail.data.dataset import ImageDataset, select
+from vitrail.data.datasets.look import ADVICE
 from vitrail.data.decoding.decode import ImageError, decode, read_header
 
 MOST = 10_000
@@ -38,14 +39,10 @@ class QuickCheck:
     def refuse(self, allowed: float) -> None:
         """Raise InputError if more of the images can't be read than a run allows."""
         if self.unreadable and len(self.unreadable) > allowed * self.images:
-            advice = self.lacking or (
-                "'vitrail data check --fix' lists them so that they are left out; if they are "
-                "elsewhere, root=FOLDER in a list's DATA says where"
-            )
             raise InputError(
                 f"{len(self.unreadable):,} of {self.images:,} images can't be read, more than the "
                 f"{allowed:.0%} that are allowed (max_unreadable), such as {self.unreadable[0]}: "
-                f"{self.first}; {advice}"
+                f"{self.first}; {self.lacking or ADVICE}"
             )
 
     def notes(self) -> tuple[str, ...]:

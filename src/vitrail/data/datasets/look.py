@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from vitrail.config import InputError
 from vitrail.data.dataset import FixedSizeDataset, ImageDataset, Selection
 from vitrail.data.datasets.folder import FolderDataset
 from vitrail.data.decoding.decode import Header, ImageError, read_header, read_values
@@ -28,6 +29,11 @@ _FEW = 8  # of a dataset in large files, of which an image may cost a whole row 
 RANGED = 256
 """Deep images whose values are read for their range."""
 _VERSION = 1
+ADVICE = (
+    "'vitrail data check --fix' lists them so that they are left out; if they are elsewhere, "
+    "root=FOLDER in a list's DATA says where"
+)
+"""What helps where images can't be read."""
 _DEEP_FORMATS = (b"\x89PNG", b"II", b"MM", b"\x93NUMPY", b"P5", b"P6", b"Pf", b"PF")
 _seen: dict[str, _Sampled] = {}
 
@@ -42,6 +48,12 @@ class _Sampled:
     stacks: tuple[int, ...] = ()
     """The pages of each file that has several."""
     read: int = 0
+    unreadable: tuple[str, ...] = ()
+    """Names of files that can't be read."""
+    first: str = ""
+    """Why the first of them can't."""
+    lacking: str = ""
+    """What some of them need, if it is not installed."""
 
 
 def look_at(
@@ -71,6 +83,19 @@ def look_at(
             dataset.reading = replace(given or PLAIN, levels=levels)
             notes.append(_say_levels(levels, sampled))
     dataset.look = tuple(notes)
+
+
+def refuse_unreadable(dataset: ImageDataset) -> None:
+    """Raise InputError if most of some images can't be read, before any work is done on them."""
+    if isinstance(dataset, FixedSizeDataset) or not len(dataset):
+        return
+    found = _sample(dataset)
+    count = len(found.unreadable)
+    if 2 * count > found.read:
+        raise InputError(
+            f"{dataset.name}: {count:,} of {found.read:,} images looked at can't be read, such as "
+            f"{found.unreadable[0]}: {found.first}; {found.lacking or ADVICE}"
+        )
 
 
 def _say_pages(sampled: _Sampled) -> str:
@@ -106,23 +131,25 @@ def _sample(dataset: ImageDataset) -> _Sampled:
 
 
 def _look(dataset: ImageDataset, indices: list[int]) -> _Sampled:
-    headers = [header for index in indices if (header := _header(dataset, index)) is not None]
+    headers, unreadable, first, lacking = list[Header](), list[str](), "", ""
+    for index in indices:
+        try:
+            content = dataset.read(index)
+            if isinstance(content, bytes):
+                headers.append(read_header(content))
+        except (OSError, ImageError) as error:
+            unreadable.append(dataset.where(index))
+            first = first or getattr(error, "strerror", None) or str(error)
+            if isinstance(error, ImageError) and error.kind == "missing package":
+                lacking = str(error)
     deep = [header for header in headers if header.deep]
     kinds = frozenset("float" if _is_float(header) else "whole" for header in deep)
     stacks = tuple(header.pages for header in headers if header.pages > 1)
-    return _Sampled(len(deep), kinds, stacks, len(indices))
+    return _Sampled(len(deep), kinds, stacks, len(indices), tuple(unreadable), first, lacking)
 
 
 def _is_float(header: Header) -> bool:
     return header.mode == "F" or header.mode.startswith("float")
-
-
-def _header(dataset: ImageDataset, index: int) -> Header | None:
-    with suppress(OSError, ImageError):
-        content = dataset.read(index)
-        if isinstance(content, bytes) and content.startswith(_DEEP_FORMATS):
-            return read_header(content)
-    return None
 
 
 def _levels(dataset: ImageDataset, page: int, sampled: _Sampled) -> tuple[float, float] | None:

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, TypedDict, Unpack
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.dataset import ImageDataset
-from vitrail.data.datasets.open import Data, open_dataset, say_notes, subset_of, whole_data
+from vitrail.data.datasets.open import Data, open_dataset, subset_of, whole_data
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.split import NoSplitError
 from vitrail.distributed import process_group
@@ -18,7 +18,7 @@ from vitrail.evaluation.features.extract import BATCH, Engine, extract
 from vitrail.evaluation.features.feature_kinds import parse_feature_kind
 from vitrail.evaluation.features.feature_store import features_folder
 from vitrail.evaluation.features.image_features import Features, check_pair
-from vitrail.evaluation.inputs import open_images, preprocess_of
+from vitrail.evaluation.inputs import look_over, open_images, preprocess_of
 from vitrail.text import quoted
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
@@ -62,6 +62,7 @@ def open_pair(
     part = subset_of(data)
     if opened.rest is None:
         train = open_dataset(data, split="train")
+        look_over(train)
     else:
         train = opened.rest if part is None else part.of(opened.rest)
     if train.labels.ndim == 2:
@@ -115,7 +116,7 @@ def features_of(
 ) -> list[Features]:
     """Run a model over datasets, or take their features from the cache."""
     loaded = as_loaded(loaded, patches=patches)
-    say_notes(*datasets)
+    look_over(*datasets)
     kind = parse_feature_kind(features)
     found: list[Features] = []
     elsewhere: Engine | None = None
