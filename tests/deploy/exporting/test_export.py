@@ -22,6 +22,8 @@ from tests.data.decoding.images import photo
 from tests.predictors import NAMES, PREPROCESS, make
 from tests.shelf import refusal
 from vitrail.cli import main
+from vitrail.data.decoding.arrays import to_bytes
+from vitrail.data.decoding.reading import Reading
 from vitrail.data.transforms.apply import normalize
 from vitrail.deploy.backends.engines import open_onnx, open_openvino
 from vitrail.deploy.exporting import export as export_room
@@ -88,6 +90,38 @@ def test_onnx_says_what_was_found_and_what_it_is(plain: ExportResult, folder: Pa
     assert json.loads(told["classes"]) == list(NAMES)
     assert json.loads(told["vitrail.preprocess"])["mean"] == list(PREPROCESS.mean)
     onnx.checker.check_model(plain.files[0])
+
+
+def test_how_deep_images_are_read_is_said(tmp_path: Path) -> None:
+    """The graph takes 8 bits; what becomes 0 and 255 is not part of it."""
+    read = replace(PREPROCESS, reading=Reading(levels=(100, 4095), page=2))
+    written = export(Predictor(make(preprocess=read)), tmp_path / "deep.onnx", to="onnx")
+    said = (
+        "take page 2 of TIFFs; scale images of more than 8 bits to "
+        "255 * (value - 100) / (4095 - 100), rounded and clipped to [0, 255]"
+    )
+    assert written.reading == said
+    assert f"before that: {said}" in list(written.summary())
+    told = session(written.files[0]).get_modelmeta().custom_metadata_map
+    assert told["vitrail.reading"] == said
+    assert json.loads(told["vitrail.preprocess"])["reading"] == {"levels": [100, 4095], "page": 2}
+
+
+def test_a_reading_is_explained_as_it_is_done() -> None:
+    values = np.array([[0, 99, 100, 777, 2048, 4095, 5000]], np.uint16)
+    for levels in ((100.0, 4095.0), (0.0, 4095.0)):
+        formula = Reading(levels=levels).explain().partition(" to ")[2].partition(",")[0]
+        expected = [eval(formula, {"value": value}) for value in values[0].tolist()]
+        found = to_bytes(values[..., None], levels)[0, :, 0]
+        np.testing.assert_array_equal(found, np.clip(np.rint(expected), 0, 255))
+
+
+def test_a_page_that_can_not_read_so_is_not_written(tmp_path: Path) -> None:
+    for reading in (Reading(levels=(0, 4095)), Reading(page="max")):
+        model = Predictor(make(preprocess=replace(PREPROCESS, reading=reading)))
+        said = refusal(export, model, tmp_path / "page", to="web")
+        assert f"the model reads files with{str(reading).replace(',', ' ')}, but a browser" in said
+    assert not list(tmp_path.iterdir())
 
 
 def open_as_told(written: ExportResult) -> str:

@@ -1,5 +1,6 @@
 """A model for the Hugging Face hub: read back by transformers, and its card by its front matter."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import vitrail
 from tests.commands import run
 from tests.parity import peers
 from vitrail.config import InputError
+from vitrail.data.decoding.reading import Reading
 from vitrail.deploy.exporting import hub_export
 
 TINY = "ViT/4@8,depth=2,width=32,heads=2,mlp=64"
@@ -56,6 +58,19 @@ def test_the_card_says_what_it_is(trained: Path, tmp_path: Path) -> None:
     assert f"Top-1 accuracy {top1:.2%}" in card
     assert "0, 1, 2, 3, 4, 5, 6, 7, 8, 9" in card
     assert str(tmp_path) not in card
+
+
+def test_the_card_says_how_deep_images_are_read(trained: Path, tmp_path: Path) -> None:
+    loaded = vitrail.load(trained)
+    assert loaded.preprocess is not None
+    plain = vitrail.export(loaded, tmp_path / "plain", to="hub")
+    assert plain.reading is None
+    assert "Before that" not in (tmp_path / "plain" / "README.md").read_text()
+    read = replace(loaded.preprocess, reading=Reading(levels=(0, 4095)))
+    found = vitrail.export(replace(loaded, preprocess=read), tmp_path / "deep", to="hub")
+    said = "scale images of more than 8 bits to 255 * value / 4095, rounded and clipped to [0, 255]"
+    assert found.reading == said
+    assert f"Before that, {said}" in (tmp_path / "deep" / "README.md").read_text()
 
 
 def test_a_folder_is_pushed_if_asked(

@@ -51,6 +51,21 @@ class Reading:
             found += f",levels={show_level(self.levels[0])}-{show_level(self.levels[1])}"
         return found + (f",page={self.page}" if self.page != 1 else "")
 
+    def explain(self) -> str:
+        """Say how a program that has no such option has to read files before."""
+        steps = list[str]()
+        if self.page != 1:
+            one = f"page {self.page}" if isinstance(self.page, int) else f"the {self.page} value"
+            of = "of TIFFs" if isinstance(self.page, int) else "of all pages of TIFFs"
+            steps.append(f"take {one} {of}")
+        if self.levels is not None:
+            low, high = map(show_level, self.levels)
+            shifted = "value" if self.levels[0] == 0 else f"(value - {low})"
+            width = high if self.levels[0] == 0 else f"({high} - {low})"
+            scale = f"255 * {shifted} / {width}, rounded and clipped to [0, 255]"
+            steps.append(f"scale images of more than 8 bits to {scale}")
+        return "; ".join(steps)
+
 
 PLAIN = Reading()
 """Each file by itself, and its first page."""

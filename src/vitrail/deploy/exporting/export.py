@@ -63,6 +63,8 @@ class ExportResult(Result):
     """What the agreement is of."""
     use: str | None = None
     """A command that opens what was written; a folder for the hub has a card that says how."""
+    reading: str | None = None
+    """How images of more than 8 bits, and stacks, have to be read before, where that matters."""
 
     def summary(self) -> Iterable[ResultTable | str]:
         """Give the files, and how they compare with PyTorch."""
@@ -73,6 +75,8 @@ class ExportResult(Result):
             folder = os.path.commonpath([file.parent for file in self.files])
             yield f"logits differ by {self.max_difference:.1e}; compared with {self.images}"
             yield f"to use it: {Path(folder) / CARD} says how"
+            if self.reading:
+                yield f"before that: {self.reading}"
             yield self.address or f"to publish it: hf upload ORG/{Path(folder).name} {folder}"
             return
         yield (
@@ -81,6 +85,8 @@ class ExportResult(Result):
             f"{self.max_difference:.1e}"
         )
         yield f"to use it: {self.use}"
+        if self.reading:
+            yield f"before that: {self.reading}"
 
 
 @dataclass(frozen=True)
@@ -173,6 +179,7 @@ def export(
         quantize=chosen,
         bytes=sum(file.stat().st_size for file in written),
         use=use_command("pt2-aot" if config.aot else to, written),
+        reading=preprocess.reading.explain() if preprocess.reading and to != "web" else None,
     )
 
 
@@ -182,7 +189,7 @@ def _export_hub(model: ModelLike, out: Path, push: str | None) -> ExportResult:
         raise InputError("--to hub needs a model, not a predictor")
     if push is not None:
         check_repository(push)
-    written = write_hub(model, out, push)
+    written, reading = write_hub(model, out, push)
     return ExportResult(
         format="hub",
         files=written.files,
@@ -194,6 +201,7 @@ def _export_hub(model: ModelLike, out: Path, push: str | None) -> ExportResult:
         quantize=None,
         bytes=sum(file.stat().st_size for file in written.files),
         address=None if push is None else push_folder(out, push),
+        reading=reading,
     )
 
 

@@ -94,12 +94,13 @@ def other_size(module: ExportModule) -> Size:
 
 def export_metadata(predictor: Predictor, input_format: Input) -> dict[str, str]:
     """Describe an exported model to the programs that use it, as text."""
-    classes = predictor.classes
+    classes, reading = predictor.classes, predictor.preprocess.reading
     return {
         "vitrail.version": __version__,
         "vitrail.model": str(predictor.model.spec),
         "vitrail.input": input_format,
         "vitrail.preprocess": json.dumps(to_dict(predictor.preprocess)),
+        **({"vitrail.reading": reading.explain()} if reading else {}),
         "vitrail.activation": predictor.activation,
         "vitrail.temperature": json.dumps(predictor.temperature),
         "vitrail.thresholds": json.dumps(predictor.thresholds),

@@ -29,10 +29,13 @@ _FORMATS = {"hf": "transformers", "timm": "timm", "vitrail": "vitrail"}
 _REPOSITORY = r"[\w-][\w.-]*/[\w-][\w.-]*"
 
 
-def write_hub(model: AnyModel, out: Path, repository: str | None = None) -> ConversionResult:
+def write_hub(
+    model: AnyModel, out: Path, repository: str | None = None
+) -> tuple[ConversionResult, str | None]:
     """Write a model and its card; the format is the first of transformers', timm's and ours.
 
-    The card's example names the `repository`, or what stands for it.
+    The card's example names the `repository`, or what stands for it. Also returns how images have
+    to be read before, where the format can't say that.
     """
     if out.exists():
         raise InputError(f"{out} exists; remove it or choose another name")
@@ -42,9 +45,10 @@ def write_hub(model: AnyModel, out: Path, repository: str | None = None) -> Conv
     card = make_card(checkpoint, out.resolve().name, written.format, find_run(model), repository)
     write_whole(out / CARD, card)
     files = tuple(sorted(path for path in out.rglob("*") if path.is_file()))
-    return ConversionResult(
+    result = ConversionResult(
         written.format, files, written.max_difference, written.compared_with, written.lost
     )
+    return result, _explain_reading(checkpoint, written.format)
 
 
 def check_repository(name: str) -> None:
@@ -128,10 +132,17 @@ def make_card(
         lines += ["", "## Targets" if numbers else "## Classes", "", f"{shown}{more}"]
     used = _usage(repository or f"ORG/{name}", written, numbers=numbers)
     lines += ["", "## Use", "", "```python", *used, "```", ""]
+    if reading := _explain_reading(checkpoint, written):
+        lines += [f"Before that, {reading}: as the images were read that it was trained on.", ""]
     if not license:
         lines += ["The license of the weights it began with is not known; see there.", ""]
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True)
     return f"---\n{head}---\n" + "\n".join(lines)
+
+
+def _explain_reading(checkpoint: Checkpoint, written: str) -> str | None:
+    reading = checkpoint.preprocess and checkpoint.preprocess.reading
+    return reading.explain() if reading and written != "vitrail" else None
 
 
 def _license_of(base: str) -> str | None:

@@ -16,6 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from vitrail.config import InputError, to_dict
+from vitrail.data.decoding.reading import PLAIN, Reading
 from vitrail.files import temporary_folder
 from vitrail.predictor import Predictor
 from vitrail.text import to_json
@@ -36,6 +37,7 @@ RUNTIME = {
 SHARED = ("app.css", "icon.svg", "bars.js", "image_input.js", "model_words.js")
 """Files that the served page has too."""
 
+_BROWSERS = Reading(levels=(0, 65535))
 _TIMEOUT = 600  # seconds, for npm
 
 
@@ -45,6 +47,12 @@ def check_web(predictor: Predictor) -> None:
     if channels not in (1, 3):
         raise InputError(
             f"the model takes {channels} channels, but a browser provides 3 (color) or 1 (gray)"
+        )
+    reading = predictor.preprocess.reading
+    if reading is not None and reading not in (PLAIN, _BROWSERS):
+        raise InputError(
+            f"the model reads files with{str(reading).replace(',', ' ')}, but a browser reads "
+            "16 bits in full and one page; serve it with vitrail serve, or train it on 8-bit copies"
         )
 
 
