@@ -10,6 +10,10 @@ import vitrail
 from tests.data.sets import HALF
 from vitrail.config import InputError
 from vitrail.data.batches import EvalBatches, TrainBatches
+from vitrail.data.checks.dataset_check import check_data
+from vitrail.data.checks.quick_check import quick_check
+from vitrail.data.dataset import select
+from vitrail.data.datasets import look
 from vitrail.data.datasets.open import notes, open_dataset, open_splits, whole_data
 from vitrail.data.decoding.decode import decode
 from vitrail.data.decoding.reading import Reading, split_reading
@@ -206,3 +210,32 @@ def test_options_are_read_and_written_the_same(
 def test_wrong_options_are_refused(wrong: str) -> None:
     with pytest.raises(InputError, match=r"levels|page"):
         split_reading(f"photos/,{wrong}")
+
+
+@pytest.mark.parametrize(("kind", "page"), [("png", ""), ("tif", ",page=max")])
+def test_what_lies_outside_the_levels_is_named(
+    tmp_path: Path, kind: str, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sample did not have the brightest image."""
+    deep = make_photos(tmp_path / "deep", kind, 12)
+    data = f"{deep}{page}"
+    monkeypatch.setattr(look, "read_ranges", lambda dataset, page: iter([(0.0, 4095.0)]))
+    assert check_data(data, workers=1).clipped == {}
+    bright = gray(50).astype(np.uint16) * 40
+    path = deep / "a" / f"bright.{kind}"
+    dark = [Image.fromarray(bright // 40)] if page else []
+    first, *others = *dark, Image.fromarray(bright)
+    first.save(path, **({"save_all": True, "append_images": others} if page else {}))
+    found = check_data(data, workers=1)
+    assert found.levels == (0, 4095)
+    assert found.clipped == {f"train: a/bright.{kind}": (0, 255 * 40)}
+    said = (
+        f"1 image has values outside levels=0-4095, which are clipped: train: a/bright.{kind}; "
+        "DATA,levels=0-10200 keeps them"
+    )
+    assert said in list(found.summary())
+    dataset = open_dataset(data, split="all")
+    quick = quick_check(dataset, select(dataset, np.empty(0, np.int64)))
+    assert quick is not None
+    assert said.replace("train: ", "") in quick.notes()
+    assert check_data(f"{data},levels=0-10200", workers=1).clipped == {}

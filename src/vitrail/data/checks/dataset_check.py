@@ -13,6 +13,7 @@ from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.checks.image_check import ImageChecker, ImageInfo, check_each_image
 from vitrail.data.checks.near_duplicates import SMALLEST
+from vitrail.data.checks.quick_check import say_clipped
 from vitrail.data.checks.same_images import CheckedImage, group_same_images
 from vitrail.data.dataset import ImageDataset, select
 from vitrail.data.datasets.groups import say_groups
@@ -25,6 +26,7 @@ from vitrail.data.datasets.unreadable_list import (
     write_unreadable_list,
 )
 from vitrail.data.decoding.decode import LIMITS, Limits
+from vitrail.data.decoding.reading import show_level
 from vitrail.data.loader import LoaderConfig
 from vitrail.data.rng import shuffled
 from vitrail.files import check_writable, make_folder
@@ -61,6 +63,10 @@ class DatasetCheck(Result):
     """Images below 32 pixels and half the median, as `split: path`."""
     constant: list[str]
     """Images of one color, such as all black, as `split: path`."""
+    clipped: dict[str, tuple[float, float]]
+    """Images with values outside the levels of black and white, as `split: path`: their range."""
+    levels: tuple[float, float] | None
+    """Values of black and white in images of more than 8 bits, where one rule holds for all."""
     empty: list[str]
     """Classes without a good image, as `split: class`."""
     imbalance: float
@@ -105,6 +111,8 @@ class DatasetCheck(Result):
         if self.constant:
             some = "; ".join(self.constant[:3])
             yield f"images of one color: {len(self.constant):,}, such as {some}"
+        if self.clipped and self.levels is not None:
+            yield say_clipped(self.clipped, self.levels)
         yield from (f"no good image: {name}" for name in self.empty[:10])
         yield from (f"unreadable: {bad['path']}: {bad['reason']}" for bad in self.bad[:10])
         if len(self.bad) > 10:
@@ -130,6 +138,9 @@ class DatasetCheck(Result):
         for name in self.constant:
             split, _, path = name.partition(": ")
             yield split, path, "nothing can be learned from it", "one color"
+        for name, ends in self.clipped.items():
+            split, _, path = name.partition(": ")
+            yield split, path, "values of {} to {}".format(*map(show_level, ends)), "clipped"
         for what, groups in self.same_images().items():
             for first, *others in groups:
                 for other in others:
@@ -270,6 +281,13 @@ def _summarize(
             for i in indices
             if looks[split][i].constant
         ],
+        clipped={
+            f"{split}: {splits[split].where(i)}": ends
+            for split, indices in good.items()
+            for i in indices
+            if (ends := looks[split][i].clipped)
+        },
+        levels=next((each.reading.levels for each in splits.values() if each.reading), None),
         empty=[
             f"{split}: {encodable(name)}"
             for split, each in counts.items()

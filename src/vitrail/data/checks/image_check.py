@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitrail.data.checks.near_duplicates import SMALLEST, perceptual_hash
-from vitrail.data.checks.quick_check import is_constant
+from vitrail.data.checks.quick_check import Range, is_constant, range_outside
 from vitrail.data.dataset import ImageDataset, UnreadableImage
 from vitrail.data.decoding.decode import ImageError, Limits, decode, read_header
 from vitrail.data.loader import Loader, LoaderConfig, WorkerError
@@ -42,6 +42,8 @@ class ImageInfo(NamedTuple):
     bad: UnreadableImage | None = None
     constant: bool = False
     """Whether it has one color."""
+    clipped: Range | None = None
+    """The range of its values, if some are outside the levels of black and white."""
 
 
 class ImageChecker:
@@ -59,6 +61,7 @@ class ImageChecker:
         return [self._look(self._splits[split], i, (split, i) in self._measured) for i in indices]
 
     def _look(self, dataset: ImageDataset, index: int, measure: bool) -> ImageInfo:
+        clipped = None
         try:
             content = dataset.read(index)
             if isinstance(content, np.ndarray):
@@ -80,6 +83,7 @@ class ImageChecker:
                     shrink=shrink,
                     reading=dataset.reading,
                 )
+                clipped = range_outside(dataset, content)
                 mode, shape = f"{header.format} {header.mode}", (header.height, header.width)
         except ImageError as error:
             return _failed(UnreadableImage(dataset.where(index), str(error), error.kind))
@@ -88,7 +92,7 @@ class ImageChecker:
             return _failed(UnreadableImage(dataset.where(index), reason, "unreadable"))
         moments = _moments(pixels) if measure else None
         look = perceptual_hash(pixels)
-        return ImageInfo(digest, look, shape, mode, moments, constant=is_constant(pixels))
+        return ImageInfo(digest, look, shape, mode, moments, None, is_constant(pixels), clipped)
 
     def crashed(self, split: str, index: int) -> ImageInfo:
         """Say of an image that it ended its worker."""
