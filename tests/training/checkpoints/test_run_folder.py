@@ -56,7 +56,9 @@ BINDING: dict[str, tuple[dict[str, Any], str]] = {
     "no randaugment": (
         {"augment": replace(TOY.augment, randaugment=None)},
         "augment.randaugment.layers 2 → None, augment.randaugment.magnitude 10.0 → None, "
-        "augment.randaugment.operations big_vision → None",
+        "augment.randaugment.operations big_vision → None, "
+        "augment.randaugment.probability 1.0 → None, "
+        "augment.randaugment.magnitude_std 0.0 → None",
     ),
     "two": (
         {"batch": 8, "optim": replace(TOY.optim, kind="sgd")},
