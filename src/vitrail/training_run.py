@@ -21,7 +21,7 @@ from vitrail.data.checks.trainable import check_trainable
 from vitrail.data.class_balance import balance_notes
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.streaming import Cursor, join_cursors
-from vitrail.data.trained_on import TrainedOn, record_images
+from vitrail.data.trained_on import TrainedOn, join_records, record_images
 from vitrail.data.unreadable import UnreadableImages
 from vitrail.distributed import Processes
 from vitrail.evaluation.probes.fewshot_monitor import FewShotMonitor
@@ -429,7 +429,11 @@ class TrainingRun:
             own = record_images(self.seen, [held] if held else [], place)
         except OSError as error:
             raise InputError(f"{place}: could not be saved: {error.strerror or error}") from None
-        return extend_record(self.before, own, self.provenance)
+        record = extend_record(self.before, own, self.provenance)
+        teacher = getattr(self.task, "teach", None)  # its answers are of images that it knows
+        both = join_records([record, getattr(teacher, "trained_on", None)])
+        assert both is not None
+        return both
 
     def _write_model(self) -> None:
         tensors = full_state_dict(self.model)

@@ -12,7 +12,9 @@ from tests.coin_flips import HONEST, learn_by_heart, write_noise
 from vitrail import evaluate, knn
 from vitrail.config import InputError
 from vitrail.recipes.folds import FoldsResult
+from vitrail.training.losses import DistillConfig
 from vitrail.training.run_data import open_run_data
+from vitrail.training.train_config import FewShotConfig
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +83,59 @@ def test_a_hold_out_leaves_no_image_in_neither(photos: Path, tmp_path: Path) -> 
     train, chosen = (images_of(tmp_path / "spared", split) for split in ("train", "val"))
     assert (len(train), len(chosen)) == (72, 18)
     assert not (train | chosen) & images_of(tmp_path / "run", "val") - held
+
+
+def test_without_evaluation_all_images_are_trained_on(photos: Path, tmp_path: Path) -> None:
+    bare = {"val_split": "", "eval_every": None}
+    learn_by_heart(photos, tmp_path / "run", steps=1, settings=bare)
+    assert len(images_of(tmp_path / "run", "train")) == 100
+    with pytest.raises(InputError, match=r"all 100 images of .* were trained on"):
+        evaluate(tmp_path / "run", str(photos))
+    few = {**bare, "fewshot": FewShotConfig(data=str(photos), shots=(1,), every=None, seeds=1)}
+    learn_by_heart(photos, tmp_path / "few", steps=1, settings=few)
+    assert len(images_of(tmp_path / "few", "train")) == 90  # the others are what few-shot measures
+
+
+def test_all_of_other_images_is_validated_on(photos: Path, tmp_path: Path) -> None:
+    """Neither side gives a tenth away, unless both are the same folder."""
+    other = write_noise(tmp_path / "other", 20, seed=1)
+    found = learn_by_heart(photos, tmp_path / "run", settings={"val_data": str(other)})
+    train, held = (images_of(tmp_path / "run", split) for split in ("train", "val"))
+    assert (len(train), len(held), found.images) == (100, 40, 40)
+    assert found.top1 is not None
+    assert found.top1 < HONEST
+    assert evaluate(tmp_path / "run", str(other)).images == 40
+    again = {"val_data": f"folder:{photos.parent}/../{photos.parent.name}/photos"}
+    same = learn_by_heart(photos, tmp_path / "same", steps=1, settings=again)
+    train, held = (images_of(tmp_path / "same", split) for split in ("train", "val"))
+    assert (len(train), len(held), same.images) == (90, 10, 10)
+    assert not train & held
+
+
+def test_pre_training_without_labels_leaves_no_image_in_neither(
+    photos: Path, tmp_path: Path
+) -> None:
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for number, path in enumerate(sorted(photos.rglob("*.png"))):
+        (flat / f"{number}.png").write_bytes(path.read_bytes())
+    words = {"steps": 1, "task": "masked-patches"}
+    learn_by_heart(flat, tmp_path / "run", **words)
+    train, held = (images_of(tmp_path / "run", split) for split in ("train", "val"))
+    assert (len(train), len(held)) == (90, 10)
+    learn_by_heart(flat, tmp_path / "all", **words, settings={"val_split": "", "eval_every": None})
+    assert len(images_of(tmp_path / "all", "train")) == 100
+
+
+def test_a_teacher_has_seen_what_its_student_learns(photos: Path, tmp_path: Path) -> None:
+    """A student of other images answers for its teacher's by what the teacher knows of them."""
+    teacher = learn_by_heart(photos, tmp_path / "teacher", steps=1)
+    other = write_noise(tmp_path / "other", 10, seed=1)
+    distill = {"distill": DistillConfig(teacher=str(teacher.folder))}
+    student = learn_by_heart(other, tmp_path / "student", steps=1, settings=distill)
+    for model in (student.folder, student.folder / "model"):
+        assert evaluate(model, str(photos)).images == 10
+        assert evaluate(model, str(other)).images == 2
 
 
 def test_a_class_of_one_image_is_known_before_the_first_fold(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from PIL import Image
 from tests.shelf import refusal
 from vitrail.config import to_dict
 from vitrail.data.dataset import ImageDataset
+from vitrail.data.trained_on import record_images
+from vitrail.training.checkpoints.run_folder import TRAINED_ON
 from vitrail.training.run_data import open_datasets, open_run_data
 from vitrail.training.train_config import TrainConfig
 
@@ -52,6 +54,8 @@ def test_a_runs_data_is_what_training_used(tmp_path: Path, settings: dict[str, A
     config = begin(tmp_path / "run", data, **settings)
     train, val = open_datasets(config)
     assert isinstance(train, ImageDataset)
+    assert val is not None
+    record_images(train, [val], tmp_path / "run" / TRAINED_ON)
     assert paths(open_run_data(tmp_path / "run")) == paths(val)
     assert paths(open_run_data(tmp_path / "run", "val")) == paths(val)
     assert paths(open_run_data(tmp_path / "run", "train")) == paths(train)
@@ -73,7 +77,7 @@ def test_other_splits_are_those_of_the_dataset(tmp_path: Path) -> None:
 def test_a_runs_images_without_labels_are_found_again(tmp_path: Path) -> None:
     data = save_folder(tmp_path / "images")
     config = begin(tmp_path / "run", f"{data}/cat", task="mae")
-    train, val = open_datasets(config, labels=False)
+    train, val = open_datasets(config, labels=False)  # the run left no record
     assert isinstance(train, ImageDataset)
     assert len(train) == 18
     assert paths(open_run_data(tmp_path / "run")) == paths(val)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 
@@ -24,9 +23,7 @@ from vitrail.data.datasets.open import (
     subset_of,
     whole_data,
 )
-from vitrail.data.decoding.reading import split_reading
 from vitrail.data.split import HELD_OUT, NoSplitError, plain_name, spell, split_dataset
-from vitrail.data.subsets import split_subset
 from vitrail.data.trained_on import (
     HELD,
     TRAINED,
@@ -40,7 +37,7 @@ from vitrail.data.transforms.preprocess import Preprocess, default_preprocess
 from vitrail.evaluation.evaluation_result import Selected
 from vitrail.text import expand, show
 from vitrail.training.checkpoints.run_folder import CONFIG, TRAINED_ON, find_run
-from vitrail.training.run_data import open_as_before
+from vitrail.training.run_data import open_as_before, same_data
 from vitrail.training.train_config import TrainConfig
 from vitrail.weights.loaded import AnyModel, LoadedModel
 from vitrail.weights.model_folder import load_trained_on
@@ -334,18 +331,3 @@ def read_run_config(model: AnyModel) -> TrainConfig | None:
         return from_dict(TrainConfig, read_file(path)) if path.is_file() else None
     except (InputError, OSError):  # another project's config.yaml
         return None
-
-
-def same_data(trained: str, asked: Data) -> bool:
-    """Tell whether a run's data is what was asked for, however the two are written."""
-    if not isinstance(asked, str | os.PathLike):
-        return False
-    here, there = (split_subset(split_reading(os.fspath(each))[0])[0] for each in (asked, trained))
-    if here == there:
-        return True
-    return _place(here) == _place(there) is not None
-
-
-def _place(text: str) -> Path | None:
-    path = expand(text.removeprefix("folder:"))
-    return path.resolve() if path.exists() else None

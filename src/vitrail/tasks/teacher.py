@@ -12,6 +12,7 @@ from vitrail.config import InputError
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.training.losses import ClassLoss
 from vitrail.weights.load import load
+from vitrail.weights.trained_on_record import lineage
 
 log = logging.getLogger("vitrail")
 
@@ -46,6 +47,7 @@ class Teacher:
         self._order = _find_classes(source, loaded.classes, model.spec.classes, classes)
         self._model = model.to(device).eval().requires_grad_(False)
         self.spec = model.spec
+        self.trained_on = lineage(loaded.trained_on, loaded.provenance)
         # The student's x is (pixel - mean) / std; the teacher wants the same pixel, its own way.
         ours, theirs = (
             torch.tensor([each.mean, each.std], device=device)[:, None, :, None, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from vitrail.data.datasets.open import (
     open_stand_in,
     whole_data,
 )
+from vitrail.data.decoding.reading import split_reading
 from vitrail.data.grouped_split import hold_out_groups, torn_groups
 from vitrail.data.name_hashes import name_hashes
 from vitrail.data.split import (
@@ -33,8 +35,9 @@ from vitrail.data.split import (
     spell,
     split_dataset,
 )
+from vitrail.data.subsets import split_subset
 from vitrail.data.trained_on import HELD, TRAINED, TrainingImages, load_images
-from vitrail.text import quoted
+from vitrail.text import expand, quoted
 from vitrail.training.checkpoints.run_folder import CONFIG, TRAINED_ON
 from vitrail.training.train_config import TrainConfig
 
@@ -95,7 +98,7 @@ def open_datasets(
         if labels:
             _check_held_out(config, *divided)
         return divided
-    train_set = open_data(data, split="train", labels=labels)
+    train_set = open_data(data, split=_train_split(config, data), labels=labels)
     if isinstance(train_set, ImageStream):
         _check_stream(train_set, config)
     val_set = _open_val(config, data, labels=labels)
@@ -136,6 +139,39 @@ def _single_images(config: TrainConfig, dataset: ImageDataset) -> InputError:
         f"{dataset.name}: {what}, so none can be held out; expected two or more images a class "
         f"(ten are better): add images, or train on all of them without measuring: {flags}"
     )
+
+
+def _train_split(config: TrainConfig, data: Data) -> str:
+    """Name the split to train on: all of a dataset without splits, where none of it is measured."""
+    measured = [config.fewshot.data]
+    if config.val_split:
+        measured.append(config.val_data or config.data)
+    if any(each and same_data(each, data) for each in measured) or is_divided(data):
+        return "train"
+    return "all"
+
+
+def _val_split(config: TrainConfig, data: Data) -> str:
+    """Name the split to evaluate on: all of `val_data` without splits, unless it is `data`."""
+    other = config.val_data
+    if other is None or config.val_split != "val" or same_data(other, data) or is_divided(other):
+        return config.val_split
+    return "all"
+
+
+def same_data(one: str, other: Data) -> bool:
+    """Tell whether two are the same data, however they are written."""
+    if not isinstance(other, str | os.PathLike):
+        return False
+    here, there = (split_subset(split_reading(os.fspath(each))[0])[0] for each in (other, one))
+    if here == there:
+        return True
+    return _place(here) == _place(there) is not None
+
+
+def _place(text: str) -> Path | None:
+    path = expand(text.removeprefix("folder:"))
+    return path.resolve() if path.exists() else None
 
 
 def _divide_training(
@@ -254,7 +290,7 @@ def _open_val(config: TrainConfig, data: Data, *, labels: bool) -> ImageDataset 
         return None  # an object is one split: its own images would be trained on
     try:
         found = open_data(
-            config.val_data or whole_data(data), split=config.val_split, labels=labels
+            config.val_data or whole_data(data), split=_val_split(config, data), labels=labels
         )
     except NoSplitError as error:
         if labels:
@@ -311,16 +347,20 @@ def open_run_data(run: Path | TrainConfig, split: str | None = None) -> ImageDat
     """
     config = read_config(run) if isinstance(run, Path) else run
     validated = bool(config.hold_out or config.folds or config.val_split)
-    asked = spell(split or ("val" if validated else "train"))
+    asked, record = spell(split or ("val" if validated else "train")), None
     if asked in ("train", "val"):
         folder = config.out if isinstance(run, TrainConfig) else run
-        if (found := _open_recorded(config, load_images(folder / TRAINED_ON), asked)) is not None:
+        record = load_images(folder / TRAINED_ON)
+        if (found := _open_recorded(config, record, asked)) is not None:
             return found
         if (divided := _divide_training(config, config.data, labels=False)) is not None:
             return divided[asked == "val"]
-    if asked == "train":
-        return open_dataset(config.data, split="train", labels=False)
-    used = config.val_split if asked == "val" and config.val_split else asked
+    if asked == "train":  # runs that left no record trained on `train`
+        used = "train" if record is None else _train_split(config, config.data)
+        return open_dataset(config.data, split=used, labels=False)
+    used = asked
+    if asked == "val" and config.val_split:
+        used = config.val_split if record is None else _val_split(config, config.data)
     return open_dataset(config.val_data or whole_data(config.data), split=used, labels=False)
 
 

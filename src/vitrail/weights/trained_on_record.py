@@ -52,12 +52,19 @@ def extend_record(
     before: TrainedOn | None, own: TrainingImages, provenance: Provenance | None
 ) -> TrainedOn:
     """Put a training before those that its weights had; note weights of ours without a record."""
-    if before is not None:
-        return replace(before, trainings=(own, *before.trainings))
-    changes = () if provenance is None else provenance.changes[:-1]  # the last is this training
-    known = not any(change.startswith(TRAINED) for change in changes)
-    unrecorded = () if known or provenance is None else (provenance.source,)
-    return TrainedOn(trainings=(own,), unrecorded=unrecorded)
+    if provenance is not None:  # its last change is this training
+        provenance = replace(provenance, changes=provenance.changes[:-1])
+    before = lineage(before, provenance) or TrainedOn()
+    return replace(before, trainings=(own, *before.trainings))
+
+
+def lineage(record: TrainedOn | None, provenance: Provenance | None) -> TrainedOn | None:
+    """Return a record, or of weights of ours without one, that it is missing."""
+    if record is not None or provenance is None:
+        return record
+    if not any(change.startswith(TRAINED) for change in provenance.changes):
+        return None
+    return TrainedOn(unrecorded=(provenance.source,))
 
 
 def write_trained_on(record: TrainedOn, folder: Path) -> TrainedOnFacts:
