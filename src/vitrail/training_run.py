@@ -406,19 +406,32 @@ class TrainingRun:
                     self._score()
                 except StopRequested:  # the last checkpoint is saved
                     raise Stopped(self.signals.number or signal.SIGTERM, step) from None
-        chooses = config.keep == "best" or config.patience > 0 or bool(kept and kept.thresholds)
-        chosen_on = self.val_set.name if chooses and self.val_set else None
         for unreadable in (self.unreadable, self.validator and self.validator.unreadable):
             if unreadable and unreadable.bad:
                 log.warning("%s", unreadable.summary())
         if self.unsaved is not None:
             raise SaveError(f"{self.unsaved}; the model is in {folder / MODEL}")
         facts = self.cost.tell(self, step)
-        run = make_run(folder, ending, step, self.scored or kept, chosen_on, self.fewshot, **facts)
+        names = {"evaluated_on": self._evaluated_on, "chosen_on": self._chosen_on}
+        run = make_run(folder, ending, step, self.scored or kept, self.fewshot, **names, **facts)
         values = {**asdict(run), "folder": "."}
         self.processes.on_main(lambda: write_result(folder, values))
         self.metrics.note(str(run))
         return run
+
+    @property
+    def _evaluated_on(self) -> str | None:
+        """The name of the images that the result is of."""
+        held = self.score_set or self.val_set
+        return None if held is None else held.name
+
+    @property
+    def _chosen_on(self) -> str | None:
+        """The name of the images that choose among evaluations or thresholds, where any do."""
+        evaluated = self.best.best if self.config.keep == "best" else self.best.last
+        chooses = self.config.keep == "best" or self.config.patience > 0
+        chooses = chooses or bool(evaluated and evaluated.thresholds)
+        return self.val_set.name if chooses and self.val_set else None
 
     @cached_property
     def trained_on(self) -> TrainedOn:
@@ -426,7 +439,8 @@ class TrainingRun:
         place = self.config.out / TRAINED_ON
         try:
             held = self.score_set or self.val_set
-            own = record_images(self.seen, [held] if held else [], place)
+            chosen_on = self._chosen_on if self.score_set is None else None
+            own = record_images(self.seen, [held] if held else [], place, chosen_on or "")
         except OSError as error:
             raise InputError(f"{place}: could not be saved: {error.strerror or error}") from None
         record = extend_record(self.before, own, self.provenance)

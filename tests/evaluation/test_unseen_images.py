@@ -1,6 +1,7 @@
 """Every number is of images that were not trained on: labels by a coin, which only a leak beats."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,21 @@ import pytest
 
 from tests.coin_flips import HONEST, learn_by_heart, write_noise
 from tests.commands import run as command
-from vitrail import calibrate, compare, cross_validate, evaluate, fewshot, probe
-from vitrail.config import InputError
+from vitrail import (
+    bench,
+    calibrate,
+    compare,
+    cross_validate,
+    evaluate,
+    fewshot,
+    inspect,
+    probe,
+)
+from vitrail.config import Duration, InputError
 from vitrail.evaluation.choosing.rank_backbones import rank_backbones
+from vitrail.report.run_report import write_run_report
+from vitrail.training.checkpoints.run_folder import read_result
+from vitrail.training.run_result import Run, chose_itself
 from vitrail.weights.load import load
 from vitrail.weights.loaded import save
 
@@ -119,6 +132,65 @@ def test_a_run_without_a_record_is_asked_for_its_settings(
     found = evaluate(old, str(photos))
     assert found.images == 10
     assert any("was trained on is not recorded: its settings" in note for note in found.notes)
+
+
+@pytest.fixture(scope="module")
+def best(photos: Path) -> Run:
+    """Train with the best of several evaluations kept."""
+    settings = {"keep": "best", "eval_every": Duration(5, "steps")}
+    return learn_by_heart(photos, photos.parent / "best", steps=20, settings=settings)
+
+
+def test_images_that_chose_among_evaluations_are_named(
+    photos: Path, plain: Path, best: Run, tmp_path: Path
+) -> None:
+    said = "10 of 100 images that training held out of .*, which also chose a model's weights"
+    shutil.copytree(best.folder / "model", tmp_path / "copy")
+    old = tmp_path / "old"
+    shutil.copytree(best.folder, old)
+    shutil.rmtree(old / "trained_on")
+    loaded = load(str(best.folder))
+    object.__setattr__(loaded, "trained_on", None)
+    save(loaded, old / "model")
+    for model in (best.folder, best.folder / "model", tmp_path / "copy", old):
+        assert re.match(said, str(evaluate(model, str(photos)).selected))
+    whole = evaluate(best.folder, str(photos), split="all")
+    assert "10 of which also chose" in str(whole.selected)
+    for pair in ((plain, best.folder), (best.folder, plain)):
+        found = compare([*pair], str(photos), shots=(), batch=2)
+        assert re.match(said, str(found.selected))
+    for model in (plain, plain / "model"):
+        assert "chose" not in str(evaluate(model, str(photos)).selected)
+
+
+def test_a_run_says_that_its_images_chose(photos: Path, plain: Path, best: Run) -> None:
+    said = "the same images chose its weights or thresholds"
+    assert any(said in str(line) for line in best.summary())
+    assert said in write_run_report(best.folder).read_text()
+    again = read_result(plain / "result.json")
+    assert (again["chosen_on"], again["evaluated_on"]) == (None, f"{photos} (val)")
+    assert chose_itself("photos (val)", None)  # runs that do not say what they were evaluated on
+    assert not chose_itself("a tenth", "a fold")
+
+
+def test_every_output_says_how_many_images(photos: Path, plain: Path, tmp_path: Path) -> None:
+    """Those of `bench`, the page of `inspect`, and few-shot of `compare`."""
+    other = learn_by_heart(photos, tmp_path / "other", steps=1, settings={"hold_out": 0.3}).folder
+    chosen = f"10 of 100 images that training held out of {photos}"
+    measured = bench(plain, data=str(photos), backends=("pytorch",), images=2, rounds=1)
+    assert str(measured.selected) == chosen
+    assert any(chosen in str(line) for line in measured.summary())
+    for pair in ((plain, other), (other, plain)):
+        page = inspect(pair[0], data=str(photos), against=pair[1], count=4)
+        assert f"4 images from {chosen}" in page.description
+    found = compare([plain, other], str(photos), shots=(1,), seeds=1, batch=2)
+    assert str(found.few) == chosen
+    new = write_noise(tmp_path / "new", 20, seed=5)
+    found = compare([plain, other], str(new), shots=(1,), seeds=1, batch=2)
+    assert found.selected is not None
+    assert found.selected.images == 40
+    assert any("few-shot evaluated on 4 of 40 images" in str(line) for line in found.summary())
+    assert found.to_dict()["few"]["images"] == 4
 
 
 def test_models_are_compared_on_what_all_held_out(

@@ -58,6 +58,8 @@ class TrainingImages:
     """Hash of the dataset's folder, by which an image that was edited there is known."""
     filtered: bool = False
     """Whether `trained` is a Bloom filter, and what was held out is only counted."""
+    chosen_on: str = ""
+    """The name of what was held out, if it chose weights or thresholds."""
     trained: np.ndarray = field(repr=False)
     """Hashes (uint64), or a filter's bytes (uint8)."""
     held: np.ndarray = field(repr=False)
@@ -175,12 +177,16 @@ def join_records(records: Sequence[TrainedOn | None]) -> TrainedOn | None:
 
 
 def record_images(
-    train: ImageDataset | ImageStream, held: Sequence[ImageDataset], folder: Path | None = None
+    train: ImageDataset | ImageStream,
+    held: Sequence[ImageDataset],
+    folder: Path | None = None,
+    chosen_on: str = "",
 ) -> TrainingImages:
     """Record what is trained on and what is held out; `folder` keeps it, and maps a large one."""
     nothing = np.empty(0, np.uint64)
     arrays: dict[str, np.ndarray | Parts] = {"trained": nothing, "held": nothing}
     facts: dict[str, Any] = {"data": train.name, "kind": "unknown", "held_out": 0}
+    facts["chosen_on"] = chosen_on
     if isinstance(train, ImageStream):
         if names := train.shard_names():
             facts["kind"], arrays["trained"] = "shards", _hash_texts(names)

@@ -21,7 +21,7 @@ from vitrail.evaluation.class_matching import ClassMap, read_map
 from vitrail.evaluation.comparison_result import ComparedModel, Comparison
 from vitrail.evaluation.dataset_predictions import Predictions, join_predictions, predict_dataset
 from vitrail.evaluation.evaluate import BATCH, check_head, map_thresholds, open_matched
-from vitrail.evaluation.evaluation_result import EvaluationResult
+from vitrail.evaluation.evaluation_result import EvaluationResult, Selected
 from vitrail.evaluation.features.compute import open_pair
 from vitrail.evaluation.features.extract import extract
 from vitrail.evaluation.features.feature_store import features_folder
@@ -82,7 +82,7 @@ def compare(
             log_line(f"evaluating {name_model(model)}")
             found.append(_evaluate(opened, model, each, data, classes, batch, processes.device))
             if few_images is not None:
-                few.append(_few_shot(each, few_images, shots, seeds, processes.device))
+                few.append(_few_shot(each, few_images[:2], shots, seeds, processes.device))
         if not shots and not any(result for _, result, _ in found):
             raise InputError(
                 f"none of the models has the classes of {name_data(data)}: {found[0][2][0]}"
@@ -115,6 +115,7 @@ def compare(
         pairs=tests,
         images=common,
         selected=opened.selected,
+        few=None if few_images is None else few_images[2],
         notes=opened.notes,
     )
 
@@ -177,14 +178,14 @@ def compare_predictions(
 
 def _open_few(
     models: Sequence[AnyModel], data: Data, split: str | None, shots: Sequence[int], seeds: int
-) -> tuple[ImageDataset, ImageDataset]:
+) -> tuple[ImageDataset, ImageDataset, Selected]:
     """Open the images that few-shot learns from and is evaluated on; refuse what they lack."""
-    train, test, _, _ = open_pair(data, split, models, default="val")
+    train, test, selected, _ = open_pair(data, split, models, default="val")
     try:
         check_shots(train, shots, seeds)
     except InputError as error:
         raise InputError(f"{error}; a bare --shots leaves few-shot out") from None
-    return train, test
+    return train, test, selected
 
 
 def _few_shot(

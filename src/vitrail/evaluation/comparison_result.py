@@ -79,6 +79,8 @@ class Comparison(Result):
     """Images that every model with an accuracy has predicted."""
     selected: Selected | None = None
     """How many images of how many accuracy was measured on, and why those."""
+    few: Selected | None = None
+    """The same of few-shot accuracy, where it was measured."""
     notes: tuple[str, ...] = ()
     """What a person should know before believing the numbers, one line each."""
 
@@ -99,6 +101,7 @@ class Comparison(Result):
         ]
         rows = [each.to_dict() for each in self.models]
         found = {"data": self.data, "images": self.images, "selected": to_plain(self.selected)}
+        found["few"] = to_plain(self.few)
         return {**found, "notes": list(self.notes), "models": rows, "pairs": pairs}
 
     def summary(self) -> Iterator[ResultTable | str]:
@@ -116,6 +119,8 @@ class Comparison(Result):
         yield from self.notes
         if self.selected is not None:
             yield f"evaluated on {self.selected}"
+        if self.few is not None and self.few != self.selected:
+            yield f"few-shot evaluated on {self.few}"
         for one, two, test in self.pairs:
             points = [f"{100 * value:+.2f}" for value in test.difference]
             wins = f"only {two + 1} is correct on {test.only_second:,}, only {one + 1} on "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,7 +37,13 @@ from vitrail.data.trained_on import (
 from vitrail.data.transforms.preprocess import Preprocess, default_preprocess
 from vitrail.evaluation.evaluation_result import Selected
 from vitrail.text import expand, show
-from vitrail.training.checkpoints.run_folder import CONFIG, TRAINED_ON, find_run
+from vitrail.training.checkpoints.run_folder import (
+    CONFIG,
+    RESULT,
+    TRAINED_ON,
+    find_run,
+    read_result,
+)
 from vitrail.training.run_data import open_as_before, same_data
 from vitrail.training.train_config import TrainConfig
 from vitrail.weights.loaded import AnyModel, LoadedModel
@@ -136,7 +143,8 @@ def _open_images(
     part, known = subset_of(data), _Known.of(models, data, whole)
     trained = known.statuses == TRAINED
     if asked == "all":
-        chosen, why = np.ones(len(whole), bool), f"of {title}{known.say_trained()}"
+        why = f"of {title}{known.say_trained()}{known.say_chose()}"
+        chosen = np.ones(len(whole), bool)
     elif not trained.any() and (split is not None or learns):
         found = open_dataset(data, split=asked, labels=labels)
         other = open_dataset(data, split="train", labels=labels) if asked == "val" else None
@@ -179,7 +187,7 @@ def _open_split(
     if text and split is None and not labels and not is_labeled(dataset):
         dataset = open_dataset(data, split="all", labels=False)
     known = _Known.of(models, data, dataset)
-    why = f"of {dataset.name}{known.say_trained()}"
+    why = f"of {dataset.name}{known.say_trained()}{known.say_chose()}"
     return OpenedImages(dataset, Selected(len(dataset), len(dataset), why), known.notes)
 
 
@@ -232,11 +240,14 @@ class _Known:
     unrecorded: tuple[str, ...]
     """Models of which nobody recorded what they were trained on."""
     notes: tuple[str, ...]
+    chose: np.ndarray
+    """(images) whether a model's weights or thresholds were chosen by it."""
 
     @classmethod
     def of(cls, models: Sequence[AnyModel], data: Data, dataset: ImageDataset) -> _Known:
         """Look up a dataset's images in the records of models."""
         statuses, notes, unrecorded = np.zeros(len(dataset), np.uint8), list[str](), list[str]()
+        chose = np.zeros(len(dataset), bool)
         for model in models:
             record, said = read_record(model, data)
             notes += said
@@ -247,6 +258,7 @@ class _Known:
             for each in record.trainings:
                 found, changed = each.statuses(dataset)
                 statuses = np.maximum(statuses, found)
+                chose |= (found == HELD) & bool(each.chosen_on)
                 if changed and (found != UNSEEN).any():
                     notes.append(
                         f"{changed:,} images have names that {name_model(model)} knows, but other "
@@ -259,7 +271,8 @@ class _Known:
                         f"{share:.0%} of images that were not trained on count as trained on, too"
                     )
         names = tuple(map(name_model, models))
-        return cls(statuses, names, tuple(dict.fromkeys(unrecorded)), tuple(dict.fromkeys(notes)))
+        unknown = tuple(dict.fromkeys(unrecorded))
+        return cls(statuses, names, unknown, tuple(dict.fromkeys(notes)), chose)
 
     def why(self, name: str) -> str:
         """Say why the images are measured that were not trained on."""
@@ -269,8 +282,18 @@ class _Known:
         if not held:
             return f"of {name} that were not trained on"
         if not new:
-            return f"that training held out of {name}"
-        return f"of {name}: {held:,} that training held out and {new:,} that it never had"
+            return f"that training held out of {name}{self.say_chose(held)}"
+        said = f"of {name}: {held:,} that training held out and {new:,} that it never had"
+        return f"{said}{self.say_chose(held + new)}"
+
+    def say_chose(self, measured: int | None = None) -> str:
+        """Say how many of the measured images, by default all, chose a model, where some did."""
+        chose = self.chose if measured is None else self.chose & (self.statuses != TRAINED)
+        if not (count := int(chose.sum())):
+            return ""
+        which = "which" if count == (measured or len(chose)) else f"{count:,} of which"
+        said = "also chose a model's weights or thresholds: numbers are a little too good"
+        return f", {which} {said}"
 
     def say_trained(self) -> str:
         """Say how many images were trained on, where some were."""
@@ -319,6 +342,8 @@ def read_record(model: AnyModel, data: Data) -> tuple[TrainedOn | None, tuple[st
         return None, ()
     said = "its settings and the images that are there now tell it"
     note = f"what {show(run)} was trained on is not recorded: {said}"
+    with suppress(InputError):
+        made = replace(made, chosen_on=read_result(run / RESULT).get("chosen_on") or "")
     return TrainedOn(trainings=(made,)), (note,)
 
 

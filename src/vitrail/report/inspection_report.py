@@ -150,10 +150,10 @@ def inspect(
     given = [images] if is_one(images) else list(images)
     size = as_size(image)
     chosen: dict[str, Any] = {"data": data, "split": split, "count": count, "device": device}
-    inputs = open_inputs(model, given, **chosen, image=size)
+    inputs = open_inputs(model, given, **chosen, image=size, beside=against)
     if layers is not None:
         sections.check_layers(inputs, layers)
-    other = None if against is None else open_inputs(against, given, **chosen)
+    other = None if against is None else open_inputs(against, given, **chosen, beside=model)
     report = make_report(inputs, against=other, layers=layers, run=find_run(model), predicted=count)
     return report if out is None else report.write(Path(out))
 
@@ -199,7 +199,9 @@ def _describe(inputs: ReportInputs, against: ReportInputs | None, run: RunSummar
         text = ""
     measured = format_image_count(len(inputs.measured)) if inputs.measured else "no images"
     beside = "" if against is None else f", compared with {against.name}"
-    text += f" Inspected with {measured}{beside}."
+    chosen = "" if inputs.selected is None else f" from {inputs.selected}"
+    text += f" Inspected with {measured}{chosen}{beside}."
+    text += "".join(f" {note[0].upper()}{note[1:]}." for note in inputs.notes)
     if isinstance(inputs.model, BiT):
         text += " A BiT is a ResNet: it has no tokens, so no overlays, positions or token norms."
     if inputs.loaded.preprocess is None:

@@ -17,6 +17,7 @@ from vitrail.data.image_inputs import ImageLike
 from vitrail.data.transforms.apply import normalize
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.distributed import choose_device
+from vitrail.evaluation.evaluation_result import Selected
 from vitrail.evaluation.inputs import is_labeled, open_images, preprocess_of
 from vitrail.models import BiT, ViT
 from vitrail.models.spec import Size, check_division
@@ -42,6 +43,9 @@ class ReportInputs:
     measured: Sequence[ReportImage]
     dataset: ImageDataset | None = None
     """Where the measured images are from, unless they are files."""
+    selected: Selected | None = None
+    """Which images of DATA those of the dataset are, and why those."""
+    notes: tuple[str, ...] = ()
 
     @property
     def model(self) -> ViT | BiT:
@@ -97,25 +101,32 @@ def open_inputs(
     image: Size | None = None,
     count: int = 128,
     device: str | None = None,
+    beside: AnyModel | None = None,
 ) -> ReportInputs:
     """Load a model and prepare images for it: given ones, and up to `count` of a dataset.
 
-    A run that is given neither is inspected with its own validation images.
+    A run that is given neither is inspected with its own validation images. None of a dataset was
+    trained on by the model, nor by the one that is inspected `beside`.
     """
     if count < 1:
         raise InputError(f"count must be at least 1, got {count}")
-    dataset, run = None, find_run(model)
+    dataset, opened, run = None, None, find_run(model)
     if data is not None:
-        dataset = open_images(data, split, [model], labels=False).dataset
+        models = [model] if beside is None else [model, beside]
+        opened = open_images(data, split, models, labels=False)
+        dataset = opened.dataset
     elif not images and run is not None:
         dataset = open_run_data(run, split)
     elif split is not None:
         raise InputError("--split requires --data")
     elif not images:
         raise InputError("no images to inspect; give image files, or --data with a dataset")
-    return prepare_inputs(
+    found = prepare_inputs(
         as_loaded(model), images, dataset, image=image, count=count, device=device
     )
+    if opened is None:
+        return found
+    return replace(found, selected=opened.selected, notes=opened.notes)
 
 
 def prepare_inputs(

@@ -9,6 +9,7 @@ import numpy as np
 
 from vitrail.plotting.inspection_plots import Curves
 from vitrail.report.html_page import ReportSection, escape, format_image_count
+from vitrail.training.run_result import CHOSE_ITSELF, chose_itself
 
 WIDE = 0.05
 """An interval wider than this calls for more validation images."""
@@ -52,6 +53,8 @@ def _headline(result: Mapping[str, Any]) -> str:
         value, name = f"{loss:.4g}", "validation loss"
     else:
         value, name, said = f"{result['steps']:,}", "steps", "without validation images"
+    if chose_itself(result.get("chosen_on"), result.get("evaluated_on")):
+        said = f"{said}; {CHOSE_ITSELF}"
     drawn = ""
     if top1 is not None and (interval := result.get("top1_interval")):
         low, high = interval

@@ -83,6 +83,8 @@ class Run(Result):
     """Validation images that could not be read."""
     worst_classes: tuple[tuple[str, int, int], ...] = ()
     """The three classes with the lowest accuracy: name, images, correct ones."""
+    evaluated_on: str | None = None
+    """The validation images; older runs do not say."""
     chosen_on: str | None = None
     """The images that chose among the evaluations (`keep` best, `patience`) or the thresholds of
     several labels, where any did."""
@@ -140,6 +142,8 @@ class Run(Result):
             yield f"error    {self.mae:.4g} mean absolute, {self.rmse:.4g} root mean square"
         else:
             yield f"result   {self}"
+        if chose_itself(self.chosen_on, self.evaluated_on):
+            yield f"note     {CHOSE_ITSELF}"
         if self.worst_classes:
             worst = (f"{name} ({right} of {count})" for name, count, right in self.worst_classes)
             yield f"worst    {', '.join(worst)}"
@@ -190,12 +194,19 @@ class Run(Result):
         return {"run": values.pop("folder"), **values}
 
 
+CHOSE_ITSELF = "the same images chose its weights or thresholds, so the result is a little too good"
+
+
+def chose_itself(chosen_on: str | None, evaluated_on: str | None) -> bool:
+    """Tell whether the images that chose are those that the result is of, as in older runs."""
+    return chosen_on is not None and evaluated_on in (None, chosen_on)
+
+
 def make_run(
     folder: Path,
     ending: Ending,
     steps: int,
     kept: EvalResult | None,
-    chosen_on: str | None = None,
     fewshot: Mapping[str, float] | None = None,
     **facts: Any,
 ) -> Run:
@@ -210,7 +221,6 @@ def make_run(
         steps=steps,
         images=kept.images if kept else 0,
         skipped=kept.skipped if kept else 0,
-        chosen_on=chosen_on,
         **{"r2_interval" if "r2" in values else "top1_interval": kept.interval if kept else None},
         worst_classes=kept.worst if kept else (),
         fewshot={name.rpartition("/")[2]: each for name, each in (fewshot or {}).items()} or None,

@@ -35,6 +35,8 @@ class TrainingFacts:
     held_out: int
     place: str = ""
     filtered: bool = False
+    chosen_on: str = ""
+    """What was held out, if it chose weights or thresholds."""
 
 
 @dataclass(frozen=True, kw_only=True)

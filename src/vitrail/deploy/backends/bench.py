@@ -23,6 +23,7 @@ from vitrail.console import show_progress
 from vitrail.data.datasets.open import Data
 from vitrail.deploy.backends.backends import BACKENDS, MERGE_RATIO, REFERENCE, BackendContext
 from vitrail.deploy.exporting.samples import Samples, take_samples
+from vitrail.evaluation.evaluation_result import Selected
 from vitrail.files import temporary_folder
 from vitrail.machine import available_cores
 from vitrail.predictor import BatchingConfig, ModelLike, Predictor
@@ -69,6 +70,9 @@ class BenchmarkResult(Result):
     """Number of its images whose predictions were compared."""
     unavailable: dict[str, str]
     """Backends that could not be tried, and why."""
+    selected: Selected | None = None
+    """Which images of the user's data these are taken from, and why those."""
+    notes: tuple[str, ...] = ()
 
     def summary(self) -> Iterable[ResultTable | str]:
         """Give a table of the backends, and what is recommended."""
@@ -86,10 +90,12 @@ class BenchmarkResult(Result):
         for row in self.rows:
             yield f"{row.backend} {row.batching}: {row.verdict}"
         yield "Batching is batch x workers x threads per worker."
+        chosen = self.images if self.selected is None else f"{self.images}: {self.selected}"
         yield (
-            f"Measured on {self.count} images of {self.images}. Agreement: fraction with the same "
+            f"Measured on {self.count} images of {chosen}. Agreement: fraction with the same "
             f"top-1 as PyTorch; of {self.judged} images where a backend is not exact."
         )
+        yield from self.notes
         for backend, reason in self.unavailable.items():
             yield f"not measured: {backend}: {reason}"
 
@@ -170,7 +176,14 @@ def measure_backends(
     best = max(good, key=lambda index: rows[index].ratio)
     rows[best] = replace(rows[best], verdict=f"recommended: {rows[best].verdict}")
     return BenchmarkResult(
-        tuple(rows), rows[best], samples.name, len(timed), len(reference.logits), unavailable
+        tuple(rows),
+        rows[best],
+        samples.name,
+        len(timed),
+        len(reference.logits),
+        unavailable,
+        samples.selected,
+        samples.notes,
     )
 
 

@@ -14,6 +14,7 @@ from vitrail.data.datasets.open import Data, open_dataset
 from vitrail.data.decoding.decode import ImageError
 from vitrail.data.transforms.apply import eval_image
 from vitrail.data.transforms.preprocess import Preprocess
+from vitrail.evaluation.evaluation_result import Selected
 from vitrail.evaluation.inputs import open_images
 from vitrail.models.spec import Size
 from vitrail.weights.loaded import AnyModel
@@ -32,6 +33,9 @@ class Samples:
     """One class index per image; None for a multi-label dataset."""
     classes: tuple[str, ...]
     preprocess: Preprocess
+    selected: Selected | None = None
+    """Which images of the user's data they are taken from, and why those."""
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.contents)
@@ -62,9 +66,10 @@ def take_samples(
     Of `val`, those that a `model` was not trained on, whose accuracy they measure.
     """
     if model is None or data is None:
-        dataset = open_dataset(data or GENERATED, split=split)
+        opened, dataset = None, open_dataset(data or GENERATED, split=split)
     else:
-        dataset = open_images(data, None if split == "val" else split, (model,)).dataset
+        opened = open_images(data, None if split == "val" else split, (model,))
+        dataset = opened.dataset
     preprocess = preprocess.read_as(dataset)
     contents: list[Content] = []
     labels: list[int] = []
@@ -81,7 +86,8 @@ def take_samples(
     if not contents:
         raise InputError(f"{dataset.name} has no readable images")
     known = tuple(labels) if dataset.labels.ndim == 1 else None
-    return Samples(dataset.name, tuple(contents), known, dataset.classes, preprocess)
+    found = Samples(dataset.name, tuple(contents), known, dataset.classes, preprocess)
+    return found if opened is None else replace(found, selected=opened.selected, notes=opened.notes)
 
 
 def _spread(count: int) -> list[int]:
