@@ -57,7 +57,7 @@ def predict(
     Unreadable images are listed with the reason. The exit code is 2 only if no image can be read.
 
     Args:
-        images: Files or folders; a folder stands for all files in it that are not hidden.
+        images: Files, globs or folders; a folder stands for all images in and below it.
         top: Number of classes per image; a multi-label model's labels are all given.
         csv: Write a CSV file with one row per class of an image.
         parquet: Write a Parquet file with one row per image.
