@@ -50,7 +50,8 @@ RUNS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 OTHERS = {
-    "val_data": "shapes",
+    "val_data": "shapes", "hold_out_of": "train", "augment.window": "0.8", "loss.reduction": "mean",
+    "mim.mask.rounding": "up", "mim.pixels": "input", "distill.reduction": "mean",
     "checkpoint_every": "2", "mim.mask.ratio": "0.4", "mim.mask.masked": "0.7",
     "mim.mask.replaced": "0.05", "mim.mask.unit": "2", "mim.target": "colors",
     "mim.distance": "absolute", "mim.decoder.depth": "3", "mim.decoder.width": "24",

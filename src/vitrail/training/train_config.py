@@ -239,6 +239,8 @@ class TrainConfig:
             raise InputError("loss.smoothing is for classes; leave it out of a regression")
         if self.hold_out and self.val_data is not None:
             raise InputError("hold_out and val_data both say what is evaluated on; give one")
+        if self.hold_out_of != "all" and not self.hold_out:
+            raise InputError("hold_out_of is only used with hold_out; leave it out")
         if self.val_data is not None and not self.val_split:
             raise InputError("val_data is not used without val_split; leave one of them out")
         if self.folds == 1:

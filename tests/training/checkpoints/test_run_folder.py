@@ -102,13 +102,15 @@ FREELY: dict[str, Any] = {
     "more": steps(5),
     "more_from": 2,
     "hold_out_of": "train",
+    "test_data": "digits",
 }
 
 
 @pytest.mark.parametrize("name", FREELY)
 def test_settings_that_decide_nothing_are_taken(tmp_path: Path, name: str) -> None:
-    begin(toy(tmp_path))
-    used = {"checkpointing": True} if name == "checkpoint_every" else {}
+    needed = {"checkpoint_every": {"checkpointing": True}, "hold_out_of": {"hold_out": 0.2}}
+    used: dict[str, Any] = needed.get(name, {})
+    begin(toy(tmp_path, **used))
     changed = toy(tmp_path, **used, **{name: FREELY[name]})
     assert prepare_folder(changed, restart=False) is None
     assert from_dict(TrainConfig, read_file(tmp_path / "config.yaml")) == changed
