@@ -3,6 +3,7 @@
 Hypothesis times no example: the machine may be busy.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.material import ODD_IMAGES, REAL_WEIGHTS
 from tests.odd_images import make_odd_images
 from tests.published import save_timm_tiny
 
+gc.disable()  # until all is collected: a quarter of collecting was a search for garbage
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
@@ -30,6 +32,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("slow"):
             item.add_marker(skip)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on, but not among a million objects that stay to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

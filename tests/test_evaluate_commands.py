@@ -439,6 +439,7 @@ def test_a_run_is_evaluated_on_what_it_held_out(
         for place, file in enumerate(sorted((tmp_path / "more" / name).rglob("*.png"))):
             file.rename(tmp_path / "photos" / name / f"{number}-{place}.png")
     options = ("--steps", "1", "--batch", "4", "--hold-out", "0.25", "--out", "runs/photos", *CPU)
+    options += ("--no-report", "--no-calibration")
     model = "ViT/4@8,depth=1,width=16,heads=2,mlp=32"
     code, _, err = run(capsys, "train", "photos", "--model", model, *options)
     assert code == 0, err

@@ -107,6 +107,7 @@ def test_finetune_at_another_resolution(
     """Without a learning rate the classes of the same name keep their rows of the head."""
     model = ("--model", TINY.replace("@8", "@16")) if named else ("--image", "16")
     arguments = (*model, "--weights", f"run:{trained[0]}", "--steps", "10", "--lr", "0")
+    arguments = (*arguments, "--no-report", "--no-calibration")
     out = tmp_path / "run"
     code, said, err = run(
         capsys, "finetune", "digits", *arguments, "--out", str(out), "--json", *QUICK

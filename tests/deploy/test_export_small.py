@@ -32,6 +32,9 @@ onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 
 
+pytestmark = pytest.mark.usefixtures("onnx_once")
+
+
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
     torch.manual_seed(0)

@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from tests.deploy.serving import (
+    HEAD,
     NAMES,
     PREPROCESS,
     Server,
@@ -73,6 +74,17 @@ def server(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         yield running
 
 
+@pytest.fixture(scope="module")
+def guarded(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Run a server with a key in its environment, whose model says what it is unsure of."""
+    place = tmp_path_factory.mktemp("guarded")
+    folder = save_model(place / "doubts", uncertainty=doubtful(models / "first"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITRAIL_API_KEY", KEY)
+        with started(place, str(folder), "--unsure", "5%", "--workers", "1") as running:
+            yield running
+
+
 def test_an_image_gets_the_predictors_answer(server: Server, predictor: Predictor) -> None:
     expected = predictor.predict(image(1), top=3)
     for headers, body in (({}, image(1)), form(("a.png", image(1)))):
@@ -94,15 +106,12 @@ def test_a_regression_gives_its_numbers(server: Server, models: Path) -> None:
     assert told["images"] == [{"values": pytest.approx(dict(zip(NAMES, expected, strict=True)))}]
 
 
-def test_a_calibrated_model_says_what_it_is_unsure_of(models: Path, tmp_path: Path) -> None:
-    doubts = doubtful(models / "first")
-    folder = save_model(tmp_path / "doubts", uncertainty=doubts)
-    predictor = Predictor.load(folder, unsure="5%")
+def test_a_calibrated_model_says_what_it_is_unsure_of(guarded: Server) -> None:
+    predictor = Predictor.load(guarded.log.parent / "doubts", unsure="5%")
     asked = [image(seed) for seed in range(24)]
     expected = predictor.predict(asked)
     assert {each.unsure for each in expected} == {True, False}
-    with started(tmp_path, str(folder), "--unsure", "5%") as running:
-        found = [running.post("/predict", content)[2]["images"][0] for content in asked]
+    found = [guarded.post("/predict", content, X_API_Key=KEY)[2]["images"][0] for content in asked]
     for each, prediction in zip(found, expected, strict=True):
         assert each["unsure"] == prediction.unsure
         assert each["ood"] == pytest.approx(prediction.ood, abs=1e-6)
@@ -320,6 +329,24 @@ def test_uploads_leave_no_trace(server: Server) -> None:
             assert "MARKER" not in json.dumps(told)
     assert list((server.log.parent / "tmp").iterdir()) == []
     assert server.log.read_text() == ""
+
+
+def test_announced_bytes_take_nothing_from_others(server: Server) -> None:
+    line = b"Content-Length: %d\r\n\r\nab" % (9 * 2**20)
+    waiting = [server.raw(HEAD + line) for _ in range(60)]
+    statuses = [server.post("/predict", image(seed))[0] for seed in range(20)]
+    for client in waiting:
+        client.close()
+    assert statuses == [200] * 20
+
+
+def test_model_processes_do_not_get_the_key(guarded: Server) -> None:
+    assert guarded.ask("GET", "/models")[0] == 401
+    (worker,) = guarded.workers()
+    for name in ("environ", "cmdline"):
+        content = Path(f"/proc/{worker}/{name}").read_bytes()
+        assert content
+        assert KEY.encode() not in content
 
 
 def test_a_key_is_asked_for_and_sigterm_loses_nothing(models: Path, tmp_path: Path) -> None:

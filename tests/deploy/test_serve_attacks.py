@@ -18,7 +18,6 @@ from tests.deploy.serving import (
     HEAD,
     QUEUE,
     Server,
-    attacked,
     flood,
     form,
     image,
@@ -32,10 +31,9 @@ for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with attacked(tmp_path_factory.mktemp("attack")) as running:
-        yield running
+@pytest.fixture
+def server(attacked_server: Server) -> Server:
+    return attacked_server
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """Paths that lead elsewhere, and requests that mean nothing: each gets an answer, none a 500."""
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 from urllib.parse import quote
@@ -9,16 +8,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.deploy.serving import Server, attacked, form, image, read_all, status_of
+from tests.deploy.serving import Server, form, image, read_all, status_of
 
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
     pytest.importorskip(package)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with attacked(tmp_path_factory.mktemp("garbage")) as running:
-        yield running
+@pytest.fixture
+def server(attacked_server: Server) -> Server:
+    return attacked_server
 
 
 UPWARDS = [

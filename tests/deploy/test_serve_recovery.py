@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 from tests.cases import slow_but
-from tests.deploy.serving import HEAD, image, save_model, started
+from tests.commands import run
+from tests.deploy.serving import save_model
 from tests.shelf import refusal
 from vitrail.deploy.serving import batching
 from vitrail.deploy.serving.batching import Batcher, WorkerSlot
@@ -107,30 +108,6 @@ def test_a_client_can_not_take_the_whole_budget() -> None:
     assert take("a", 30) == 8
 
 
-def test_announced_bytes_take_nothing_from_others(tmp_path: Path) -> None:
-    model = save_model(tmp_path / "model")
-    with started(tmp_path, str(model), "--workers", "1") as server:
-        line = b"Content-Length: %d\r\n\r\nab" % (9 * 2**20)
-        waiting = [server.raw(HEAD + line) for _ in range(60)]
-        statuses = [server.post("/predict", image(seed))[0] for seed in range(20)]
-        for client in waiting:
-            client.close()
-    assert statuses == [200] * 20
-
-
-def test_model_processes_do_not_get_the_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VITRAIL_API_KEY", "correct-horse-battery")
-    with started(tmp_path, str(save_model(tmp_path / "model")), "--workers", "1") as server:
-        assert server.ask("GET", "/models")[0] == 401
-        (worker,) = server.workers()
-        for name in ("environ", "cmdline"):
-            content = Path(f"/proc/{worker}/{name}").read_bytes()
-            assert content
-            assert b"correct-horse" not in content
-
-
 def test_a_key_that_others_can_read_is_warned_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -164,18 +141,17 @@ BROKEN = [{"crop": 1e-9}, {"mean": [0.5], "std": [0.5]}, {"size": [33, 47]}, {"f
 
 @pytest.mark.parametrize("change", slow_but(BROKEN[1:2], BROKEN))
 def test_broken_preprocessing_is_refused_at_the_start(
-    tmp_path: Path, change: dict[str, object]
+    tmp_path: Path, change: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = save_model(tmp_path / "model") / "model.json"
     data = json.loads(record.read_text())
     del data["checksum"]
     data["preprocess"] |= change
     record.write_text(json.dumps(data))
-    command = [sys.executable, "-m", "vitrail", "serve", str(record.parent), "--port", "0"]
-    done = subprocess.run([*command, "--workers", "1"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("vitrail: ")
-    assert done.stderr.count("\n") == 1, done.stderr
+    code, out, err = run(capsys, "serve", str(record.parent), "--port", "0", "--workers", "1")
+    assert (code, out) == (2, "")
+    assert err.startswith("vitrail: ")
+    assert err.count("\n") == 1, err
 
 
 def test_the_largest_image_costs_less_than_300_megabytes() -> None:

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
+from tests.commands import run
 from tests.deploy.serving import (
     SMALL,
     Server,
@@ -146,7 +145,7 @@ def test_models_say_whether_they_have_one(server: Server) -> None:
 
 
 def test_an_index_of_something_else_is_refused(
-    place: Path, tmp_path: Path, predictor: Predictor
+    place: Path, tmp_path: Path, predictor: Predictor, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = save_model(tmp_path / "other", SMALL.replace("depth=2", "depth=3"))
     index = embed(other, place / "photos", tmp_path / "i.parquet")
@@ -163,12 +162,12 @@ def test_an_index_of_something_else_is_refused(
     finally:
         moved.rename(place / "photos")
     assert "its images are missing: " in told
-    command = [sys.executable, "-m", "vitrail", "serve", str(place / "model"), "--port", "0"]
-    command += ["--workers", "1", "--index", str(index)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("vitrail: ")
-    assert ended.stderr.count("\n") == 1
+    capsys.readouterr()
+    words = ("--port", "0", "--workers", "1", "--index", str(index))
+    code, out, err = run(capsys, "serve", str(place / "model"), *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("vitrail: ")
+    assert err.count("\n") == 1
 
 
 def test_images_that_are_no_files(tmp_path: Path, predictor: Predictor, place: Path) -> None:

@@ -62,11 +62,6 @@ def _try(out: Path, seconds: float, settings: dict[str, Any]) -> Ended:
     return train_in_child(toy(out, **settings), kill_after=seconds)
 
 
-@pytest.mark.usefixtures("peace")
-def test_kills_at_random_moments_change_no_byte(tmp_path: Path) -> None:
-    kill_often(tmp_path, kills=3, seed=1)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("peace")
 def test_twenty_kills_change_no_byte(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.cases import slow_but
 from tests.parity import peers
 from vitrail.config import InputError
 from vitrail.weights.files.tensor_files import weights_in_memory
@@ -33,19 +34,23 @@ WIDE = (
     *("so400m", "large", "1024"),
 )
 NARROW = [name for name in NAMES if not any(word in name for word in (*WIDE, "512", "448", "518"))]
-QUICK = [
-    *("vit_small_patch16_rope_224", "vit_small_patch16_rope_ape_224", "vit_base_patch16_gap_224"),
-    *("vit_base_patch16_siglip_512", "vit_so400m_patch14_siglip_224", "test_vit", "test_vit2"),
-    *("resnetv2_50x1_bit", *NARROW[::3]),
-]
-"""Those that run each time; the others are slow."""
-CASES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in NAMES]
+QUICK = """
+    test_vit test_vit2 test_vit4 vit_tiny_patch16_384 vit_base_patch16_224_miil
+    vit_base_patch16_gap_224 vit_base_patch16_siglip_512 vit_so400m_patch14_siglip_224
+    vit_base_patch16_rpn_224 vit_small_patch14_reg4_dinov2 vit_base_patch14_reg1_tipsv2
+    vit_dwee_patch16_reg1_gap_256 vit_base_patch32_clip_384 vit_base_mci_224 vit_small_r26_s32_224
+    deit_tiny_distilled_patch16_224 deit3_small_patch16_224 eva02_tiny_patch14_336
+    vit_pe_core_tiny_patch16_384 vit_small_patch16_rope_224 vit_small_patch16_rope_ape_224
+    vit_small_patch16_rope_mixed_224 vit_mediumd_patch16_rope_reg1_gap_256
+    vit_small_plus_patch16_dinov3_qkvb vit_base_patch16_sapiens2 beit_base_patch16_384
+    beit3_base_patch16_224 naflexvit_base_patch16_map naflexvit_base_patch16_siglip
+    vit_relpos_small_patch16_224 vit_srelpos_small_patch16_224 resnetv2_50x1_bit
+    resnetv2_34 resnetv2_50d_gn vit_small_resnet50d_s16_224
+"""
+"""One of each family, which run each time; the others are slow."""
+CASES = slow_but(QUICK.split(), NAMES)
 ALSO = ["vit_base_mci_224", "vit_tiny_r_s16_p8_224", "naflexvit_base_patch16_siglip"]
-WIDE_CASES = [
-    pytest.param(name, marks=[] if name in (*ALSO, *NARROW[1::8]) else pytest.mark.slow)
-    for name in NAMES
-    if name in VITS
-]
+WIDE_CASES = slow_but((*ALSO, *NARROW[1::24]), [name for name in NAMES if name in VITS])
 
 
 def build_timm(
@@ -135,9 +140,7 @@ FAMILIES = """
     vit_pe_core_base_patch16_224 vit_base_patch16_sapiens2 aimv2_large_patch14_224
     naflexvit_base_patch16_siglip vit_tiny_r_s16_p8_224 vit_small_patch16_rope_mixed_224
 """
-CHANGED = [
-    pytest.param(name, marks=[] if name in FAMILIES.split() else pytest.mark.slow) for name in VITS
-]
+CHANGED = slow_but(FAMILIES.split(), VITS)
 
 
 def build_changed(name: str) -> tuple[Any, dict[str, Any]]:
@@ -186,9 +189,9 @@ def test_what_no_tensor_shows_is_the_architectures(name: str) -> None:
     assert off <= 2e-5, f"{name} differs by {off:.1e}"
 
 
-def test_at_least_forty_run_each_time() -> None:
-    assert len(set(QUICK)) >= 40
-    assert set(QUICK) <= set(NAMES)
+def test_some_of_each_module_run_each_time() -> None:
+    assert all(set(QUICK.split()) & set(timm.list_models(module=module)) for module in MODULES)
+    assert set(QUICK.split()) <= set(NAMES)
     assert {*VITS, *RESNETS} <= set(NAMES)
 
 

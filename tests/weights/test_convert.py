@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import vitrail
+from tests.cases import slow
 from tests.data.decoding.images import photo
 from tests.parity import peers
 from vitrail.cli import main
@@ -234,7 +235,10 @@ def test_the_command_lists_published_weights(capsys: pytest.CaptureFixture[str])
     assert "timm:" in out
 
 
-def test_timms_vit_tiny_equals_timms(tmp_path: Path, timm_tiny: Path) -> None:
+@pytest.mark.parametrize("formats", [("npz",), slow(("hf", "torchvision", "bigvision", "vitrail"))])
+def test_timms_vit_tiny_equals_timms(
+    tmp_path: Path, timm_tiny: Path, formats: tuple[str, ...]
+) -> None:
     timm = peers.load("timm")
     loaded = vitrail.load(str(timm_tiny))
     assert sum(p.numel() for p in loaded.model.parameters()) == 5_717_416
@@ -248,7 +252,7 @@ def test_timms_vit_tiny_equals_timms(tmp_path: Path, timm_tiny: Path) -> None:
     with torch.inference_mode():
         ours, theirs = loaded.model(x), peer(x)
     assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
-    for to in ("npz", "hf", "torchvision", "bigvision", "vitrail"):
+    for to in formats:
         out = tmp_path / FILES.get(to, to)
         assert convert(str(timm_tiny), out, to).max_difference <= 1e-5
         with torch.inference_mode():

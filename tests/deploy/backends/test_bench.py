@@ -20,11 +20,14 @@ from vitrail.deploy.backends.bench import (
     bench,
 )
 from vitrail.deploy.backends.engines import open_onnx
+from vitrail.deploy.exporting import onnx_file
 from vitrail.deploy.exporting.graph import ExportModule, export_metadata, trace
-from vitrail.deploy.exporting.onnx_file import make_onnx, save_onnx
+from vitrail.deploy.exporting.onnx_file import save_onnx
 from vitrail.deploy.exporting.quantize import quantize_products
 from vitrail.deploy.exporting.samples import Samples
 from vitrail.predictor import BatchingConfig, Predictor
+
+pytestmark = pytest.mark.usefixtures("onnx_once")
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +75,7 @@ def test_a_fast_backend_that_changes_predictions_is_not_recommended(
     def wrong(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.one_hot(torch.arange(len(x)) % 7, 7).float()
 
+    monkeypatch.setattr(bench_room, "batching_candidates", lambda default: [])
     monkeypatch.setitem(BACKENDS, "int8", Backend(lambda context, batching: wrong, exact=False))
     found = bench(predictor, backends=("int8",), images=12, rounds=1)
     row = found.rows[-1]
@@ -151,6 +155,7 @@ def test_a_killed_benchmark_is_cleaned_up_by_the_next(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(bench_room, "batching_candidates", lambda default: [])
     (tmp_path / "vitrail-bench-abcd1234").mkdir()
     (tmp_path / "vitrail-bench-abcd1234" / "model.onnx").write_text("left behind")
     (tmp_path / "vitrail-bench-notes").mkdir()
@@ -168,6 +173,7 @@ def test_an_unavailable_backend_is_named(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setattr(bench_room, "batching_candidates", lambda default: [])
     found = bench(predictor, backends=("compiled",), images=2, rounds=1)
     assert found.unavailable == {
         "compiled": "torch.compile needs a C++ compiler, but there is no no-such-compiler"
@@ -184,7 +190,7 @@ def test_int8_is_calibrated_near_the_model(predictor: Predictor, tmp_path: Path)
     pytest.importorskip("onnxruntime")
     module = ExportModule(predictor, "float").eval()
     path, small = tmp_path / "model.onnx", tmp_path / "int8.onnx"
-    model = make_onnx(module, trace(module), export_metadata(predictor, "float"))
+    model = onnx_file.make_onnx(module, trace(module), export_metadata(predictor, "float"))
     save_onnx(model, path)
     prepared = torch.randint(0, 256, (24, 32, 32, 3), dtype=torch.uint8)
     quantize_products(model, module, prepared)
@@ -217,6 +223,7 @@ def test_command_prints_every_backend(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(Predictor, "load", lambda source, device: predictor)
+    monkeypatch.setattr(bench_room, "batching_candidates", lambda default: [])
     arguments = [
         "bench",
         "any",

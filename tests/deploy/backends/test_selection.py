@@ -23,6 +23,8 @@ from vitrail.files import lock_folder
 from vitrail.predictor import BatchingConfig, Predictor
 from vitrail.predictor.predictor import Engine
 
+pytestmark = pytest.mark.usefixtures("onnx_once")
+
 
 @pytest.fixture(scope="module")
 def predictor() -> Predictor:
