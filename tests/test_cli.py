@@ -7,10 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import vitrail
 from tests.commands import run
+from tests.evaluation.sets import save_tiny
 from tests.material import ROOT
 from vitrail.cli import COMMANDS, main
 from vitrail.config import Duration
@@ -255,6 +258,8 @@ def test_threads_sleep_while_they_wait_unless_told_otherwise(
         (["--batch-size", "8"], "unknown option --batch-size; did you mean --batch?"),
         (["--num-epochs", "8"], "unknown option --num-epochs; did you mean --epochs?"),
         (["--workers", "8"], "unknown option --workers; did you mean --loader.workers?"),
+        (["--arch", "ViT-B/16"], "unknown option --arch; did you mean --model?"),
+        (["--backbone=ViT-B/16"], "unknown option --backbone; did you mean --model?"),
         (["--freeze", "10"], "unknown option --freeze; did you mean --tune head (of finetune)?"),
         (["--max-grad-norm=1"], "unknown option --max-grad-norm; did you mean --optim.clip?"),
         (["--bf16"], "unknown option --bf16; did you mean --precision bfloat16?"),
@@ -402,3 +407,41 @@ def test_too_little_memory_gets_one_line(
     first = str(error).partition("\n")[0]
     said = f"vitrail: out of memory; a smaller --batch, --image or model needs less ({first})\n"
     assert (code, err) == (1, said)
+
+
+def test_a_name_that_begins_with_a_dash_is_a_name_where_it_is_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(4):
+        place = tmp_path / "-photos" / "ab"[number % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (40, 40, 3), np.uint8)
+        Image.fromarray(pixels).save(place / f"{number}.png")
+    code, out, _ = run(capsys, "data", "check", "-photos", "--workers", "1", "--json")
+    assert (code, json.loads(out)["images"]) == (0, 4)
+    with pytest.raises(SystemExit) as stop:  # nothing is called so
+        main(["data", "check", "-fotos"])
+    assert stop.value.code == 2
+
+
+def test_a_glob_is_expanded_where_no_shell_did(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a Windows prompt; a name with brackets is itself where it is there."""
+    monkeypatch.chdir(tmp_path)
+    model = save_tiny(tmp_path / "model")
+    for name in ("a/1.png", "a/2.png", "b/3.png", "b/x.jpg", "c[1].png", "c1.png"):
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9)).save(path)
+
+    def paths(glob: str) -> list[str]:
+        code, out, _ = run(capsys, "predict", str(model), glob, "--json")
+        assert code == 0
+        return [Path(json.loads(line)["path"]).as_posix() for line in out.splitlines()]
+
+    assert paths("in/*/*.png") == ["in/a/1.png", "in/a/2.png", "in/b/3.png"]
+    assert paths("in/c[1].png") == ["in/c[1].png"]
+    code, _, err = run(capsys, "predict", str(model), "in/*.gif", "--json")
+    assert (code, "no file or folder in/*.gif" in err) == (2, True)

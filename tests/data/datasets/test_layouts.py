@@ -200,6 +200,17 @@ def test_coco_with_one_class_an_image_is_read(tmp_path: Path) -> None:
         ("images/1.jpg", "cat"),
         ("images/2.jpg", "dog"),
     ]
+    data["images"].append({"id": 9, "file_name": "unlabeled.jpg"})
+    write(tmp_path / "c.json", json.dumps(data))
+    some = open_dataset(f"{tmp_path}/c.json,root=images", split="all")
+    assert list(some.image_names()) == ["images/1.jpg", "images/2.jpg"]
+    said = "1 of 3 images has no label and is left out, such as 'unlabeled.jpg'"
+    assert any(note.endswith(f"is a COCO export: {said}") for note in notes(some))
+    bare = {**data, "annotations": list[dict[str, object]]()}
+    write(tmp_path / "c.json", json.dumps(bare))
+    with pytest.raises(InputError, match="is a COCO export: of 3 images 3 have none"):
+        open_data(f"json:{tmp_path}/c.json")
+    del data["images"][-1]
     data["annotations"].append({"image_id": 7, "category_id": 5})
     write(tmp_path / "c.json", json.dumps(data))
     with pytest.raises(InputError, match="is a COCO export: of 2 images 1 show several classes"):
@@ -216,6 +227,15 @@ def test_label_studios_choices_are_read(tmp_path: Path) -> None:
     write(tmp_path / "tasks.json", json.dumps(tasks))
     found = opened(f"json:{tmp_path}/tasks.json,root=media")
     assert found == {"media/1.jpg": "cat", "media/2.jpg": "dog"}
+    unlabeled: list[dict[str, object]] = [
+        *tasks,
+        {"data": {"image": "/data/upload/4/3.jpg"}, "annotations": []},
+        {"data": {"image": "/data/upload/4/4.jpg"}, "annotations": []},
+    ]
+    write(tmp_path / "tasks.json", json.dumps(unlabeled))
+    some = open_dataset(f"json:{tmp_path}/tasks.json,root=media", split="all")
+    assert len(some) == 2
+    assert any("2 of 4 images have no label and are left out" in note for note in notes(some))
     boxes = [
         {"type": "rectanglelabels", "value": {"x": 1, "rectanglelabels": [name]}} for name in "ab"
     ]
@@ -237,6 +257,10 @@ def test_a_yolo_export_with_one_class_an_image_is_read(tmp_path: Path, outer: st
     write(tmp_path / "data.yaml", "names: [cat, dog]\n")
     assert opened(str(tmp_path), "train") == {files[0]: "cat", files[1]: "dog"}
     assert opened(str(tmp_path), "val") == {files[2]: "dog"}
+    make(tmp_path, f"{train}/4.jpg")  # an image of the background
+    assert opened(str(tmp_path), "train") == {files[0]: "cat", files[1]: "dog"}
+    assert opened(str(tmp_path), "val") == {files[2]: "dog"}
+    (tmp_path / train / "4.jpg").unlink()
     write(tmp_path / train.replace("images", "labels") / "1.txt", "0 1 1 1 1\n1 1 1 1 1\n")
     with pytest.raises(InputError, match="is a YOLO export: of 3 images 1 show several classes"):
         open_data(str(tmp_path))

@@ -41,8 +41,8 @@ def open_json(
         listed = list(rows)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(f"{show(path)}: a damaged {kind} export: {error!r}") from None
-    labeled = _check_one_label(f"{show(path)} is a {kind} export", listed)
-    return open_rows(path, labeled, split, seed, columns=columns)
+    labeled, notes = _check_one_label(f"{show(path)} is a {kind} export", listed)
+    return open_rows(path, labeled, split, seed, columns=columns, notes=notes)
 
 
 def _read(path: Path) -> Any:
@@ -103,11 +103,16 @@ def _local(image: str) -> str:
     return image if parts.netloc else parts.path or image
 
 
-def _check_one_label(what: str, found: list[tuple[str, set[str]]]) -> list[Row]:
-    """Make rows of images that have one class each; refuse others with one line."""
+def _check_one_label(
+    what: str, found: list[tuple[str, set[str]]], splits: list[str | None] | None = None
+) -> tuple[list[Row], list[str]]:
+    """Make rows of images that have one class each, and say how many have none.
+
+    InputError, in one line, where an image has several, or none has any.
+    """
     several = [file for file, labels in found if len(labels) > 1]
     none = [file for file, labels in found if not labels]
-    if several or none:
+    if several or len(none) == len(found):
         counts = [f"{len(several):,} show several classes"] if several else []
         counts += [f"{len(none):,} have none"] if none else []
         some = quoted((several or none)[:1])
@@ -115,8 +120,18 @@ def _check_one_label(what: str, found: list[tuple[str, set[str]]]) -> list[Row]:
             f"{what}: of {len(found):,} images {' and '.join(counts)}, such as {some}; whole "
             "images are classified here: export one label per image, or a CSV with labels as a|b"
         )
-    pairs = enumerate(found, 1)
-    return [Row(n, file, next(iter(labels)), None, unit="image") for n, (file, labels) in pairs]
+    rows = [
+        Row(number, file, next(iter(labels)), split, unit="image")
+        for number, ((file, labels), split) in enumerate(
+            zip(found, splits or [None] * len(found), strict=True), 1
+        )
+        if labels
+    ]
+    if not none:
+        return rows, []
+    are = "has no label and is" if len(none) == 1 else "have no label and are"
+    told = f"{what}: {len(none):,} of {len(found):,} images {are} left out, such as"
+    return rows, [f"{told} {quoted(none[:1])}"]
 
 
 def is_yolo(folder: Path) -> bool:
@@ -158,10 +173,8 @@ def open_yolo(folder: Path, split: str = "train", *, seed: int = 0) -> FolderDat
     what = f"{show(folder)} is a YOLO export"
     if not found:
         raise InputError(f"{what} without images")
-    rows = _check_one_label(what, found)
-    if None not in splits:
-        rows = [row._replace(split=word) for row, word in zip(rows, splits, strict=True)]
-    return open_rows(folder / "labels", rows, split, seed)
+    rows, notes = _check_one_label(what, found, None if None in splits else splits)
+    return open_rows(folder / "labels", rows, split, seed, notes=notes)
 
 
 def _yolo_names(folder: Path) -> dict[str, str]:

@@ -372,6 +372,7 @@ def open_rows(
     seed: int,
     names: Sequence[str] | None = None,
     columns: Columns | None = None,
+    notes: Sequence[str] = (),
 ) -> FolderDataset:
     """Open a split of a list's rows; `names` are its classes, if known."""
     kept: dict[bytes, Row] = {}
@@ -387,7 +388,9 @@ def open_rows(
                 other = f"with another label or split in {first.place}"
                 raise bad_row(path, row, f"{quoted([row.path])} appears twice, {other}")
     classes, labels, splits = read_rows(path, list(kept.values()), names, targets)
-    notes = [f"{show(path)}: {repeated:,} repeated rows left out"] if repeated else []
+    notes = [*notes]
+    if repeated:
+        notes.append(f"{show(path)}: {repeated:,} repeated rows left out")
     if not targets:
         notes += note_alike(map(str, classes)) + _note_joined(classes)
     if recoded:
