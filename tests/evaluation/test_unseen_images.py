@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.coin_flips import HONEST, learn_by_heart, write_noise
@@ -18,6 +19,7 @@ from vitrail import (
     evaluate,
     fewshot,
     inspect,
+    knn,
     probe,
 )
 from vitrail.config import Duration, InputError
@@ -37,6 +39,13 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def plain(photos: Path) -> Path:
     return learn_by_heart(photos, photos.parent / "plain").folder
+
+
+def wilson_by_roots(share: float, count: int) -> tuple[float, float]:
+    """Solve (share - p)^2 = z^2 p (1 - p) / count for p."""
+    z2 = 1.959963984540054**2 / count
+    low, high = sorted(np.roots([1 + z2, -2 * share - z2, share * share]).real)
+    return float(low), float(high)
 
 
 def accuracy(model: Any, data: Any, **options: Any) -> tuple[float, int, int]:
@@ -134,6 +143,28 @@ def test_a_run_without_a_record_is_asked_for_its_settings(
     assert any("was trained on is not recorded: its settings" in note for note in found.notes)
 
 
+@pytest.mark.parametrize("damage", ["bytes", "index", "array"])
+def test_a_damaged_record_of_a_run_is_noticed(
+    photos: Path, plain: Path, tmp_path: Path, damage: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(plain, run)
+    if damage == "array":
+        (run / "trained_on" / "held.npy").unlink()
+    else:
+        file = run / "trained_on" / ("trained.npy" if damage == "bytes" else "index.json")
+        content = bytearray(file.read_bytes())
+        content[-1] ^= 1
+        file.write_bytes(content)
+    for read in (lambda: evaluate(run, str(photos)), lambda: learn_by_heart(photos, run)):
+        with pytest.raises(InputError, match=r"trained_on is damaged .*; remove it") as caught:
+            read()
+        assert "\n" not in str(caught.value)
+    shutil.rmtree(run / "trained_on")
+    assert accuracy(run, photos)[1:] == (10, 100)  # by the model folder's record
+    assert learn_by_heart(photos, run).steps == 60
+
+
 @pytest.fixture(scope="module")
 def best(photos: Path) -> Run:
     """Train with the best of several evaluations kept."""
@@ -223,6 +254,13 @@ def test_probes_of_a_run_are_measured_on_what_it_held_out(photos: Path, plain: P
     found = probe(plain, str(photos))
     assert (found.images, found.train_images) == (10, 90)
     assert found.top1 < 1
+    neighbors = knn(plain, str(photos), k=(1, 3))
+    for each in (found, neighbors):
+        said, (low, high) = each.to_dict(), wilson_by_roots(each.top1, 10)
+        assert said["top1_interval"] == pytest.approx([low, high])
+        assert any(f"{each.top1:.2%} ({low:.2%} to {high:.2%})" in str(x) for x in each.summary())
+    for row in neighbors.to_dict()["each"]:
+        assert row["top1_interval"] == pytest.approx(wilson_by_roots(row["top1"], 10))
     few = fewshot(plain, str(photos), shots=(5,), seeds=1)
     assert (few.images, few.train_images) == (10, 90)
     assert cross_validate(plain / "model", str(photos), folds=2).images == 10

@@ -108,6 +108,20 @@ def test_alike(other: list[float], verdict: str) -> None:
     assert judge(alike("top1", A, B, within=0.02), rows).verdict == verdict
 
 
+def test_seeds_that_differ_by_the_same_decide_nothing() -> None:
+    """Of few images, equal differences are chance; computed sizes differ by the same rightly."""
+    rows = table(a=[0.6, 0.7], b=[0.5, 0.6])
+    for check in (greater("top1", A, B), greater("top1", B, A), alike("top1", A, B, within=0.2)):
+        found = judge(check, rows)
+        assert found.verdict == "undecided"
+        assert (found.low, found.high) == (-100, 100)
+        assert "differ by the same" in str(found)
+    again = table(a=[0.6, 0.7], b=[0.6, 0.7])
+    assert judge(greater("top1", A, B), again).verdict == "undecided"
+    sizes = [{**row, "flops": 1e9 * row["top1"]} for row in rows]
+    assert judge(greater("flops", A, B), sizes).verdict == "holds"
+
+
 def test_ordered() -> None:
     rows = table(a=[0.5, 0.51, 0.52], b=[0.6, 0.612, 0.62], c=[0.7, 0.71, 0.722])
     assert judge(ordered("top1", A, B, C), rows).verdict == "holds"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,14 @@ import numpy as np
 
 from vitrail.config import InputError
 from vitrail.data.dataset import ImageDataset, ImageStream
-from vitrail.data.datasets.mapped import INDEX, Parts, load_arrays, release_pages, save_arrays
+from vitrail.data.datasets.mapped import (
+    INDEX,
+    Parts,
+    blocks,
+    load_arrays,
+    release_pages,
+    save_arrays,
+)
 from vitrail.data.name_hashes import name_hashes
 from vitrail.data.smallest import Keys
 
@@ -200,7 +207,7 @@ def record_images(
             make = _hash_small if small else _parts
             arrays = {"trained": make([train]), "held": make(held)}
     if folder is not None:
-        save_arrays(folder, arrays, facts)
+        save_arrays(folder, arrays, {**facts, "checksum": _checksum(arrays.values())})
         if facts["kind"] == "names":
             arrays = {**load_arrays(folder)}
     whole: dict[str, Any] = {k: a.whole() if isinstance(a, Parts) else a for k, a in arrays.items()}
@@ -213,14 +220,30 @@ def _hash_small(datasets: Sequence[ImageDataset]) -> np.ndarray:
 
 def load_images(folder: Path) -> TrainingImages | None:
     """Map the record of a run's own training from its folder; None if there is none."""
+    if not folder.exists():
+        return None
     try:
         facts = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         del facts["arrays"]
-        return TrainingImages(**{**facts, **load_arrays(folder)})
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{folder} is damaged: {error}; what was trained on is unknown") from None
+        arrays = load_arrays(folder)
+        if facts.pop("checksum") != _checksum(arrays.values()):
+            raise ValueError("wrong checksum")
+        return TrainingImages(**{**facts, **arrays})
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        said = " ".join(str(error).split())
+        raise InputError(
+            f"{folder} is damaged ({said}), so what was trained on is unknown; remove it to go by "
+            "what the model folder says"
+        ) from None
+
+
+def _checksum(arrays: Iterable[np.ndarray | Parts]) -> str:
+    """Hash arrays part by part."""
+    found = hashlib.blake2b(digest_size=16)
+    for array in arrays:
+        for part in array.make() if isinstance(array, Parts) else blocks(array):
+            found.update(np.ascontiguousarray(part).data)
+    return found.hexdigest()
 
 
 def _parts(datasets: Sequence[ImageDataset]) -> Parts:

@@ -206,18 +206,18 @@ class EvaluationResult(Result):
         if self.selected is not None:
             yield f"{'evaluated on':14} {self.selected}"
         (name, main), *others = self.scores().items()
-        yield f"{name:14} {_show(main)} {self.evaluated_on()}"
-        yield from (f"{name:14} {_show(each)}" for name, each in others)
+        yield f"{name:14} {show_estimate(main)} {self.evaluated_on()}"
+        yield from (f"{name:14} {show_estimate(each)}" for name, each in others)
         if self.label_accuracy is not None:
-            yield f"{'labels':14} {_show(self.label_accuracy)} predicted correctly"
+            yield f"{'labels':14} {show_estimate(self.label_accuracy)} predicted correctly"
         loss = self.loss
         yield f"{'loss':14} {loss.value:.4f} ({loss.low:.4f} to {loss.high:.4f})"
         if self.calibration is not None:
             found = self.calibration
             more = f"error, without chance's part ({found.binned:.2%} in {len(found.bins)} bins)"
-            yield f"{'calibration':14} {_show(found.ece)} {more}"
+            yield f"{'calibration':14} {show_estimate(found.ece)} {more}"
         if self.real is not None:
-            yield f"{'ReaL':14} {_show(self.real)} on {self.real_images:,} images"
+            yield f"{'ReaL':14} {show_estimate(self.real)} on {self.real_images:,} images"
         if self.out is not None:
             plots = "" if self.confusion is None else ", confusion and reliability plots"
             yield f"{self.out}: report.json, classes.csv, images.csv{plots}"
@@ -243,7 +243,8 @@ def _figures(row: ClassResult, *, multilabel: bool) -> list[str]:
     return [_percent(row.top1.value), span, *near, _percent(row.precision)]
 
 
-def _show(estimate: Estimate) -> str:
+def show_estimate(estimate: Estimate) -> str:
+    """Write a fraction with its 95 % interval."""
     return f"{estimate.value:.2%} ({estimate.low:.2%} to {estimate.high:.2%})"
 
 

@@ -3,9 +3,10 @@
 A table has one row per cell and seed. A check is a function of the table and a level; those here
 are put together from few blocks: `greater`, `alike`, `ordered`, `crosses`, `gains_more`,
 `gap_closes`, and, for several at once, `all_of`. Runs of the same seed are compared in pairs, and
-the interval is Student's t over seeds. A claim holds if its whole interval is on its side, fails if
-the whole interval is on the other side, and is undecided otherwise: a false one holds, or a true
-one fails, with a probability of at most 5 %.
+the interval is Student's t over seeds; where accuracies all differ by the same, nothing bounds it.
+A claim holds if its whole interval is on its side, fails if the whole interval is on the other
+side, and is undecided otherwise: a false one holds, or a true one fails, with a probability of at
+most 5 %.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ LEAST, MOST = "(least)", "(most)"
 
 LEVEL = 0.05
 """Probability of a wrong verdict."""
+
+_EQUAL = 1e-12  # differences that rounding alone keeps apart
 
 FRACTIONS = {"top1", "top5", "map", "macro_accuracy", "macro_f1", "micro_f1"}
 """Columns of a sweep's table that are in [0, 1], after `then.`, too."""
@@ -221,12 +224,17 @@ def judge_sign(
     The fractions are between -most and most.
     """
     found = student_t(values, 1 - level)
+    alike = len(values) > 1 and math.isfinite(most) and float(np.ptp(values)) < _EQUAL
+    if alike:  # by chance, as of few images: their spread says nothing
+        found = found._replace(low=-math.inf, high=math.inf)
     if len(values) > 1:
         found = found.within(-most - offset, most - offset)
     found = Estimate(*(100 * each for each in found))
     shift = 100 * offset
     plural = "" if len(values) == 1 else "s"
     note = "" if len(values) > 1 else f"{len(values)} pair{plural} of runs; 2 are needed"
+    if alike:
+        note = f"{len(values)} pairs of runs differ by the same, so nothing tells their spread"
     return Finding(
         verdict=decide(found),
         effect=found.value + shift,

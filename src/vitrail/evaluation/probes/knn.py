@@ -13,6 +13,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.datasets.open import Data
+from vitrail.evaluation.evaluation_result import show_estimate
 from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
 from vitrail.evaluation.features.image_features import Features, check_pair
 from vitrail.evaluation.features.mapped_rows import split_rows, take_rows
@@ -73,15 +74,18 @@ class KNNResult(EvaluatedFeatures):
     def _rows(self) -> list[dict[str, Any]]:
         found = self.found
         held = [None] if found.held_out is None else found.held_out.tolist()
+        ends = [self.estimate(float(accuracy))[1:] for accuracy in found.accuracy]
         return [
-            {"k": k, "top1": float(accuracy), "held_out": held_out}
-            for k, accuracy, held_out in zip(found.k, found.accuracy, held, strict=True)
+            {"k": k, "top1": float(accuracy), "top1_interval": [*span], "held_out": held_out}
+            for k, accuracy, span, held_out in zip(found.k, found.accuracy, ends, held, strict=True)
         ]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data: the accuracy, the chosen k, and each that was tried."""
-        k = self.found.k[self.found.best]
-        return {**self.head(), "top1": self.top1, "k": k, "each": self._rows()}
+        rows = self._rows()
+        best = rows[self.found.best]
+        said = {key: best[key] for key in ("top1", "top1_interval", "k")}
+        return {**self.head(), **said, "each": rows}
 
     def summary(self) -> Iterator[ResultTable | str]:
         """Give one row per k, then the accuracy."""
@@ -93,7 +97,8 @@ class KNNResult(EvaluatedFeatures):
         ]  # fmt: skip
         if len(rows) > 1:
             yield ResultTable(("k", "held-out accuracy", "test accuracy", ""), rows)
-        yield f"top-1 {self.top1:.2%} with {best} neighbor{'' if best == 1 else 's'}"
+        top1, neighbors = self.estimate(self.top1), "neighbor" if best == 1 else "neighbors"
+        yield f"top-1 {show_estimate(top1)} with {best} {neighbors}"
         yield from self.datasets()
 
 

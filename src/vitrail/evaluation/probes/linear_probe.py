@@ -21,6 +21,7 @@ from torch import Tensor
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.datasets.open import Data
+from vitrail.evaluation.evaluation_result import show_estimate
 from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
 from vitrail.evaluation.features.image_features import Features, check_pair
 from vitrail.evaluation.features.mapped_rows import StandardizedRows
@@ -85,7 +86,9 @@ class ProbeResult(EvaluatedFeatures):
             {name: value, "held_out": accuracy}
             for value, accuracy in zip(found.settings, found.held_out.tolist(), strict=True)
         ]
-        said = {"top1": found.accuracy, name: found.settings[found.best], "by": self.by}
+        top1 = self.estimate(self.top1)
+        said = {"top1": top1.value, "top1_interval": [top1.low, top1.high]}
+        said |= {name: found.settings[found.best], "by": self.by}
         return {**self.head(), **said, "each": tried, **self.written()}
 
     def summary(self) -> Iterator[ResultTable | str]:
@@ -98,7 +101,8 @@ class ProbeResult(EvaluatedFeatures):
             )
         ]
         yield ResultTable((name, "held-out accuracy", ""), rows)
-        yield f"top-1 {found.accuracy:.2%}, trained with {name} {found.settings[found.best]:g}"
+        top1, setting = self.estimate(self.top1), found.settings[found.best]
+        yield f"top-1 {show_estimate(top1)}, trained with {name} {setting:g}"
         yield from self.datasets()
         yield from self.next_commands()
 

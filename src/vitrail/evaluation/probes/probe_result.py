@@ -11,6 +11,7 @@ from vitrail.data.datasets.open import Data
 from vitrail.evaluation.evaluation_result import Selected
 from vitrail.evaluation.features.compute import FeatureOptions, FeaturePair
 from vitrail.evaluation.inputs import name_data, name_model
+from vitrail.evaluation.metrics.intervals import Estimate, wilson
 from vitrail.result import Result, to_plain
 from vitrail.text import show
 from vitrail.weights.loaded import AnyModel
@@ -38,6 +39,10 @@ class EvaluatedFeatures(Result):
     """What a person should know before believing the numbers, one line each."""
     out: Path | None = None
     """The model folder that was written, if one was asked for."""
+
+    def estimate(self, accuracy: float) -> Estimate:
+        """Estimate an accuracy on the images that were evaluated, with its 95 % interval."""
+        return wilson(round(accuracy * self.images), self.images)
 
     def head(self) -> dict[str, Any]:
         """Give what all such results have, as plain data."""

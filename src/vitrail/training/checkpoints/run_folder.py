@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from vitrail.config import OBJECT, InputError, flatten, from_dict, read_file, to_dict
+from vitrail.data.trained_on import load_images
 from vitrail.files import settle_folder, write_whole
 from vitrail.text import expand, quoted
 from vitrail.training.checkpoints.checkpoint_files import clean_checkpoints
@@ -80,6 +81,8 @@ def check_folder(config: TrainConfig, *, restart: bool = False) -> dict[str, Any
     settle_folder(out / MODEL)
     check_replaceable(out / MODEL, own=True)
     reached = _read_reached(result, checkpoints)
+    if reached:  # a run that goes on writes it again
+        load_images(out / TRAINED_ON)
     if reached or (checkpoints.exists() and any(checkpoints.iterdir())):
         try:
             begun = from_dict(TrainConfig, read_file(path))
