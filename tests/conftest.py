@@ -5,7 +5,7 @@ Hypothesis times no example: the machine may be busy.
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -18,7 +18,6 @@ from tests.material import ODD_IMAGES, REAL_WEIGHTS
 from tests.odd_images import make_odd_images
 from tests.published import save_timm_tiny
 
-gc.disable()  # until all is collected: a quarter of collecting was a search for garbage
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
@@ -34,10 +33,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(skip)
 
 
-def pytest_collection_finish() -> None:
-    """Collect garbage from here on, but not among a million objects that stay to the end."""
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while tests are collected, nor later among the million objects made."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
