@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,36 @@ def test_images_that_were_trained_on_calibrate_nothing(
     assert kept.trainings[0].images == 90
     other = write_noise(tmp_path / "other", 12, seed=3)
     assert calibrate(plain, str(other), out=tmp_path / "again").images == 24
+
+
+def test_images_that_chose_the_temperature_are_known_again(
+    photos: Path, plain: Path, tmp_path: Path
+) -> None:
+    """Under another name too, and not where others have the same name."""
+    first = write_noise(tmp_path / "set", 20, seed=7)
+    calibrate(plain, str(first), out=tmp_path / "calibrated")
+    loaded = load(str(tmp_path / "calibrated"))
+    assert loaded.uncertainty is not None
+    facts = replace(loaded.uncertainty.facts, temperature=2.0)  # as if one had helped
+    kept = replace(loaded.uncertainty, facts=facts)
+    save(replace(loaded, uncertainty=kept), tmp_path / "warm")
+
+    def said(data: Path) -> str:
+        (note,) = [x for x in evaluate(tmp_path / "warm", str(data)).notes if "temperature" in x]
+        found = compare([tmp_path / "warm", plain], str(data), shots=(), batch=2)
+        assert note in found.models[0].notes
+        return note
+
+    shutil.copytree(first, tmp_path / "copy")
+    assert "chosen on these images (calibration error on" in said(tmp_path / "copy")
+    write_noise(tmp_path / "copy", 5, start=100, seed=8)
+    assert "chosen on 40 of these images" in said(tmp_path / "copy")
+    shutil.rmtree(first)
+    write_noise(first, 20, seed=9)
+    assert f"chosen on 40 images of {first}" in said(first)
+    old = replace(kept, hashes=None)
+    save(replace(loaded, uncertainty=old), tmp_path / "warm")
+    assert "chosen on these images" in said(first)  # older folders know the name alone
 
 
 def test_the_command_says_which_images(

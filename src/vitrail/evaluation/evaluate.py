@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from vitrail.config import InputError
 from vitrail.console import show_progress
 from vitrail.data.batches import EvalBatches
@@ -15,6 +17,7 @@ from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data
 from vitrail.data.datasets.open import notes as notes_of
 from vitrail.data.loader import LoaderConfig
+from vitrail.data.trained_on import MOST, TRAINED, TrainingImages
 from vitrail.distributed import Processes, process_group
 from vitrail.evaluation.class_matching import ClassMap, match_classes, read_map
 from vitrail.evaluation.dataset_predictions import (
@@ -40,6 +43,7 @@ from vitrail.models.names import as_size
 from vitrail.models.spec import Size
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, LoadedModel
+from vitrail.weights.uncertainty_record import Uncertainty
 
 BATCH = 64
 """Images in a forward pass; another number changes the last digits."""
@@ -182,9 +186,27 @@ def _tell_temperature(loaded: LoadedModel, dataset: ImageDataset) -> str:
     assert loaded.uncertainty is not None
     facts = loaded.uncertainty.facts
     said = f"probabilities are calibrated: temperature {loaded.temperature:.3f}, chosen on "
-    if facts.data != dataset.name:
+    count = _count_calibrated(loaded.uncertainty, dataset)
+    if not count:
         return f"{said}{facts.images:,} images of {facts.data}"
-    return f"{said}these images (calibration error on images that did not: {facts.ece_after:.1%})"
+    which = "these images" if count == len(dataset) else f"{count:,} of these images"
+    return f"{said}{which} (calibration error on images that did not: {facts.ece_after:.1%})"
+
+
+def _count_calibrated(known: Uncertainty, dataset: ImageDataset) -> int:
+    """Count the images that chose the temperature; by the dataset's name where none is known."""
+    if known.hashes is None:
+        return len(dataset) if known.facts.data == dataset.name else 0
+    hashes = known.hashes.numpy().view(np.uint64)
+    record = TrainingImages(
+        data=known.facts.data,
+        kind="contents" if len(hashes) <= MOST else "names",
+        images=len(hashes),
+        held_out=0,
+        trained=hashes,
+        held=np.empty(0, np.uint64),
+    )
+    return int((record.statuses(dataset)[0] == TRAINED).sum())
 
 
 def _mismatch(dataset: ImageDataset, loaded: LoadedModel) -> str:

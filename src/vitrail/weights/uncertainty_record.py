@@ -53,6 +53,8 @@ class Uncertainty:
     where nobody knows them."""
     distances: Tensor
     """(n) cosine distance of the held-out images' features from the nearest mean; or (0)."""
+    hashes: Tensor | None = None
+    """Hashes of the held-out images (data/trained_on.py), int64; None where nobody kept them."""
 
     @property
     def temperature(self) -> float:
@@ -60,12 +62,14 @@ class Uncertainty:
         return self.facts.temperature
 
 
-_TENSORS = tuple(field.name for field in fields(Uncertainty) if field.name != "facts")
+_TENSORS = tuple(f.name for f in fields(Uncertainty) if f.name not in ("facts", "hashes"))
 
 
 def write_uncertainty(uncertainty: Uncertainty, folder: Path) -> UncertaintyFacts:
     """Write the tensors into a folder; return the facts with their hash."""
     tensors = {name: getattr(uncertainty, name).contiguous() for name in _TENSORS}
+    if uncertainty.hashes is not None:
+        tensors["hashes"] = uncertainty.hashes
     save_safetensors(tensors, folder / FILE, {"format": "pt"})
     return replace(uncertainty.facts, sha256=sha256_of(folder / FILE))
 
@@ -78,7 +82,7 @@ def read_uncertainty(facts: UncertaintyFacts, folder: Path, classes: int) -> Unc
     if sha256_of(path) != facts.sha256:
         raise InputError(f"{path}: is damaged (checksum): copy or download it again")
     tensors = open_weights(path).read()
-    if set(tensors) != set(_TENSORS):
+    if set(tensors) - {"hashes"} != set(_TENSORS):
         raise InputError(f"{path}: expected the tensors {', '.join(_TENSORS)}")
     found = Uncertainty(facts=facts, **tensors)
     check_uncertainty(found, classes)

@@ -20,6 +20,7 @@ from vitrail.data.dataset import ImageDataset, check_one_class, select
 from vitrail.data.datasets.open import Data, open_dataset
 from vitrail.data.loader import Loader, LoaderConfig
 from vitrail.data.split import sample_order
+from vitrail.data.trained_on import record_images
 from vitrail.data.transforms.apply import normalize
 from vitrail.distributed import choose_device
 from vitrail.evaluation.class_matching import match_classes
@@ -190,9 +191,22 @@ def measure_uncertainty(
     workers: int | None = None,
 ) -> Uncertainty:
     """Run a model over held-out images, and over training images for its class means."""
+    options = {"batch": batch, "device": device, "workers": workers}
+    found = _measure(loaded, held, known, options)
+    record = record_images(held, [])
+    if record.kind == "unknown":
+        return found
+    return replace(found, hashes=torch.from_numpy(record.trained.view(np.int64)))
+
+
+def _measure(
+    loaded: LoadedModel,
+    held: ImageDataset,
+    known: ImageDataset | None,
+    options: dict[str, Any],
+) -> Uncertainty:
     check_one_class(held)
     outputs = loaded.model.spec.classes
-    options = {"batch": batch, "device": device, "workers": workers}
     means = distances = None
     if known is held:
         features, logits, labels = _run(loaded, held, **options)
