@@ -54,7 +54,7 @@ def check_flood(server: Server, count: int, queue: int) -> None:
 
 
 def test_s1_a_flood_is_answered_or_told_to_wait(server: Server) -> None:
-    check_flood(server, 600, QUEUE)
+    check_flood(server, 3 * QUEUE, QUEUE)
 
 
 @pytest.mark.slow
@@ -209,7 +209,7 @@ def test_s14_many_requests_leave_nothing_behind(server: Server, count: int) -> N
     pids, before, memory = server.workers(), server.held(), all_memory()
     found = run(count)
     assert len(found) == 6
-    until(lambda: server.held() == before)
+    until(lambda: all(count <= before[kind] for kind, count in server.held().items()))
     assert all_memory() - memory < 50 * 2**20
     assert server.workers() == pids
     assert list((server.log.parent / "tmp").iterdir()) == []
