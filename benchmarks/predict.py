@@ -32,8 +32,8 @@ from peers import mend_torchvision, versions
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from vitrail.predictor.images import find_images
 
+from vitrail.data.image_inputs import find_images
 from vitrail.data.transforms.preprocess import Preprocess
 from vitrail.deploy.backends.selection import select_backend, select_precision
 from vitrail.machine import keep_freed_memory

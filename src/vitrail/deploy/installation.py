@@ -28,6 +28,7 @@ _USES = {
     "openvino": "OpenVINO",
     "serve": "vitrail serve",
     "ray": "evaluation on many machines",
+    "heic": "photos of phones (HEIC)",
     "studies": "tables of sweeps in pandas",
 }
 """The extras for users, and what each is for."""
