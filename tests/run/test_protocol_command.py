@@ -101,7 +101,7 @@ def test_rates_need_the_protocol(weights: str, tmp_path: Path, capsys: Capture) 
 
 def test_the_protocol_takes_no_data_object(tmp_path: Path) -> None:
     data = vitrail.open_data("digits")
-    with pytest.raises(InputError, match="the protocol opens data and weights for each run"):
+    with pytest.raises(InputError, match="the protocol opens data, weights and parts for each run"):
         vitrail.finetune(
             data, weights="w", model="ViT-Ti/16", protocol="paper", out=tmp_path / "run"
         )
