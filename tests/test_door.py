@@ -181,5 +181,5 @@ def test_a_loaded_model_is_fine_tuned_and_estimated(tmp_path: Path) -> None:
         assert_array_equal(model.state_dict()[name], tensor)
         if "head" not in name:
             assert_array_equal(kept[name], tensor)
-    with pytest.raises(InputError, match="opens data and weights for each run: give text"):
+    with pytest.raises(InputError, match="opens data, weights and parts for each run: give text"):
         vitrail.finetune("digits", weights=model, protocol="paper", out=tmp_path / "other")
