@@ -12,6 +12,7 @@ import pytest
 
 from tests.coin_flips import HONEST, learn_by_heart, write_noise
 from tests.commands import run as command
+from tests.evaluation.sets import save_tiny
 from vitrail import (
     bench,
     calibrate,
@@ -268,6 +269,17 @@ def test_probes_of_a_run_are_measured_on_what_it_held_out(photos: Path, plain: P
     ranked = rank_backbones([plain], str(photos))
     assert ranked.images == 10
     assert str(ranked.selected).startswith("10 of 100 images that training held out")
+
+
+@pytest.mark.parametrize("learn", [probe, fewshot])
+def test_a_probe_is_measured_on_what_it_did_not_learn_from(
+    photos: Path, tmp_path: Path, learn: Any
+) -> None:
+    """A probe of published weights, on data without splits."""
+    learn(save_tiny(tmp_path / "published"), str(photos), out=tmp_path / "probe")
+    found = evaluate(tmp_path / "probe", str(photos))
+    assert found.images == 10
+    assert str(found.selected) == f"10 of 100 images that training held out of {photos}"
 
 
 def test_images_that_were_trained_on_calibrate_nothing(

@@ -82,6 +82,8 @@ class FeaturePair(NamedTuple):
     selected: Selected
     """How many images of how many are evaluated on, and why those."""
     notes: tuple[str, ...]
+    datasets: tuple[ImageDataset, ImageDataset] | None = None
+    """The images that they are of."""
 
 
 def features_of_pair(
@@ -99,7 +101,7 @@ def features_of_pair(
     *datasets, selected, notes = open_pair(data, test, (model if named is None else named,))
     train, evaluated = features_of(as_loaded(model), list(datasets), **options)
     check_pair(train, evaluated)
-    return FeaturePair(train, evaluated, selected, notes)
+    return FeaturePair(train, evaluated, selected, notes, (datasets[0], datasets[1]))
 
 
 def features_of(

@@ -20,7 +20,7 @@ from vitrail.console import show_progress
 from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data
 from vitrail.data.split import sample_order
-from vitrail.evaluation.features.compute import FeatureOptions, features_of_pair
+from vitrail.evaluation.features.compute import FeatureOptions, FeaturePair, features_of_pair
 from vitrail.evaluation.features.image_features import Features, check_pair
 from vitrail.evaluation.probes.probe_model import (
     LinearHead,
@@ -142,14 +142,15 @@ def fewshot(
     with show_progress("samples", len(chosen) * seeds) as report:
         found = fit_shots(*pair[:2], shots=chosen, seeds=seeds, l2=l2, report=report)
     if out is not None:
-        _write(loaded, pair[0], max(found, key=lambda each: each.shots), Path(out))
+        _write(loaded, pair, max(found, key=lambda each: each.shots), Path(out))
     fields = evaluated_features(model, data, pair, options)
     place = None if out is None else Path(out)
     return FewShotResult(**fields, seeds=seeds, shots=tuple(found), out=place)
 
 
-def _write(loaded: LoadedModel, train: Features, found: Shots, out: Path) -> None:
+def _write(loaded: LoadedModel, pair: FeaturePair, found: Shots, out: Path) -> None:
     """Write the model of a number of shots, learned from the first sample of them."""
+    train = pair[0]
     if found.best is None:
         raise InputError("--out requires one --l2: no image is left to choose among several")
     l2, classes = found.l2[found.best], len(train.classes)
@@ -162,7 +163,7 @@ def _write(loaded: LoadedModel, train: Features, found: Shots, out: Path) -> Non
     features, labels = torch.from_numpy(train.values), torch.from_numpy(train.labels)
     head, uncertainty = calibrate_head(fit(features[rows], labels[rows]), train, rows, fit, 0)
     said = f"least squares (l2 {l2:g}) of {found.shots} images per class of {train.name}"
-    write_probe(loaded, head, train, out, said, uncertainty)
+    write_probe(loaded, head, train, out, said, uncertainty, datasets=pair.datasets)
 
 
 def fit_shots(

@@ -143,7 +143,7 @@ def probe(
     if out is not None:
         head, uncertainty = calibrate_head(found.head, pair[0], None, found.fit, seed)
         said = f"linear probe ({by}) of {len(pair[0]):,} images of {pair[0].name}"
-        write_probe(loaded, head, pair[0], out, said, uncertainty)
+        write_probe(loaded, head, pair[0], out, said, uncertainty, datasets=pair.datasets)
     fields = evaluated_features(model, data, pair, options)
     return ProbeResult(**fields, by=by, probe=found, out=None if out is None else Path(out))
 

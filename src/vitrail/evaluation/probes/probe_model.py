@@ -12,8 +12,10 @@ from torch import Tensor
 
 from vitrail.config import InputError
 from vitrail.data.checks.output_place import check_output_place
+from vitrail.data.dataset import ImageDataset
 from vitrail.data.datasets.open import Data
 from vitrail.data.split import sample_order
+from vitrail.data.trained_on import record_images
 from vitrail.evaluation.features.image_features import Features
 from vitrail.evaluation.features.mapped_rows import split_rows, take_rows
 from vitrail.evaluation.inputs import preprocess_of
@@ -25,6 +27,7 @@ from vitrail.weights.checkpoint import Provenance
 from vitrail.weights.load import as_loaded
 from vitrail.weights.loaded import AnyModel, as_checkpoint
 from vitrail.weights.model_folder import check_replaceable, save_folder
+from vitrail.weights.trained_on_record import extend_record
 from vitrail.weights.uncertainty_record import Uncertainty
 
 _FOLDS = 5
@@ -125,8 +128,14 @@ def write_probe(
     out: str | Path,
     said: str,
     uncertainty: Uncertainty | None = None,
+    *,
+    datasets: tuple[ImageDataset, ImageDataset] | None = None,
 ) -> Path:
-    """Write a model folder of the frozen backbone and the head; `said` is how it was fitted."""
+    """Write a model folder of the frozen backbone and the head; `said` is how it was fitted.
+
+    Of `datasets`, the first is recorded as trained on and the second as held out.
+    """
+    record = None
     loaded = as_loaded(model)
     checkpoint = as_checkpoint(loaded)
     spec, classes = checkpoint.spec, len(train.classes)
@@ -141,6 +150,10 @@ def write_probe(
             weight, bias = 2 * weight, 2 * bias
     tensors |= _name("head.output", weight, bias)
     before = checkpoint.provenance or Provenance(source=str(spec), sha256="", format="vitrail")
+    provenance = replace(before, changes=(*before.changes, said))
+    if datasets is not None:
+        learned, held = datasets
+        record = extend_record(checkpoint.trained_on, record_images(learned, [held]), provenance)
     save_folder(
         replace(
             checkpoint,
@@ -151,7 +164,8 @@ def write_probe(
             activation="softmax",
             thresholds=None,
             uncertainty=uncertainty,
-            provenance=replace(before, changes=(*before.changes, said)),
+            provenance=provenance,
+            trained_on=record,
         ),
         Path(out),
     )

@@ -76,7 +76,7 @@ def evaluated_features(
     model: AnyModel, data: Data, pair: FeaturePair, options: FeatureOptions
 ) -> dict[str, Any]:
     """Give the fields that all such results have."""
-    train, test, selected, notes = pair
+    train, test, selected, notes = pair[:4]
     return {
         "model": name_model(model),
         "data": name_data(data),
