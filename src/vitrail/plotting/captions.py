@@ -28,11 +28,12 @@ CAPTIONS = {
     ),
     "overlays": Caption(
         "Where the model looks",
-        "The model looked most at the bright patches; they should cover the object. It is the same "
-        "whatever the answer: rollout knows no class.",
+        "The model looked most at the bright patches, whatever its answer; they should cover the "
+        "object.",
         "Attention rollout over all layers: the image, the attention mask and the image lit "
         "by the mask, as in the paper's Figures 6 and 14. The scale ends at the 98th "
-        "percentile of the patches; black parts were cropped away before the model.",
+        "percentile of the patches; black parts were cropped away before the model. Rollout "
+        "knows no class.",
     ),
     "images": Caption(
         "The image",
