@@ -368,6 +368,7 @@ def test_libraries_keep_their_files_in_our_cache(
 def test_ctrl_c_while_commands_are_imported_gets_one_line() -> None:
     code = (
         "import os, signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # not so in the background
         "class Interrupting:\n"
         "    def find_spec(self, name, *_):\n"
         "        if name == 'vitrail.cli.options':\n"
