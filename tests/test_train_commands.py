@@ -50,7 +50,7 @@ def test_train_gives_a_run(trained: tuple[Path, dict[str, Any]]) -> None:
     keys = {"run", "steps", "top1", "top5", "loss", "images", "skipped", "ending"}
     keys |= {"map", "macro_f1", "micro_f1", "macro_accuracy", "chosen_on", "seed", "settings"}
     keys |= {"model", "parameters", "trained_parameters", "images_seen", "flops", "machine"}
-    keys |= {"data", "example", "fewshot", "top1_interval", "worst_classes", "test"}
+    keys |= {"data", "example", "fewshot", "top1_interval", "worst_classes", "test", "evaluated_on"}
     keys |= {"mae", "rmse", "r2", "r2_interval"}  # of a regression
     assert set(result) == keys
     assert (result["run"], result["steps"], result["ending"]) == (str(out), 8, "finished")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.training.logging.outputs import Gone
 from vitrail.config import InputError
-from vitrail.training.logging.log_setup import log_to
+from vitrail.training.logging.log_setup import log_to, show_log
 
 log = logging.getLogger("vitrail")
 
@@ -46,6 +46,17 @@ def test_handlers_and_level_are_restored() -> None:
         assert log.level == logging.ERROR
     finally:
         log.setLevel(logging.NOTSET)
+
+
+def test_the_level_is_restored_where_runs_overlap() -> None:
+    """As two do in threads, of which the first one ends first."""
+    first, second = show_log(), show_log()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert log.level == logging.INFO
+    second.__exit__(None, None, None)
+    assert log.level == logging.NOTSET
 
 
 @pytest.mark.parametrize("where", ["", "vitrail"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -19,19 +20,43 @@ def format_log(text: str) -> str:
     return _FORM.format(record)
 
 
+class _Level:
+    """The log's level, which the last of several runs in threads puts back."""
+
+    def __init__(self) -> None:
+        self._lock, self._runs, self._before = threading.Lock(), 0, logging.NOTSET
+
+    def enter(self) -> None:
+        """Let lines of INFO through, unless somebody has chosen a level."""
+        with self._lock:
+            if not self._runs:
+                self._before = log.level
+                if log.level == logging.NOTSET:
+                    log.setLevel(logging.INFO)
+            self._runs += 1
+
+    def leave(self) -> None:
+        """Put the level back that was there before the first one."""
+        with self._lock:
+            self._runs -= 1
+            if not self._runs:
+                log.setLevel(self._before)
+
+
+_level = _Level()
+
+
 @contextmanager
 def show_log() -> Iterator[None]:
     """Show the log on stderr until the block ends, unless somebody does already."""
     sink = None if _is_shown() else _Sink(_say, _Plain())
-    level = log.level
-    if level == logging.NOTSET:
-        log.setLevel(logging.INFO)
+    _level.enter()
     if sink is not None:
         log.addHandler(sink)
     try:
         yield
     finally:
-        log.setLevel(level)
+        _level.leave()
         if sink is not None:
             log.removeHandler(sink)
 
