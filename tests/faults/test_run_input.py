@@ -12,6 +12,7 @@ from tests.faults.toy import MODEL, fail_at, print_of, steps, toy
 from tests.runs import train
 from vitrail.config import InputError
 from vitrail.data.cache import CacheConfig
+from vitrail.data.checks.quick_check import QuickCheck
 from vitrail.data.datasets.open import open_dataset
 from vitrail.data.decoding.decode import ImageError, decode
 from vitrail.data.transforms.augment import Augment
@@ -92,6 +93,13 @@ def test_accuracy_is_of_the_readable_images_only(tmp_path: Path) -> None:
     assert without.skipped == 0
 
 
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the look before the first step find nothing, as it does in many images or a stream."""
+    monkeypatch.setattr(QuickCheck, "refuse", lambda self, allowed: None)
+
+
+@pytest.mark.usefixtures("unseen")
 def test_too_many_bad_images_end_the_run_in_one_line(tmp_path: Path) -> None:
     config = config_of(make_folder(tmp_path / "photos", train_bad=7), tmp_path / "run")
     said = r"photos/train: 7 of 60 images could not be used .*, more than the 10% that are allowed"
@@ -127,12 +135,14 @@ def test_a_refused_run_leaves_nothing_and_takes_nothing(
     assert (good.out / "result.json").exists()
 
 
+@pytest.mark.usefixtures("unseen")
 def test_no_readable_image_to_evaluate_on_is_an_error(tmp_path: Path) -> None:
     config = config_of(make_folder(tmp_path / "photos", val_bad=20), tmp_path / "run")
     with pytest.raises(InputError, match=r"20 of 20 images could not be used .* more than"):
         train(config)
 
 
+@pytest.mark.usefixtures("unseen")
 def test_too_many_bad_validation_images_end_a_run_and_lose_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,7 @@ MOMENTS: dict[str, tuple[object, str, int]] = {
     "last evaluation": (vitrail.tasks.classification, "measure_accuracy", 3),
     "after the last state": (TrainingRun, "_finish", 1),
     "model": (vitrail.training_run, "save_folder", 1),
-    "result": (vitrail.training_run, "write_whole", 1),
+    "result": (vitrail.training_run, "write_result", 1),
 }
 """What is called, and at which call."""
 
